@@ -22,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## Show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | column -t -s $$'\t'
 
-demo: venv ## Show the main job end to end, on the local cluster or on CONTEXT=<kube context>
+demo: ## Show the main job end to end, on the local cluster or on CONTEXT=<kube context>
 	CONTEXT='$(CONTEXT)' hack/demo
 
 test: ## Set everything up and run the tests: 20 minutes, 40 on a fresh machine

@@ -2,7 +2,7 @@
 
 In a page, a table is enclosed by `<!-- hack/docs: NAME ARGUMENT... -->` and `<!-- /hack/docs -->`.
 Everything else in the page is written by hand. In an alert, `# hack/docs: remedy REASON...` precedes
-a remedy from `REMEDIES`, which depends on the label `reason` if there are several reasons or `else`,
+a remedy of `Reason`, which depends on the label `reason` if there are several reasons or `else`,
 which introduces the reason or the text for all other reasons.
 """
 
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 
 from hack.tables import fields, metrics, project, proofs, reasons, runtime, serving
 
@@ -82,7 +82,7 @@ def regenerated(text: str) -> str:
 def _remedy(named: str, indent: str) -> str:
     """Return the YAML of an alert's remedy, which may depend on the alert's label `reason`."""
     names, _, other = named.partition(" else ")
-    cases = [(name, REMEDIES[Reason(name)]) for name in names.split()]
+    cases = [(name, Reason(name).remedy) for name in names.split()]
     if not other:
         ((_, only),) = cases
         return json.dumps(only, ensure_ascii=False)
@@ -90,7 +90,7 @@ def _remedy(named: str, indent: str) -> str:
     for name, text in cases:
         opening = "{{- else if" if len(lines) > 1 else "{{ if"
         lines += [f'{opening} eq $labels.reason "{name}" -}}}}', text]
-    otherwise = REMEDIES[Reason(other)] if other in set(Reason) else other
+    otherwise = Reason(other).remedy if other in set(Reason) else other
     lines += ["{{- else -}}", otherwise, "{{- end }}"]
     return f"\n{indent}  ".join(lines)
 

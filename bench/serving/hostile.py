@@ -1,8 +1,8 @@
 """A well-behaved client beside hostile connections: its latency, as a ratio to that alone.
 
-Those that are slow or malformed, and fewer than the server keeps open, must not make the slowest of its requests
-more than twice as slow. Floods of thousands that reconnect, or send as fast as they can, take all of the server's
-core: beside them nothing may fail.
+Those that hold connections or are malformed, and fewer than the server keeps open, must not make the slowest of its
+requests more than twice as slow. Hundreds that send bodies slowly do, when much of that arrives at once; floods of
+thousands that reconnect, or send as fast as they can, take all of the server's core: beside them nothing may fail.
 
 Server and clients have a core each, so that the measuring client, which comes before the hostile ones in the
 scheduler where that is allowed, shares its core with them.
@@ -34,7 +34,8 @@ _SLOW: Final = {
     HTTP: ("idle", "malformed", "heads", "slow heads", "slow bodies"),
     GRPC: ("idle", "begun", "slow messages"),
 }
-_RATIO: Final = 2.0  # of p99, beside those
+_RATIO: Final = 2.0  # of p99, beside those but for the following
+_SENDING: Final = ("slow bodies", "slow messages")
 _WINDOWS: Final = 9  # of which the median counts: what else the machine does is in one of them
 _SECONDS: Final = 1.0  # of each measurement
 _SETTLED_SECONDS: Final = (
@@ -108,7 +109,7 @@ class Hostile:
         found += [
             f"beside {each.connections} {each.port} {each.kind} p99 is {each.ratio:.1f} times as long"
             for each in self.beside
-            if each.connections == _KEPT and each.ratio > _RATIO
+            if each.connections == _KEPT and each.kind not in _SENDING and each.ratio > _RATIO
         ]
         if self.left_out:
             found.append(f"no time for {', '.join(self.left_out)}")
@@ -192,7 +193,6 @@ def _flooded(port: str, kind: str, connections: int) -> Iterator[None]:
                     _PORTS[port],
                     kind,
                     connections,
-                    sources=4,
                     protocol=port,
                     yields=connections == _KEPT,
                 )

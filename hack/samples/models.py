@@ -1,6 +1,7 @@
 """Model files for demo and cluster tests: real ones, and ones that are invalid on purpose."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,7 @@ def _model(
     return helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset), *(extra or [])], ir_version=10
     )
+
+
+if __name__ == "__main__":
+    write_models(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -16,8 +16,8 @@ from enginewright.kube.metrics import RestMetrics
 from enginewright.node_cache.metrics import CacheMetrics
 from enginewright.plan.types import FleetConfig
 from enginewright_runtime.core.nvml_use import DeviceUse
-from enginewright_serving.server.device_use import DeviceMetrics
-from enginewright_serving.server.metrics import Metrics as ServerMetrics
+from enginewright_serving.server.observe.device_use import DeviceMetrics
+from enginewright_serving.server.observe.metrics import Metrics as ServerMetrics
 from enginewright_serving.sidecar.metrics import FAMILIES
 from prometheus_client import CollectorRegistry
 

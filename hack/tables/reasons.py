@@ -5,7 +5,7 @@ import re
 from enum import StrEnum
 
 from enginewright.api.conditions import ConditionType, StatusReason
-from enginewright_contract.reasons import RARELY_TRANSIENT, REMEDIES, ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Reason, Repeats, exit_code
 from enginewright_runtime.rules.table import RULES
 
 from hack.tables.markdown import code, table
@@ -15,12 +15,12 @@ def reasons() -> str:
     """Return every failure reason."""
 
     def again(reason: Reason) -> str:
-        if reason in RARELY_TRANSIENT:
+        if reason.facets.repeats is Repeats.MOSTLY:
             return "five times"
         return "no" if exit_code(reason) is ExitCode.PERMANENT else "yes"
 
-    rows = ((reason, again(reason), REMEDIES[reason]) for reason in Reason)
-    return table(("reason", "tried again", "remedy"), rows)
+    rows = ((each, each.facets.fault.value, again(each), each.remedy) for each in Reason)
+    return table(("reason", "at fault", "tried again", "remedy"), rows)
 
 
 def status_reasons() -> str:
@@ -44,7 +44,7 @@ def _commented(names: type[StrEnum]) -> list[tuple[str, str]]:
 
 def remedies(*named: str) -> str:
     """Return the remedies of some reasons."""
-    rows = ((code(name), REMEDIES[Reason(name)]) for name in named)
+    rows = ((code(name), Reason(name).remedy) for name in named)
     return table(("reason", "first step"), rows)
 
 

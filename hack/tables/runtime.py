@@ -15,12 +15,13 @@ from enginewright_contract.verdict import Check
 from enginewright_runtime.graph.scoped.shape_nodes import ARITHMETIC
 from enginewright_runtime.proof.parity.tolerances import DEFAULTS as TOLERANCES
 from enginewright_runtime.proof.parity.tolerances import ROUNDING, Tolerance
-from enginewright_serving.server.encode import JSON_ELEMENTS
-from enginewright_serving.server.grpc.encode import TYPED_ELEMENTS
-from enginewright_serving.server.json_cost import NAMES, VALUES
-from enginewright_serving.server.request_checks import STRINGS
-from enginewright_serving.server.settings import AGE_JITTER, MIB, SLOW_RATE, ServerSettings
+from enginewright_serving.server.protocol.encode import JSON_ELEMENTS
+from enginewright_serving.server.protocol.grpc.encode import TYPED_ELEMENTS
+from enginewright_serving.server.protocol.json_cost import NAMES, VALUES
+from enginewright_serving.server.protocol.request_checks import STRINGS
+from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.sidecar.settings import INTERVALS
+from enginewright_serving.transport.settings import AGE_JITTER, MIB, SLOW_RATE
 
 from hack.tables.markdown import code, table
 
@@ -98,7 +99,7 @@ def server_limits() -> str:
     rows = (
         (
             "requests waiting for the model",
-            f"`spec.serving.maxQueue`, {queue}; one more is a 503, or [takes the place of a client's with more](#clients-that-ask-for-too-much); likewise large ones waiting to be decoded",
+            f"`spec.serving.maxQueue`, {queue}; one more is a 503, or takes the place of a less [urgent](#priorities) one; likewise large ones waiting to be decoded",
         ),
         (
             "body, as it arrives and [expanded](#compression)",
@@ -117,7 +118,7 @@ def server_limits() -> str:
         ("elements of an output in typed contents", f"{TYPED_ELEMENTS:,}; more only raw"),
         (
             "bytes of requests that have arrived, until they are answered, and of responses until they are read",
-            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first, then those of clients that hold most; then 503",
+            f"{mebibytes(limits.inflight_bytes)}, or four of the largest; beyond that, transfers below {SLOW_RATE // 1024} KiB/s are closed, slowest first; then 503",
         ),
         (
             "bytes of unfinished messages that one gRPC connection announces",
@@ -126,11 +127,11 @@ def server_limits() -> str:
         ("request line and headers", f"{limits.head_bytes // 1024} KiB, 128 fields"),
         (
             "connections, of each protocol",
-            f"{limits.connections + limits.reserved_connections}, or what the limit on open files allows; then one that waits for its client is closed, of the client address with the most",
+            f"{limits.connections + limits.reserved_connections}, or what the limit on open files allows; then [one that waits for its client](#when-a-limit-is-reached) is closed",
         ),
         (
             "inference requests that are due at a time",
-            f"{limits.connections}; one more is a 503, or takes a place likewise",
+            f"{limits.connections}; one more is a 503",
         ),
         (
             "time for a head; idle connection",

@@ -11,22 +11,7 @@ from typing import Final
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 
-_ORDER: Final = (
-    Reason.VERSION_MISMATCH,  # two ONNX Runtimes in one folder: which providers exist is undefined
-    Reason.SESSION_REPLACED,  # image, node and device were right when the pod was admitted
-    Reason.PROVIDER_MISSING,
-    Reason.DRIVER_MISSING,
-    Reason.DRIVER_TOO_OLD,
-    Reason.ENGINE_CORRUPT,
-    Reason.ENGINE_VERSION_MISMATCH,
-    Reason.ENGINE_INCOMPATIBLE,
-    Reason.PROVIDER_REFUSED,
-    Reason.UNSUPPORTED_OPERATOR,
-    Reason.BACKEND_FALLBACK,
-    Reason.FALLBACK_OVER_BUDGET,
-    Reason.NODE_FALLBACK,
-)
-_RANKS: Final = {reason: rank for rank, reason in enumerate(_ORDER)}
+_RANKS: Final = {each: rank for rank, each in enumerate(Reason) if each.facets.placement}
 
 
 def first(causes: Iterable[Finding]) -> Finding | None:
@@ -45,4 +30,4 @@ def first(causes: Iterable[Finding]) -> Finding | None:
 
 def rank(reason: Reason | None) -> int:
     """Return the position of a reason in the order of remedies: the lowest is fixed first."""
-    return len(_ORDER) if reason is None else _RANKS.get(reason, len(_ORDER))
+    return len(Reason) if reason is None else _RANKS.get(reason, len(Reason))

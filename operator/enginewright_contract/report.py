@@ -23,7 +23,7 @@ from enginewright_contract.base import (
     Text,
 )
 from enginewright_contract.collection import Collected
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason, reason_named
 from enginewright_contract.signature import PublishedSignature
 from enginewright_contract.task import (
     ENGINE_STAGES,
@@ -43,7 +43,7 @@ NAMED_NODES: Final = 5  # named in a message; the rest is a count
 
 _JOB_REMEDIES: Final = {
     Reason.OUT_OF_MEMORY: "raise spec.build.resources.limits.memory",
-    Reason.DRIVER_MISSING: REMEDIES[Reason.DRIVER_MISSING].replace(
+    Reason.DRIVER_MISSING: Reason.DRIVER_MISSING.remedy.replace(
         "spec.podTemplate", "spec.build.podTemplate"
     ),
 }
@@ -83,7 +83,7 @@ class Finding(Message):
         if not isinstance(value, dict) or "cause" in value or "message" not in value:
             return value
         message, reason = str(value["message"]), str(value.get("reason"))
-        usual = f"; {REMEDIES[Reason(reason)]}" if reason in REMEDIES else ""
+        usual = f"; {usually.remedy}" if (usually := reason_named(reason)) else ""
         if usual and message.endswith(usual):
             return value | {"cause": message.removesuffix(usual), "remedy": None}
         remedy_lost = not message or message.endswith(_CUT)
@@ -92,7 +92,7 @@ class Finding(Message):
     @property
     def advice(self) -> str:
         """Return what to do about it; "" if no remedy is known."""
-        advice = REMEDIES[self.reason] if self.remedy is None else self.remedy
+        advice = self.reason.remedy if self.remedy is None else self.remedy
         return f"{advice}: {self.proposal.yaml}" if self.proposal else advice
 
     @property
@@ -109,7 +109,7 @@ class Finding(Message):
 
 def remedy(reason: Reason, container: str) -> str:
     """Return the remedy that names the fields of the failed container."""
-    return _CONTAINER_REMEDIES.get(container, {}).get(reason, REMEDIES[reason])
+    return _CONTAINER_REMEDIES.get(container, {}).get(reason, reason.remedy)
 
 
 def render(cause: str, advice: str) -> str:
@@ -346,7 +346,7 @@ def _of_another_release(text: str) -> dict[str, Any]:
         return {}
     if not (isinstance(reason, str) and isinstance(cause, str)):
         return {}
-    if reason not in REMEDIES:
+    if reason_named(reason) is None:
         reason, cause = Reason.INTERNAL_ERROR, f"{reason}: {cause}"
     kept = remedy_ if isinstance(remedy_, str) else None
     finding = {"reason": reason, "cause": cause, "remedy": kept}

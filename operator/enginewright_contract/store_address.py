@@ -2,7 +2,10 @@
 
 from typing import Final
 
+from enginewright_contract.schemes import BUCKETS
+
 # Neither credentials (KEY:SECRET@, ?sig=) nor what object stores cannot name: empty segments, . and ..
 _SEGMENT: Final = r"(\.?[^/\s?#@.]|\.\.[^/\s?#@])[^/\s?#@]*"
-BUCKET_ADDRESS: Final = rf"^(s3|gs|az)://{_SEGMENT}(/{_SEGMENT})*/?$"
+_SCHEME: Final = "|".join(each.name for each in BUCKETS)
+BUCKET_ADDRESS: Final = rf"^({_SCHEME})://{_SEGMENT}(/{_SEGMENT})*/?$"
 """Regular expression of addresses such as s3://BUCKET/PATH; without look-around, for Rust and Go."""

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from enginewright_contract.base import Message
 from enginewright_contract.collection import ClusterUid
+from enginewright_contract.serving_options import ServingOptions
 
 TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
 # characters of a task in one variable, of which Linux takes 128 KiB; a longer task goes on in others
@@ -56,8 +57,6 @@ READY_PATH: Final = "/v2/health/ready"
 MOST_STEPS: Final = (
     2  # before the model, and after it: their digests must fit into a termination message
 )
-BATCH_SIZE: Final = 32  # default of serving.batching.maxSize
-REQUEST_SECONDS: Final = 60.0  # default of serving.requestTimeout
 SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
@@ -254,24 +253,8 @@ class Promise(Message):
     asked_backend: str | None = None  # set if a less preferred one serves: BackendFallback
 
 
-class AccessLogTask(Message):
-    """Which requests get a line in the server's log."""
-
-    share: float  # of all, 0 to 1
-    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"  # whatever the share
-
-
-class TracingTask(Message):
-    """Which requests are traced, and where their spans are sent."""
-
-    endpoint: str | None = (
-        None  # base of the collector's URL for OTLP/HTTP; None: OTEL_* variables have it
-    )
-    share: float  # 0 to 1, of requests whose client says nothing about tracing
-
-
-class ServeTask(Message):
-    """Input of `fetch-artifact`, `serve` and `sidecar`."""
+class ServedRevision(Message):
+    """What a pod serves."""
 
     model: str  # name under /v2/models/
     revision: str
@@ -282,15 +265,12 @@ class ServeTask(Message):
     stable_key: str | None = None
     backend: str
     compute_capability: str | None = None  # of the class; None: unknown, or a CPU
-    max_queue: int = 256  # waiting requests; further ones get 503
-    batch_size: int = BATCH_SIZE  # rows that requests which run together may have; 1: none do
-    batch_delay_seconds: float = 0.0  # that a request may wait for others
-    concurrent_runs: int | None = None  # at most; None: as many as are worthwhile
-    # that a request without a timeout may wait for the model; 0: without limit
-    request_seconds: float = REQUEST_SECONDS
+
+
+class ServeTask(ServingOptions, ServedRevision):
+    """Input of `fetch-artifact`, `serve` and `sidecar`; what is served comes first in its JSON."""
+
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
-    access_log: AccessLogTask | None = None  # None: no request gets one
-    tracing: TracingTask | None = None  # None: no request is traced
     tls: bool = False  # whether both ports speak TLS, with the certificate in `TLS_PATH`
     promise: Promise = Promise()
     drain_seconds: float | None = None  # after SIGTERM; None: the server's default

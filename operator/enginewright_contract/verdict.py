@@ -10,7 +10,7 @@ from pydantic import BeforeValidator
 
 from enginewright_contract.base import Message
 from enginewright_contract.execution import Baseline
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Reason, reason_named
 from enginewright_contract.report import Finding
 from enginewright_contract.task import Policy
 
@@ -63,7 +63,7 @@ CheckState = Literal["ok", "failed", "unknown"]
 
 def _known(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Return a reason that this version knows, else None: a later sidecar may send new ones."""
-    return None if isinstance(value, str) and value not in set(Reason) else value
+    return reason_named(value) if isinstance(value, str) else value
 
 
 def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise

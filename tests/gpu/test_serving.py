@@ -28,7 +28,7 @@ import json, os, sys
 from pathlib import Path
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.paths import Paths
-from enginewright_serving.server.startup import prepare
+from enginewright_serving.server.startup.prepare import prepare
 steps = []
 paths = Paths.under(Path(sys.argv[1]))
 served = prepare(ServeTask.model_validate_json(sys.argv[2]), paths.artifact, steps.append, paths.runtime_cache)

@@ -18,7 +18,7 @@ from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 from enginewright_runtime.core.nvml import XidEvents
 from enginewright_runtime.session.device_errors import LOST, lost_device
-from enginewright_serving.server.health import RunHealth
+from enginewright_serving.server.observe.health import RunHealth
 from enginewright_serving.server.settings import ServerSettings
 from onnx import TensorProto, helper
 

@@ -12,7 +12,7 @@ from enginewright_runtime.core.ort_messages import is_out_of_memory
 from enginewright_runtime.session import driver, libcuda
 from enginewright_runtime.session.base import SessionRequest
 from enginewright_runtime.session.cuda import CudaBackend, arena_limit
-from enginewright_serving.server.run_errors import Fault, Rerun, fault_from_rerun
+from enginewright_serving.server.inference.run_errors import Fault, Rerun, fault_from_rerun
 from onnx import helper
 
 from tests.support import broken_models as broken

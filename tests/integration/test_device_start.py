@@ -19,8 +19,8 @@ GIB = 1 << 30
 DEVICE = """
 import onnxruntime as ort
 from enginewright_contract.execution import Driver
-from enginewright_serving.server import startup
-from enginewright_serving.server.device_use import DeviceSampler
+from enginewright_serving.server.startup import prepare as startup
+from enginewright_serving.server.observe.device_use import DeviceSampler
 from enginewright_runtime.session.base import CpuBackend
 from enginewright_runtime.session.driver import Device
 CpuBackend.needs_driver = CpuBackend.caches_kernels = True

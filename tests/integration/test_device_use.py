@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from enginewright_runtime.core.nvml_use import DeviceMeter, DeviceUse
-from enginewright_serving.server.device_use import DeviceMetrics, DeviceSampler
-from enginewright_serving.server.metrics import Metrics
+from enginewright_serving.server.observe.device_use import DeviceMetrics, DeviceSampler
+from enginewright_serving.server.observe.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.waiting import until

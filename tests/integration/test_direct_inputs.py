@@ -19,8 +19,8 @@ from enginewright_runtime.session.direct_inputs import DirectInputs
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature, read_signature
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
-from enginewright_serving.server.input_choice import choose
-from enginewright_serving.server.stopping import StoppableSession, StoppedError
+from enginewright_serving.server.startup.input_choice import choose
+from enginewright_serving.server.startup.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 

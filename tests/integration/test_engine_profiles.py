@@ -11,12 +11,12 @@ import onnxruntime as ort
 import pytest
 from enginewright_contract.manifest import MANIFEST_NAME, EngineInfo, Manifest
 from enginewright_contract.task import ServeTask, ShapeProfile
+from enginewright_runtime.core.request_errors import OutOfProfileError
 from enginewright_runtime.engine import builder
-from enginewright_runtime.session.request_errors import OutOfProfileError
 from enginewright_runtime.session.signature import Signature, read_signature
 from enginewright_serving.manifest import served_profiles
-from enginewright_serving.server.decode import Decoder, Feeds
-from enginewright_serving.server.message import Body
+from enginewright_serving.server.protocol.decode import Decoder, Feeds
+from enginewright_serving.transport.message import Body
 from onnx import ModelProto
 
 from tests.integration.test_tensorrt_builder import reshaping

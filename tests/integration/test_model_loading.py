@@ -10,7 +10,7 @@ from enginewright_contract.task import Recipe, ServeTask
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.driver import NOT_NEEDED, Device
-from enginewright_serving.server import model_loading
+from enginewright_serving.server.startup import model_loading
 
 # ONNX Runtime 1.31.1 on an H200 without free memory
 ALLOCATION = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: Failed to allocate memory for requested buffer of size 9437184"

@@ -10,7 +10,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 
 from hack.monitoring import config
 from tests.e2e.harness import eventually, http_json
@@ -56,7 +56,7 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         }  # fmt: skip
         assert expected.items() <= fired["labels"].items()
         assert "shop/rank" in fired["annotations"]["summary"]
-        assert fired["annotations"]["remedy"] == REMEDIES[Reason.PROVIDER_MISSING]
+        assert fired["annotations"]["remedy"] == Reason.PROVIDER_MISSING.remedy
         assert name in {alert["labels"]["alertname"] for alert in stack.alerts()}
         seen = first_seen(stack, "enginewright_fallback_active == 1")
         mended = time.time()

@@ -15,8 +15,8 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import read_signature
-from enginewright_serving.server.buckets import ComputeBuckets
-from enginewright_serving.server.proofs import StartupProver
+from enginewright_serving.server.observe.buckets import ComputeBuckets
+from enginewright_serving.server.startup.proofs import StartupProver
 from enginewright_serving.sidecar.client import Client, ServerResponse
 from enginewright_serving.sidecar.golden import GoldenProbe
 from enginewright_serving.sidecar.inferences import Inferences

@@ -14,8 +14,8 @@ from enginewright_runtime.session import loading
 from enginewright_runtime.session.base import SessionRequest
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
-from enginewright_serving.server import model_loading, runtime_cache
-from enginewright_serving.server.runtime_cache import RuntimeCache
+from enginewright_serving.server.startup import model_loading, runtime_cache
+from enginewright_serving.server.startup.runtime_cache import RuntimeCache
 
 from tests.support import rtx_devices
 from tests.support.serving import linear_model, write_artifact

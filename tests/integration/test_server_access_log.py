@@ -9,8 +9,8 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from enginewright_contract.task import AccessLogTask
-from enginewright_serving.server.grpc.messages import InferRequest
+from enginewright_contract.serving_options import AccessLogTask
+from enginewright_serving.server.protocol.grpc.messages import InferRequest
 
 from tests.support.serving import Server, linear_model, write_artifact
 from tests.support.waiting import until

@@ -16,18 +16,19 @@ import onnxruntime as ort
 import pytest
 import uvloop
 from enginewright_contract.task import ServeTask
+from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.datatypes import BF16, BY_ONNX
-from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature, Tensor
-from enginewright_serving.server.app import ServerApp
-from enginewright_serving.server.chunked import ChunkedDecoder, ChunkedError
-from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
-from enginewright_serving.server.decode import Decoder
-from enginewright_serving.server.head import HeadError, HeadParser
-from enginewright_serving.server.message import ALIGNMENT, Body, HttpRequest, HttpResponse
-from enginewright_serving.server.settings import MIB, ServerSettings
-from enginewright_serving.server.startup import prepare
+from enginewright_serving.server.api.app import ServerApp
+from enginewright_serving.server.protocol.decode import Decoder
+from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.server.startup.prepare import prepare
+from enginewright_serving.transport.chunked import ChunkedDecoder, ChunkedError
+from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.transport.head import HeadError, HeadParser
+from enginewright_serving.transport.message import ALIGNMENT, Body, HttpRequest, HttpResponse
+from enginewright_serving.transport.settings import MIB
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from enginewright_contract.task import AccessLogTask
+from enginewright_contract.serving_options import AccessLogTask
 from enginewright_serving import exchanges
 from numpy.typing import NDArray
 from onnx import TensorProto, helper

@@ -12,7 +12,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from enginewright_contract.execution import size_class
-from enginewright_serving.server.stopping import StoppableSession, StoppedError
+from enginewright_serving.server.startup.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
@@ -80,8 +80,8 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     root = tmp_path_factory.mktemp("slow")
     task = write_artifact(root, slow_model(), [{"turns": np.array([1])}], max_queue=2)
     task = task.model_copy(update={"concurrent_runs": None})
-    patient = "enginewright_serving.server.job_queue._LEAST_PATIENCE = 60.0\n"
-    imports = "import enginewright_serving.server.job_queue\n"
+    patient = "enginewright_serving.server.inference.job_queue._LEAST_PATIENCE = 60.0\n"
+    imports = "import enginewright_serving.server.inference.job_queue\n"
     with Server(root, task, before=TWO + imports + patient) as server:
         assert concurrency(server) == {"max_runs": 2, "gain": 2.0, "off": ""}
         yield server
@@ -264,7 +264,7 @@ def test_a_bad_request_fails_beside_good_ones(tmp_path: Path) -> None:
     in_thread = (
         TWO
         + """
-from enginewright_serving.server import batch_proof
+from enginewright_serving.server.startup import batch_proof
 batch_proof._TURN_SECONDS = 0.0
 """
     )

@@ -5,11 +5,11 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from enginewright_serving.server.application import ApplicationBase, json_response
-from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
-from enginewright_serving.server.head import HeadParser
-from enginewright_serving.server.message import HttpRequest, HttpResponse
 from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.application import ApplicationBase, json_response
+from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
 
 SETTINGS: Final = ServerSettings(connections=2, reserved_connections=1)
 BODY: Final = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\na"

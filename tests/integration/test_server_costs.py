@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from enginewright_serving.server.json_cost import VALUES
-from enginewright_serving.server.request_checks import STRINGS
+from enginewright_serving.server.protocol.json_cost import VALUES
+from enginewright_serving.server.protocol.request_checks import STRINGS
 from onnx import TensorProto, helper
 
 from tests.support.cpu import processor_seconds

@@ -20,7 +20,7 @@ from enginewright_contract.task import Promise, ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.placement import LiveSession, Running
-from enginewright_serving.server.startup import prepare
+from enginewright_serving.server.startup.prepare import prepare
 
 from tests.support.engines import EnginePlace, matmul, sizes
 from tests.support.serving import (

@@ -10,7 +10,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Self
@@ -156,15 +155,12 @@ def resident(process: int) -> int:
 
 
 # fault: Servers | clients hold or flood the server's connections: idle, partial heads, slow or unread
-#   bodies, tiny chunks, pipelined requests, many new connections | the peer with the most, and what
-#   moves least, is closed first; floods take turns | probes, scrapes and other clients are answered
-@pytest.mark.parametrize("sources", [1, 40])
+#   bodies, tiny chunks, pipelined requests, many new connections | what moves least, and longest, is closed
+#   first; floods take turns | probes, scrapes and other clients are answered
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_server_answers_probes_and_clients_beside(
-    server: Server, kind: str, sources: int
-) -> None:
+def test_the_server_answers_probes_and_clients_beside(server: Server, kind: str) -> None:
     before = resident(server.process.pid)
-    with flooded(server.port, kind, COUNT, sources=sources):
+    with flooded(server.port, kind, COUNT):
         paths = ("/v2/health/live", "/v2/health/ready", "/metrics")
         client = Client(server)
         with probes(server, *paths), Repeated(client.ask, 0.01):
@@ -182,22 +178,18 @@ def test_the_server_answers_probes_and_clients_beside(
 # fault: Servers | clients hold or flood the sidecar's connections: idle, partial heads, pipelined
 #   requests, unread responses, many new connections | as of the server | the pod stays ready
 @pytest.mark.parametrize(
-    ("kind", "sources"),
+    "kind",
     [
-        *product(
-            ("idle", "heads", "pipelines", "metrics", "refused", "storm", "connects"), (1, 40)
-        ),
+        *("idle", "heads", "pipelines", "metrics", "refused", "storm", "connects"),
         # bodies, which it refuses, and what it closes at once
-        *((kind, 4) for kind in ("slow heads", "header floods", "bodies", "fast bodies")),
-        *((kind, 4) for kind in ("expecting", "tiny chunks", "half hellos")),
+        *("slow heads", "header floods", "bodies", "fast bodies", "expecting", "tiny chunks"),
+        "half hellos",
     ],
 )
-def test_the_sidecar_answers_probes_and_scrapes_beside(
-    sidecar: Sidecar, kind: str, sources: int
-) -> None:
+def test_the_sidecar_answers_probes_and_scrapes_beside(sidecar: Sidecar, kind: str) -> None:
     before = resident(sidecar.process.pid)
     with (
-        flooded(sidecar.port, kind, COUNT, sources=sources),
+        flooded(sidecar.port, kind, COUNT),
         probes(sidecar, "/readyz", "/healthz", "/verdict"),
         probes(sidecar, "/metrics"),
     ):
@@ -256,12 +248,15 @@ def leave_unread(server: Server, count: int) -> None:
             if number % 5 == 4:
                 time.sleep(0.3)
                 assert resident(server.process.pid) - before < 384 * MIB
-        time.sleep(1.5)  # their progress is known by now
-        with server.wire() as reader:
-            reader.send(server.infer_request(request))
-            answer = reader.receive()
-            assert answer.status == 200
-            assert len(answer.body) > 16_000_000
+
+        def is_answered() -> bool:
+            with server.wire() as reader:
+                reader.send(server.infer_request(request))
+                answer = reader.receive()
+                assert answer.status in {200, 503}
+                return len(answer.body) > 16_000_000
+
+        until(is_answered, "space, once the others are known to be slow,")
 
 
 # fault: Servers | clients do not read large responses | responses are charged until they are written,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from enginewright_serving.server.http2 import frames
+from enginewright_serving.transport.http2 import frames
 
 from tests.support import grpc_echo
 from tests.support.grpc_echo import ECHO, FAIL, LARGE, LATER, METADATA, SEEN

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from enginewright_serving.exchanges import HEADER, ExchangeHead
-from enginewright_serving.server.grpc.messages import (
+from enginewright_serving.server.protocol.grpc.messages import (
     HealthRequest,
     HealthResponse,
     InferRequest,
@@ -233,7 +233,7 @@ def test_the_sidecar_takes_copies_of_calls_in_the_form_of_http(tmp_path: Path, t
 
 def test_before_the_model_is_ready_and_while_it_drains(tmp_path: Path) -> None:
     task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1], np.int64)}])
-    waits = "import time\nfrom enginewright_serving.server import startup\n"
+    waits = "import time\nfrom enginewright_serving.server.startup import prepare as startup\n"
     waits += "read = startup.read_manifest\n"
     waits += "startup.read_manifest = lambda *each: (time.sleep(2), read(*each))[1]\n"
     server = Server(tmp_path, task, before=waits)

@@ -117,6 +117,34 @@ def test_past_the_queue_requests_are_refused_at_once(slow: Server, second: int) 
         assert last.receive().status == 200
 
 
+# fault: Requests | clients have as many requests due as there may be | one more is refused: 503; new connections
+#   replace idle ones | probes and scrapes are answered
+def test_beyond_the_requests_that_may_be_due_probes_and_scrapes_are_answered(
+    tmp_path: Path, second: int
+) -> None:
+    due, more = 4, 2
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], max_queue=100)
+    with (
+        Server(tmp_path, task, connections=due, reserved_connections=more) as server,
+        ExitStack() as stack,
+    ):
+        waiting = [stack.enter_context(server.wire()) for _ in range(due)]
+        for number, each in enumerate(waiting):
+            each.send(turning(server, 1 if number else 5 * second))
+            until(lambda: metric(server, "enginewright_requests_in_flight") == number + 1)  # noqa: B023 - called at once
+        for _ in range(10 * more):
+            stack.enter_context(server.wire())  # idle
+        with server.wire() as refused:
+            refused.send(turning(server, 1))
+            answer = refused.receive()
+            assert answer.status == 503
+            assert answer.headers["retry-after"] == "1"
+            assert "too many requests are due" in answer.json()["error"]
+        for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
+            assert server.get(path).status == 200
+        assert [each.receive().status for each in waiting] == [200] * due
+
+
 def order_of_answers(server: Server, sent: list[Wire]) -> list[int]:
     """Return the places of wires in the order in which their answers arrive."""
     found: list[int] = []

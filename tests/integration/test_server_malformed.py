@@ -15,7 +15,7 @@ from typing import Any
 
 import grpc
 import pytest
-from enginewright_serving.server.http2 import frames
+from enginewright_serving.transport.http2 import frames
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -10,12 +10,11 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from enginewright_serving.server.grpc.messages import InferRequest
+from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from onnx import TensorProto, helper
 
 from tests.support.serving import (
     Server,
-    Wire,
     linear_model,
     model,
     slow_model,
@@ -219,8 +218,8 @@ def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening
     """Who does not read the first answer leaves no space for others."""
     request = widening_request(widening)
     with (
-        Wire(widening.port, source="127.0.0.2") as unread,
-        Wire(widening.port, source="127.0.0.3") as refused,
+        widening.wire() as unread,
+        widening.wire() as refused,
     ):
         unread.shrink(64 * 1024)
         unread.send(request)
@@ -256,8 +255,8 @@ def test_a_call_that_is_cancelled_before_it_is_encoded_counts_as_499(widening: S
 
 def send_widening(server: Server, clients: contextlib.ExitStack) -> None:
     """Send three requests, each of another client; return when the model has run."""
-    for number in (2, 3, 4):
-        wire = clients.enter_context(Wire(server.port, source=f"127.0.0.{number}"))
+    for _ in range(3):
+        wire = clients.enter_context(server.wire())
         wire.send(widening_request(server))
     until(lambda: runs(server) == 3, "the model has run for HTTP")
 

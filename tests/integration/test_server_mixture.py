@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from enginewright_contract.task import AccessLogTask, ServeTask
+from enginewright_contract.serving_options import AccessLogTask
+from enginewright_contract.task import ServeTask
 
 from tests.integration.test_server_processing import with_steps
 from tests.support import processing

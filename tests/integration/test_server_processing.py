@@ -15,7 +15,7 @@ from enginewright_contract.manifest import MANIFEST_NAME, Manifest, ProcessingSt
 from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.processing.process import StepProcess
-from enginewright_serving.server.grpc import messages
+from enginewright_serving.server.protocol.grpc import messages
 from onnx import TensorProto
 
 from hack.samples import text_steps
@@ -314,7 +314,7 @@ def send_turns(server: Server, turns: int, **parameters: Any) -> Answer:
 
 ENDLESS = 1 << 40
 ONE_PROCESS = """
-from enginewright_serving.server.processing import served
+from enginewright_serving.server.api.inference.processing import served
 served.threads = lambda: 1
 """
 

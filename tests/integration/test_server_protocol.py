@@ -11,7 +11,7 @@ import pytest
 import tritonclient.http as triton
 from enginewright_contract.execution import ComputeBucket, Execution
 from enginewright_contract.task import ShapeProfile
-from enginewright_serving.server.buckets import ComputeBuckets
+from enginewright_serving.server.observe.buckets import ComputeBuckets
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException

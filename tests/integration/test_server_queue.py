@@ -8,7 +8,7 @@ import grpc
 import numpy as np
 import onnx
 import pytest
-from enginewright_serving.server.grpc.messages import InferRequest
+from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from onnx import TensorProto, helper
 
 from tests.support.serving import Server, Wire, model, tensor, write_artifact

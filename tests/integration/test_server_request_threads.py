@@ -8,30 +8,15 @@ from functools import partial
 from typing import Any
 
 import pytest
-from enginewright_runtime.session.request_errors import RequestError
-from enginewright_serving.server.account import Peer
-from enginewright_serving.server.call import InferenceCall
-from enginewright_serving.server.fair_waiting import FairWaiting
-from enginewright_serving.server.metrics import CLIENT_CLOSED
-from enginewright_serving.server.priorities import DEFAULT, HIGHEST, LOWEST
-from enginewright_serving.server.request_threads import RequestThreads
-from typing_extensions import override
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_serving.server.inference.request_threads import RequestThreads
+from enginewright_serving.server.inference.waiting import Waiting
+from enginewright_serving.server.observe.metrics import CLIENT_CLOSED
+from enginewright_serving.server.protocol.priorities import DEFAULT, HIGHEST, LOWEST
+from enginewright_serving.transport.call import InferenceCall
 
 CAPACITY = 6
 SECONDS = 30.0  # after which a test has failed
-
-
-class Call(InferenceCall):
-    """A request of a peer."""
-
-    def __init__(self, peer: Peer | None = None) -> None:
-        super().__init__()
-        self.peer = peer
-
-    @property
-    @override
-    def sender(self) -> Peer | None:
-        return self.peer
 
 
 class Work:
@@ -57,7 +42,7 @@ class Work:
             self._begun.set()
             assert self._held.wait(SECONDS)
 
-        self.submit("held", Call(), wait)
+        self.submit("held", InferenceCall(), wait)
         assert await asyncio.to_thread(self._begun.wait, SECONDS)
 
     def release(self) -> None:
@@ -85,29 +70,19 @@ async def work() -> AsyncIterator[Work]:
     assert found.threads.outstanding == 0
 
 
-async def test_clients_take_turns(work: Work) -> None:
-    greedy, modest = Peer(), Peer()
-    for number in range(4):
-        work.submit(f"greedy {number}", Call(greedy))
-    work.submit("modest", Call(modest))
-    work.release()
-    await work.end("greedy 3")
-    assert work.order == ["greedy 0", "modest", "greedy 1", "greedy 2", "greedy 3"]
-
-
 async def test_urgent_requests_come_first(work: Work) -> None:
     for name, priority in (("low", LOWEST), ("usual", DEFAULT), ("high", HIGHEST)):
-        work.submit(name, Call(), priority=priority)
+        work.submit(name, InferenceCall(), priority=priority)
     work.release()
     await work.end("low")
     assert work.order == ["high", "usual", "low"]
 
 
 async def test_what_has_no_client_or_no_time_any_more_is_not_done(work: Work) -> None:
-    gone = Call()
+    gone = InferenceCall()
     work.submit("gone", gone)
-    work.submit("late", Call(), deadline=time.monotonic() + 0.01)
-    work.submit("patient", Call(), deadline=time.monotonic() + 10 * SECONDS)
+    work.submit("late", InferenceCall(), deadline=time.monotonic() + 0.01)
+    work.submit("patient", InferenceCall(), deadline=time.monotonic() + 10 * SECONDS)
     assert work.threads.waiting == 3
     error = await work.refusal("late")  # at its deadline, while the thread is busy
     assert (error.status, error.message) == (
@@ -122,71 +97,55 @@ async def test_what_has_no_client_or_no_time_any_more_is_not_done(work: Work) ->
     assert work.order == ["patient"]
 
 
-def fill(work: Work, peer: Peer, **more: Any) -> None:
+def fill(work: Work, **more: Any) -> None:
     for number in range(CAPACITY):
-        work.submit(f"{number}", Call(peer), **more)
+        work.submit(f"{number}", InferenceCall(), **more)
     assert work.threads.full
 
 
-async def test_the_client_with_the_most_gives_up_its_newest_request(work: Work) -> None:
-    greedy, modest = Peer(), Peer()
-    fill(work, greedy)
-    with pytest.raises(RequestError, match="6 requests wait for a turn; try again") as refused:
-        work.threads.check_room(Call(greedy), DEFAULT)
-    assert refused.value.status == 503
-    for name in ("5", "4"):  # until it has no more than twice as many
-        call = Call(modest)
-        work.threads.check_room(call, DEFAULT)
-        work.threads.make_room(call, DEFAULT)
-        work.submit(f"for {name}", call)
-        error = await work.refusal(name)
-        assert error.status == 503
-        assert "6 requests wait for a turn, and other clients have fewer" in error.message
+async def test_one_more_than_may_wait_is_refused(work: Work) -> None:
+    fill(work)
     for check in (work.threads.check_room, work.threads.make_room):
-        with pytest.raises(RequestError, match="6 requests wait"):
-            check(Call(modest), DEFAULT)
-    work.release()
-    await work.end("3")
-    assert work.order[:4] == ["0", "for 5", "1", "for 4"]
+        with pytest.raises(RequestError, match="6 requests wait for a turn; try again") as refused:
+            check(DEFAULT)
+        assert refused.value.status == 503
 
 
 async def test_a_request_of_low_priority_gives_up_its_place(work: Work) -> None:
-    peer = Peer()
-    fill(work, peer, priority=LOWEST)
-    work.threads.check_room(Call(peer), DEFAULT)
-    work.threads.make_room(Call(peer), DEFAULT)
+    fill(work, priority=LOWEST)
+    work.threads.check_room(DEFAULT)
+    work.threads.make_room(DEFAULT)
     error = await work.refusal("5")
     assert "requests of a higher priority wait for a turn" in error.message
 
 
 @pytest.mark.parametrize("priority", [HIGHEST, LOWEST])
 async def test_what_gives_no_way_keeps_its_place(work: Work, priority: int) -> None:
-    fill(work, Peer(), gives_way=False, priority=priority)
+    fill(work, gives_way=False, priority=priority)
     for check in (work.threads.check_room, work.threads.make_room):
         with pytest.raises(RequestError, match="6 requests wait for a turn; try again"):
-            check(Call(Peer()), DEFAULT)
+            check(DEFAULT)
 
 
 async def test_what_its_client_has_left_makes_room(work: Work) -> None:
-    peer = Peer()
-    calls = [Call(peer) for _ in range(CAPACITY)]
+    calls = [InferenceCall() for _ in range(CAPACITY)]
     for number, call in enumerate(calls):
         work.submit(f"{number}", call, gives_way=number != 1)
     for call in calls[:3]:
         call.abandoned = True
-    work.threads.check_room(Call(peer), DEFAULT)
+    work.threads.check_room(DEFAULT)
     for name in "012":
         assert (await work.refusal(name)).status == CLIENT_CLOSED
     assert work.threads.waiting == CAPACITY - 3
 
 
 async def test_a_request_that_its_client_has_left_is_given_up_before_others(work: Work) -> None:
-    peer, gone = Peer(), Call()
+    gone = InferenceCall()
     for number in range(CAPACITY - 1):
-        work.submit(f"{number}", Call(peer), priority=LOWEST)
+        work.submit(f"{number}", InferenceCall(), priority=LOWEST)
     work.submit("gone", gone)
     gone.abandoned = True
-    work.threads.make_room(Call(), DEFAULT)
+    work.threads.make_room(DEFAULT)
     assert (await work.refusal("gone")).status == CLIENT_CLOSED
     assert work.threads.waiting == CAPACITY - 1
 
@@ -194,45 +153,29 @@ async def test_a_request_that_its_client_has_left_is_given_up_before_others(work
 async def test_a_request_that_gives_its_place_once_its_client_has_left_is_not_refused(
     work: Work,
 ) -> None:
-    fill(work, Peer())
+    fill(work)
     with pytest.raises(RequestError, match="6 requests wait for a turn; try again"):
-        work.threads.make_room(Call(), DEFAULT)
-    last = Call(Peer())
+        work.threads.make_room(DEFAULT)
+    last = InferenceCall()
     work.submit("last", last, priority=LOWEST)
     last.abandoned = True
-    work.threads.make_room(Call(), DEFAULT)
+    work.threads.make_room(DEFAULT)
     assert (await work.refusal("last")).status == CLIENT_CLOSED
 
 
 async def test_what_expires_once_its_client_has_left_is_no_timeout(work: Work) -> None:
-    gone = Call()
+    gone = InferenceCall()
     work.submit("gone", gone, deadline=time.monotonic() + 0.01)
     gone.abandoned = True
     assert (await work.refusal("gone")).status == CLIENT_CLOSED
-
-
-async def test_what_a_client_has_left_costs_it_no_turn(work: Work) -> None:
-    other, hasty = Peer(), Peer()
-    for number in range(4):
-        work.submit(f"other {number}", Call(other))
-    for number in range(4):
-        call = Call(hasty)
-        work.submit(f"left {number}", call)
-        call.abandoned = True
-    work.submit("again", Call(hasty))
-    work.release()
-    await work.end("other 3")
-    for number in range(4):
-        assert (await work.refusal(f"left {number}")).status == CLIENT_CLOSED
-    assert work.order == ["other 0", "again", "other 1", "other 2", "other 3"]
 
 
 async def test_what_fails_fails_alone(work: Work) -> None:
     def fail() -> None:
         raise OSError("broken")
 
-    work.submit("broken", Call(), fail)
-    work.submit("well", Call())
+    work.submit("broken", InferenceCall(), fail)
+    work.submit("well", InferenceCall())
     work.release()
     assert isinstance(await work.end("broken"), OSError)
     await work.end("well")
@@ -252,14 +195,14 @@ async def test_whatever_work_raises_the_thread_works_on_the_next(
     def fail() -> None:
         raise error
 
-    work.submit("broken", Call(), fail)
-    work.submit("well", Call())
+    work.submit("broken", InferenceCall(), fail)
+    work.submit("well", InferenceCall())
     work.release()
     caught = await work.end("broken")
     assert isinstance(caught, RuntimeError)
     assert caught.__cause__ is error
     await work.end("well")
-    work.submit("later", Call())
+    work.submit("later", InferenceCall())
     await work.end("later")
     assert work.order == ["well", "later"]
 
@@ -267,15 +210,15 @@ async def test_whatever_work_raises_the_thread_works_on_the_next(
 async def test_an_error_in_the_queue_ends_no_thread(
     work: Work, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    take, errors = FairWaiting.take, [MemoryError("no space")]
+    be_fair, errors = Waiting.be_fair, [MemoryError("no space")]
 
-    def fail_once(queue: FairWaiting[Any]) -> Any:
+    def fail_once(queue: Waiting[Any]) -> None:
         if errors:
             raise errors.pop()
-        return take(queue)
+        be_fair(queue)
 
-    monkeypatch.setattr(FairWaiting, "take", fail_once)
-    work.submit("next", Call())
+    monkeypatch.setattr(Waiting, "be_fair", fail_once)
+    work.submit("next", InferenceCall())
     work.release()
     assert await work.end("next") is None
     assert not errors
@@ -293,11 +236,11 @@ async def test_a_request_for_which_no_thread_starts_leaves_the_others_their_plac
         patch.setattr(threading.Thread, "start", fail)
         for name in ("first", "second"):
             with pytest.raises(RuntimeError, match="start new thread"):
-                work.submit(name, Call(), deadline=time.monotonic() + SECONDS)
+                work.submit(name, InferenceCall(), deadline=time.monotonic() + SECONDS)
             del work._ends[name]
     assert work.threads.outstanding == 0
     for name in ("third", "fourth"):
-        work.submit(name, Call())
+        work.submit(name, InferenceCall())
     for name in ("third", "fourth"):
         assert await work.end(name) is None
     assert work.order == ["third", "fourth"]

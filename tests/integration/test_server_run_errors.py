@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright_runtime.session.samples import GoldenSample
-from enginewright_serving.server.diagnosis import Diagnosis
-from enginewright_serving.server.inference_request import InferenceRequest
-from enginewright_serving.server.run_errors import (
+from enginewright_serving.server.inference.run_errors import (
     Fault,
     Rerun,
     fault_from_error,
     fault_from_rerun,
     fingerprint,
 )
+from enginewright_serving.server.protocol.inference_request import InferenceRequest
+from enginewright_serving.server.startup.diagnosis import Diagnosis
 from onnx import TensorProto, helper
 
 from tests.support.serving import Feeds, Server, model, tensor, write_artifact

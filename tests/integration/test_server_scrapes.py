@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_serving.server.input_turns import InputTurns
-from enginewright_serving.server.message import HttpResponse
-from enginewright_serving.server.scrapes import Scrapes
+from enginewright_serving.server.api.scrapes import Scrapes
+from enginewright_serving.transport.input_turns import InputTurns
+from enginewright_serving.transport.message import HttpResponse
 
 from tests.support.serving import Server, linear_model, write_artifact
 

@@ -21,8 +21,8 @@ from enginewright_contract.report import StageReport, read_termination_message
 from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session import processor
-from enginewright_serving.server.baseline import measure
-from enginewright_serving.server.startup import prepare
+from enginewright_serving.server.startup.baseline import measure
+from enginewright_serving.server.startup.prepare import prepare
 from onnx import TensorProto, helper
 
 from tests.support.serving import (

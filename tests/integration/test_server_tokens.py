@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from enginewright_contract.reasons import ExitCode
 from enginewright_contract.report import read_termination_message
-from enginewright_contract.task import AccessLogTask, ServeTask
+from enginewright_contract.serving_options import AccessLogTask
+from enginewright_contract.task import ServeTask
 
 from tests.integration.test_server_grpc_inference import CHECK, INFER, SERVICE, Client, batch
 from tests.integration.test_sidecar_shadow import (

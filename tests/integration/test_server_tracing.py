@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_contract.task import ServeTask, TracingTask
+from enginewright_contract.serving_options import TracingTask
+from enginewright_contract.task import ServeTask
 
 from tests.integration.test_server_access_log import call, x
 from tests.support.collector import Collector, attributes

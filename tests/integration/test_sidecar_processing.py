@@ -9,7 +9,7 @@ import pytest
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 from enginewright_serving.exchanges import HEADER, ExchangeHead
-from enginewright_serving.server.grpc import messages
+from enginewright_serving.server.protocol.grpc import messages
 
 from tests.integration.test_processing_prepare import task_of
 from tests.support import processing

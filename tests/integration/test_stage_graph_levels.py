@@ -12,7 +12,7 @@ from enginewright_contract.task import OutputTolerance, PrepareTask, ServeTask
 from enginewright_runtime.proof import golden_run
 from enginewright_runtime.proof.golden_run import Disagreement, GoldenRun
 from enginewright_runtime.session import loading
-from enginewright_serving.server.startup import prepare
+from enginewright_serving.server.startup.prepare import prepare
 
 from tests.integration.test_tensorrt_precisions import model
 from tests.support.preparing import Outcome, Workplace

@@ -29,7 +29,6 @@ def accounts(endpoints):
     worker = inference._serving.worker
     return {{
         "bytes": account.total,
-        "bytes of peers": sum(peer.held for peer in account._peers.values()),
         "transfers": len(account._transfers),
         "outstanding": inference.outstanding,
         "queued": worker.depth,
@@ -39,7 +38,7 @@ def accounts(endpoints):
         "in steps": app.steps._pool.threads.outstanding if app.steps else 0,
         "copied bytes": app.copies.kept_bytes,
         "in flight": sum(each._in_flight() for each in apps),
-        "connections": sum(len(each.connections) + len(each.handshakes) for each in apps),
+        "connections": sum(len(each.connections) for each in apps),
         "in turns": sum(len(each.turns._waiting) for each in apps),
         "scrapes": len(app._scrapes._waiting) + len(app._scrapes._answered),
         "tasks": len(asyncio.all_tasks()) - tasks,

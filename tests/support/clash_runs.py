@@ -21,8 +21,8 @@ from enginewright_runtime.session import loading
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import read_signature
-from enginewright_serving.server.diagnosis import Diagnosis
-from enginewright_serving.server.inference_request import InferenceRequest
+from enginewright_serving.server.protocol.inference_request import InferenceRequest
+from enginewright_serving.server.startup.diagnosis import Diagnosis
 
 from tests.support.clashing import Clash, Feeds, clashes
 

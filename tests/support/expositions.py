@@ -29,8 +29,8 @@ from enginewright_contract.manifest import Manifest, NodeCost
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Promise, ServeTask
 from enginewright_runtime.core.nvml_use import DeviceUse
-from enginewright_serving.server.device_use import DeviceMetrics
-from enginewright_serving.server.metrics import Metrics
+from enginewright_serving.server.observe.device_use import DeviceMetrics
+from enginewright_serving.server.observe.metrics import Metrics
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.metrics import expose
 from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState

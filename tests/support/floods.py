@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright_serving.server.http2 import frames
+from enginewright_serving.transport.http2 import frames
 
 from tests.support import http2
 
@@ -118,12 +118,11 @@ GRPC_KINDS: Final = {
 class _Client:
     """One connection."""
 
-    def __init__(self, kind: Kind, sent: bytes, port: int, source: str) -> None:
+    def __init__(self, kind: Kind, sent: bytes, port: int) -> None:
         self.socket = socket.socket()
         self.socket.setblocking(False)
         if not kind.reads:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self.socket.bind((source, 0))
         code = self.socket.connect_ex(("127.0.0.1", port))
         if code != errno.EINPROGRESS and code:
             self.socket.close()
@@ -136,11 +135,10 @@ class _Client:
 class _Clients:
     """All connections of one process."""
 
-    def __init__(self, kind: Kind, port: int, count: int, sources: int) -> None:
+    def __init__(self, kind: Kind, port: int, count: int) -> None:
         self._kind = kind
         self._port = port
         self._count = count
-        self._sources = [f"127.0.0.{2 + number}" for number in range(sources)]
         self._clients: dict[int, _Client] = {}
         self._poll = select.epoll()
         self._opened = 0
@@ -170,9 +168,8 @@ class _Clients:
                 self._send(client)
 
     def _open(self) -> None:
-        source = self._sources[self._opened % len(self._sources)]
         try:
-            client = _Client(self._kind, self._kind.first, self._port, source)
+            client = _Client(self._kind, self._kind.first, self._port)
         except OSError:
             return
         self._opened += 1
@@ -247,18 +244,15 @@ def flooded(
     kind: str,
     count: int,
     *,
-    sources: int = 1,
     protocol: str = HTTP,
     yields: bool = False,
 ) -> Iterator[None]:
-    """Have `count` connections of a kind, from so many addresses, beside what happens inside.
+    """Have `count` connections of a kind beside what happens inside, from the same address, as behind a gateway.
 
     If they yield, they use a processor only while nobody else wants it.
     """
     command = [sys.executable, "-m", "tests.support.floods", str(port), kind]
-    process = subprocess.Popen(
-        [*command, str(count), str(sources), protocol], stdout=subprocess.PIPE
-    )
+    process = subprocess.Popen([*command, str(count), protocol], stdout=subprocess.PIPE)
     try:
         if yields:
             os.sched_setscheduler(process.pid, os.SCHED_IDLE, os.sched_param(0))
@@ -274,6 +268,6 @@ def flooded(
 
 
 if __name__ == "__main__":
-    _port, _kind, _count, _number, _protocol = sys.argv[1:]
+    _port, _kind, _count, _protocol = sys.argv[1:]
     _kinds = GRPC_KINDS if _protocol == GRPC else KINDS
-    _Clients(_kinds[_kind], int(_port), int(_count), int(_number)).run()
+    _Clients(_kinds[_kind], int(_port), int(_count)).run()

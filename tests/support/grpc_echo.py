@@ -12,15 +12,13 @@ from dataclasses import fields
 from typing import Final
 
 import uvloop
-from enginewright_serving.server.account import Peer
-from enginewright_serving.server.application import listen
-from enginewright_serving.server.grpc.call import Calls, GrpcCall, Reply
-from enginewright_serving.server.grpc.status import Code, Status
-from enginewright_serving.server.http2.connection import Http2Connection
-from enginewright_serving.server.inflight import InFlight
-from enginewright_serving.server.input_turns import InputTurns
-from enginewright_serving.server.reading_turns import ReadingTurns
 from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.application import listen
+from enginewright_serving.transport.grpc.call import Calls, GrpcCall, Reply
+from enginewright_serving.transport.grpc.status import Code, Status
+from enginewright_serving.transport.http2.connection import Http2Connection
+from enginewright_serving.transport.inflight import InFlight
+from enginewright_serving.transport.input_turns import InputTurns
 
 ECHO: Final = b"/test.Echo/Echo"
 LATER: Final = b"/test.Echo/Later"  # answers after the seconds that the message says
@@ -45,13 +43,9 @@ class EchoApp:
         self.connections: set[Http2Connection] = set()
         self.inflight = InFlight(settings)
         self.turns = InputTurns(rests_above=4)
-        self.reading = ReadingTurns()
         self.served = 0
         self.dropped = 0
         self.waiting: list[GrpcCall] = []
-
-    def peer(self, address: str) -> Peer:
-        return self.inflight.account.peer(address)
 
     @property
     def held(self) -> int:

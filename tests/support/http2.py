@@ -3,7 +3,7 @@
 import struct
 from dataclasses import dataclass
 
-from enginewright_serving.server.http2 import frames
+from enginewright_serving.transport.http2 import frames
 from hpack import Decoder, Encoder
 
 Headers = list[tuple[str, str]]

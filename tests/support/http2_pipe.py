@@ -3,9 +3,9 @@
 import asyncio
 from typing import Any
 
-from enginewright_serving.server.grpc.call import Calls
-from enginewright_serving.server.http2.connection import Http2Connection
 from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.grpc.call import Calls
+from enginewright_serving.transport.http2.connection import Http2Connection
 from typing_extensions import override
 
 from tests.support import http2

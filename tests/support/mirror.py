@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from enginewright_runtime.session.datatypes import DATATYPES
-from enginewright_serving.server.grpc.messages import InferRequest, InferResponse
+from enginewright_serving.server.protocol.grpc.messages import InferRequest, InferResponse
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from onnx import TensorProto, helper

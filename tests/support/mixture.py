@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import grpc
-from enginewright_serving.server.grpc import messages
+from enginewright_serving.server.protocol.grpc import messages
 
 from tests.support import http2, processing
 from tests.support.serving import Server, Wire, any_certificate

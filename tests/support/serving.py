@@ -67,7 +67,7 @@ def has_runs_at_the_same_time(count: int) -> str:
     """Return code that has them pay and has CPUs for them, for `Server(before=...)`."""
     return f"""
 import enginewright_runtime.core.limits
-from enginewright_serving.server import concurrency
+from enginewright_serving.server.startup import concurrency
 enginewright_runtime.core.limits.threads = lambda: {count}
 concurrency._SHORTEST = 0.0
 concurrency.ConcurrencyProver._gains = lambda self, feeds, most, single: {{most: 2.0}}
@@ -173,11 +173,11 @@ def write_artifact(
     shapes: Sequence[ShapeProfile] = (),
     name: str = "m",
     revision: str = "r1",
-    max_queue: int = 256,
+    **options: Any,
 ) -> ServeTask:
     """Write what `fetch-artifact` leaves under `root`, and return the task to serve it.
 
-    `golden` gives the expected outputs where NumPy cannot hold the inputs' type.
+    `golden` gives the expected outputs where NumPy cannot hold the inputs' type; `options` are `ServingOptions`.
     """
     folder = root / "artifact"
     (folder / "golden").mkdir(parents=True)
@@ -246,8 +246,8 @@ def write_artifact(
         revision=revision,
         prepared_key=key,
         backend="cpu",
-        max_queue=max_queue,
-        concurrent_runs=1,  # a test that wants several says so: how many pay depends on the machine
+        # a test that wants several runs says so: how many pay depends on the machine
+        **{"concurrent_runs": 1, **options},
     )
 
 
@@ -293,12 +293,10 @@ class Wire:
         port: int,
         *,
         host: str = "127.0.0.1",
-        source: str = "",
         timeout: float = 20.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        address = (source, 0) if source else None
-        self._socket = socket.create_connection((host, port), timeout, address)
+        self._socket = socket.create_connection((host, port), timeout)
         if tls is not None:
             self._socket = self.tls = tls.wrap_socket(self._socket, server_hostname="localhost")
         self._rest = b""

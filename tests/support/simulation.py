@@ -14,7 +14,7 @@ from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, SERVE, TRACK
 from enginewright.observed.deployments import deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright_contract.measurements import LatencySeries, Measurements
-from enginewright_contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Reason, Repeats, exit_code
 from enginewright_contract.report import Finding, Progress, Published, PublishedEngine, StageReport
 from enginewright_contract.verdict import Verdict
 
@@ -33,11 +33,8 @@ TIMEOUT: Final = 20  # passes in which a plan must come to rest
 # the scheduler's, where all devices of a class are taken
 NO_DEVICE: Final = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector."
 PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
-PASSING: Final = [
-    each
-    for each in Reason
-    if exit_code(each) is not ExitCode.PERMANENT and each not in RARELY_TRANSIENT
-]
+RARELY_PASSING: Final = [each for each in Reason if each.facets.repeats is Repeats.MOSTLY]
+PASSING: Final = [each for each in Reason if each.facets.repeats is Repeats.NO]
 
 _FAILING_STAGE: Final = {"prepare": "validate", "engine": "build", "engine-lookup": "lookup"}
 

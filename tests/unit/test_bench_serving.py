@@ -159,6 +159,9 @@ def test_what_hostile_clients_must_not_do() -> None:
 
     assert beside().ratio == 3
     assert not Hostile([beside()], [], 100.0).problems
+    assert not Hostile(
+        [dataclasses.replace(beside(0, 900), kind="slow bodies")], [], 100.0
+    ).problems
     found = Hostile(
         [beside(), beside(2), beside(0, 900)], ["grpc idle", "grpc storm"], 200.0
     ).problems

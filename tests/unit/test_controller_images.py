@@ -7,8 +7,8 @@ import pytest
 from enginewright.controller.images import CONFIG_MAP
 from enginewright.controller.loop import ReconcileResult
 from enginewright.kube.errors import Forbidden
+from enginewright.manifests.job_limits import FIRST_RETRY
 from enginewright.manifests.probe_job import PROBE, image_hash
-from enginewright.plan.attempts import FIRST_RETRY
 
 from tests.support.controller_world import World
 from tests.support.fake_kube import timestamp

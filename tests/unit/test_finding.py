@@ -5,7 +5,7 @@ import json
 import pytest
 import yaml
 from enginewright_contract.causes import first
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_contract.report import (
     TERMINATION_MESSAGE_LIMIT,
     Finding,
@@ -83,8 +83,8 @@ def test_one_sentence_is_made_of_cause_and_remedy() -> None:
 
 def test_the_remedy_is_the_reasons_unless_the_finder_has_another() -> None:
     found = Finding(reason=Reason.TIMEOUT, cause="late")
-    assert found.advice == REMEDIES[Reason.TIMEOUT]
-    assert found.message == f"late; {REMEDIES[Reason.TIMEOUT]}"
+    assert found.advice == Reason.TIMEOUT.remedy
+    assert found.message == f"late; {Reason.TIMEOUT.remedy}"
     own = Finding(reason=Reason.TIMEOUT, cause="late", remedy="begin earlier")
     assert (own.advice, own.message) == ("begin earlier", "late; begin earlier")
     assert Finding(reason=Reason.TIMEOUT, cause="late", remedy="").message == "late"
@@ -207,7 +207,7 @@ def test_a_termination_message_that_the_kubelet_cut_has_the_reasons_remedy(end: 
         cut = text[: text.index("Timeout") + end]
         termination_message = read_termination_message(cut)
         assert termination_message is not None
-        assert termination_message.outcome == REMEDIES[Reason.TIMEOUT]
+        assert termination_message.outcome == Reason.TIMEOUT.remedy
 
 
 def test_a_report_of_an_earlier_release_is_read() -> None:
@@ -238,7 +238,7 @@ def test_what_is_no_termination_message_is_none(text: str) -> None:
 
 @pytest.mark.parametrize("reason", [Reason.OUT_OF_MEMORY, Reason.DRIVER_MISSING])
 def test_the_usual_remedy_of_an_earlier_release_is_the_containers(reason: Reason) -> None:
-    message = f"quantizing failed; {REMEDIES[reason]}"
+    message = f"quantizing failed; {reason.remedy}"
     read = Finding.model_validate({"reason": reason, "message": message})
     assert (read.cause, read.remedy) == ("quantizing failed", None)
 

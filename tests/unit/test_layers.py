@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+import pytest
+
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 RUNTIME: Final = REPOSITORY / "runtime_image"
 NAMED: Final = re.compile(r"enginewright_(?:runtime|serving)(?:\.\w+)+(?::\w+)?")
@@ -42,7 +44,11 @@ def test_nothing_is_imported_by_a_string_but_what_is_started_as_a_program() -> N
     }
 
 
-def test_the_drawing_in_the_readme_is_what_the_linter_holds() -> None:
-    drawing = (REPOSITORY / "README.md").read_text().split("<!-- layers -->")[1]
+@pytest.mark.parametrize(
+    "container", ["enginewright_runtime", "enginewright_serving", "enginewright_serving.server"]
+)
+def test_the_drawing_in_the_readme_is_what_the_linter_holds(container: str) -> None:
+    text = (REPOSITORY / "README.md").read_text()
+    drawing = text.split(f"<!-- layers of {container} -->")[1].split("<!-- end -->")[0]
     rows = [line.split("  ")[1] for line in drawing.splitlines() if line.startswith("  ")]
-    assert [row.split(" | ") for row in rows] == layers("enginewright_runtime")
+    assert [row.split(" | ") for row in rows] == layers(container)

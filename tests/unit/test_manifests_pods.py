@@ -8,14 +8,9 @@ import pytest
 from enginewright.manifests.probe_job import probe_job
 from enginewright_contract import task as contract
 from enginewright_contract.reasons import ExitCode
+from enginewright_contract.serving_options import AccessLogTask, TracingTask
 from enginewright_contract.shadow import SHADOW_ANNOTATION
-from enginewright_contract.task import (
-    PREPARE_STAGES,
-    AccessLogTask,
-    PrepareTask,
-    ServeTask,
-    TracingTask,
-)
+from enginewright_contract.task import PREPARE_STAGES, PrepareTask, ServeTask
 from enginewright_contract.verdict import RELEASE_ANNOTATION
 
 from tests.support.plan_objects import CPU_IMAGE, accelerator_class, published

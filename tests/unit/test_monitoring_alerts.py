@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 
 from tests.support.monitoring import REPOSITORY, RULES
 
@@ -54,4 +54,4 @@ def test_a_fallback_has_the_remedies_of_its_reasons() -> None:
         Reason.NODE_FALLBACK, Reason.BACKEND_FALLBACK, Reason.SESSION_REPLACED,
         Reason.UNSUPPORTED_OPERATOR,
     }  # fmt: skip
-    assert shown == {reason.value: REMEDIES[reason] for reason in causes}
+    assert shown == {reason.value: reason.remedy for reason in causes}

@@ -565,6 +565,16 @@ def test_a_canary_that_lost_its_driver_goes_no_further_while_it_lacks_it(before:
     assert phase(world.later(seconds=61)) == "Promoting"
 
 
+def test_a_canary_on_another_processor_waits_where_the_class_has_other_nodes() -> None:
+    world = updated(served())
+    world.complete(world.canaries()[0]["metadata"]["name"])
+    canary_says(world, verdict(failed={Check.VERSIONS: Reason.PROCESSOR_MISMATCH}))
+    assert phase(world.later(hours=1)) == "Verifying"
+    assert world.conditions()["RolledBack"][0] == "False"
+    canary_says(world, verdict())
+    assert phase(world.later(seconds=61)) == "Promoting"
+
+
 @pytest.mark.parametrize(
     "fallback", [{"policy": "Allow"}, {"policy": "Budget", "maxNodeShare": "100%"}]
 )

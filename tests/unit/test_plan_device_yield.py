@@ -6,8 +6,8 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from enginewright.manifests.deployment import GRACE_SECONDS
 from enginewright.manifests.labels import CLASS, COMPONENT, SERVE
+from enginewright.manifests.pod_options import GRACE_SECONDS
 from enginewright_contract.reasons import Reason
 
 from tests.support.plan_objects import (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from enginewright.plan.engines.engine import Ended, plan_engine
 from enginewright.plan.quantities import format_duration, format_size
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Progress
 from enginewright_contract.task import ENGINE_STAGES, TASK_VARIABLE, EngineTask
 
@@ -157,7 +157,7 @@ def test_a_device_that_is_not_free_is_reported_and_waited_for() -> None:
     assert world.conditions()["Stalled"] == ("False", "CapacityBlocked")
     assert world.message() == (
         "no nvidia.com/gpu is free: Insufficient nvidia.com/gpu, node(s) didn't match Pod's node"
-        f" affinity/selector; {REMEDIES[Reason.CAPACITY_BLOCKED]}"
+        f" affinity/selector; {Reason.CAPACITY_BLOCKED.remedy}"
     )
     assert world.events[-1].type == "Warning"
     made = list(world.made)
@@ -414,7 +414,7 @@ def test_the_engine_may_be_made_again_by_its_model() -> None:
 def test_a_build_that_takes_too_long_is_ended_and_not_repeated() -> None:
     world = on_device().is_too_late()
     assert world.conditions()["Stalled"] == ("True", "Timeout")
-    assert world.message() == f"build timed out after 3600 s; {REMEDIES[Reason.TIMEOUT]}"
+    assert world.message() == f"build timed out after 3600 s; {Reason.TIMEOUT.remedy}"
     assert not world.find("Job", world.made[-1]), "it would start again"
     made = list(world.made)
     world.later(days=1)

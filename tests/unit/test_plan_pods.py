@@ -7,7 +7,7 @@ from enginewright.controller.slim import slim
 from enginewright.kube.resources import PODS
 from enginewright.observed.pods import pod_view
 from enginewright.plan import pods
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport
 
 from tests.support.plan_objects import made
@@ -72,7 +72,7 @@ def test_a_server_that_was_killed_is_explained_by_its_signal(
     assert found is not None
     assert found.reason is reason
     assert wording in found.finding.cause
-    assert found.finding.advice == REMEDIES[reason]
+    assert found.finding.advice == reason.remedy
 
 
 def test_without_a_limit_none_is_named() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from enginewright.plan.rollout.proofs import proofs, refusal
 from enginewright_contract.execution import Baseline
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Promise
 from enginewright_contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
 
@@ -148,7 +148,7 @@ def test_a_broken_promise_counts_unless_it_is_allowed(check: Check) -> None:
     assert allowed is not None
     assert forbidden.broken is not None
     assert forbidden.broken.reason == "SessionReplaced"
-    assert forbidden.broken.message.endswith(REMEDIES[Reason.SESSION_REPLACED])
+    assert forbidden.broken.message.endswith(Reason.SESSION_REPLACED.remedy)
     assert allowed.broken is None
 
 
@@ -198,7 +198,7 @@ def test_a_refusal_is_the_checks_finding_with_the_reasons_remedy() -> None:
     found = refusal(said, FORBID)
     assert found is not None
     assert found.finding.cause == "no libcuda"
-    assert found.finding.advice == REMEDIES[Reason.DRIVER_MISSING]
+    assert found.finding.advice == Reason.DRIVER_MISSING.remedy
 
 
 def lost(check: Check, reason: Reason) -> Verdict:
@@ -218,7 +218,7 @@ def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
     assert found is not None
     assert found.broken is not None
     assert (found.broken.status, found.broken.reason) == ("False", Reason.DEVICE_LOST)
-    assert found.broken.message == f"CUDA failure 700; {REMEDIES[Reason.DEVICE_LOST]}"
+    assert found.broken.message == f"CUDA failure 700; {Reason.DEVICE_LOST.remedy}"
     assert found.any_failed
     assert found.parity.status != "False"
     failure = refusal(given, FORBID)

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModelSpec
-from enginewright.manifests import deployment as deployment_manifests
+from enginewright.manifests import pod_options
 from enginewright.manifests.field_managers import FIELD_MANAGER
 from enginewright.manifests.labels import (
     CLASS,
@@ -71,7 +71,7 @@ from tests.support.simulation import NO_DEVICE, PERMANENT, statuses, terminated
 _MODEL: Final = "InferenceModel"
 _MAY_NEED: Final = (_MODEL, "InferenceEngine", "ControllerRevision")  # as in `NamespaceObjects`
 EXAMPLES: Final = examples(20)  # of each start
-YIELD_LIMIT: Final = timedelta(minutes=5, seconds=deployment_manifests.GRACE_SECONDS)
+YIELD_LIMIT: Final = timedelta(minutes=5, seconds=pod_options.GRACE_SECONDS)
 NUMBERS: Final = st.integers(0, 9)
 REASONS: Final = st.sampled_from(sorted(Reason))
 CRASHES: Final = st.sampled_from(
@@ -347,7 +347,7 @@ class Cluster(RuleBasedStateMachine):
     @rule(number=NUMBERS)
     def the_operator_is_upgraded(self, number: int) -> None:
         before = copy.deepcopy(self._templates())
-        self.patches.setattr(deployment_manifests, "GRACE_SECONDS", number)
+        self.patches.setattr(pod_options, "GRACE_SECONDS", number)
         policy = "Always" if number % 2 else "IfNotPresent"
         self.world.config = replace(self.world.config, image_pull_policy=policy)
         self.world.operator_restarts()

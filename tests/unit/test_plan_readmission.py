@@ -163,6 +163,24 @@ def test_what_no_node_is_at_fault_for_waits_for_other_inputs_or_its_user() -> No
     assert is_tried(world.annotate(RETRY, "now"))
 
 
+@pytest.mark.parametrize(
+    "reason", [Reason.PROVIDER_MISSING, Reason.PARITY_FAILED, Reason.ENGINE_INCOMPATIBLE]
+)
+def test_what_may_differ_on_another_node_is_tried_when_one_joins(reason: Reason) -> None:
+    world = on_gpu()
+    for index, node in enumerate(("node-1", "node-2")):
+        world.crash(
+            world.serving_deployments()[0]["metadata"]["name"],
+            reason,
+            index=index,
+            restarts=2,
+            node=node,
+        )
+    world.settle().job_succeeds(SECOND).all_available()
+    assert rejected(world)["reason"] == reason
+    assert is_tried(node_joins(world))
+
+
 @pytest.mark.parametrize("passes", [True, False])
 def test_it_is_tried_as_a_canary_where_the_spec_says_so(passes: bool) -> None:
     world = falls_back()
@@ -357,12 +375,13 @@ def test_what_is_gone_back_to_stays_known_while_pods_of_its_successor_serve() ->
     assert world.all_available().status["serving"]["revision"] == cuda
 
 
-def test_a_source_that_is_gone_takes_nothing_away() -> None:
+@pytest.mark.parametrize("reason", [Reason.SOURCE_CHANGED, Reason.DIGEST_MISMATCH])
+def test_a_source_that_is_gone_takes_nothing_away(reason: Reason) -> None:
     world = falls_back().all_available().jobs_are_cleaned_away()
     refreshed = published("d" * 64, "f" * 64)
     world.annotate(REFRESH, "1").job_succeeds(refreshed).all_available().jobs_are_cleaned_away()
     node_joins(world)
-    world.job_fails(Reason.SOURCE_CHANGED, "fetch").later(hours=100)
+    world.job_fails(reason, "fetch").later(hours=100)
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert world.status["prepared"]["key"] == "d" * 64
-    assert rejected(world)["reason"] == Reason.SOURCE_CHANGED
+    assert rejected(world)["reason"] == reason

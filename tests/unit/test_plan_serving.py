@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from enginewright.manifests import deployment
+from enginewright.manifests import deployment, pod_options
 from enginewright.manifests.labels import REVISION
 from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check
@@ -469,7 +469,7 @@ def test_a_lost_artefact_reverts_nothing_that_is_rolling_out() -> None:
 def test_a_newer_operator_restarts_no_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     world = serving()
     before, revisions = templates(world), world.all("ControllerRevision")
-    monkeypatch.setattr(deployment, "GRACE_SECONDS", 99)
+    monkeypatch.setattr(pod_options, "GRACE_SECONDS", 99)
     monkeypatch.setattr(deployment, "pod_security", lambda *_, **__: {"runAsNonRoot": True})
     world.settle()
     assert templates(world) == before

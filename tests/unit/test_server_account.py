@@ -1,11 +1,11 @@
-"""The account of bytes, against a model that recounts everything; and who gives bytes up first."""
+"""The account of bytes, against a model that recounts everything; and which are given up first."""
 
 from dataclasses import dataclass, field
 
 import pytest
-from enginewright_serving.server.account import ByteAccount, Holding
-from enginewright_serving.server.message import charged_bytes
-from enginewright_serving.server.pace import TransferPace
+from enginewright_serving.transport.account import ByteAccount, Holding
+from enginewright_serving.transport.message import charged_bytes
+from enginewright_serving.transport.pace import TransferPace
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
@@ -17,26 +17,25 @@ MIB = 1 << 20
 
 @dataclass
 class World:
-    """An account whose clock is given, and what it has given up."""
+    """An account, and what it has given up."""
 
-    now: float = 0.0
     evicted: list[Holding] = field(default_factory=list)
     account: ByteAccount = field(init=False)
 
     def __post_init__(self) -> None:
-        self.account = ByteAccount(LIMIT, SLOW, lambda: self.now)
+        self.account = ByteAccount(LIMIT, SLOW)
 
-    def holding(self, address: str, *, rate: float | None = None) -> Holding:
+    def holding(self, *, rate: float | None = None) -> Holding:
         """Return a holding that is a transfer if it has a rate."""
-        created = Holding(self.account.peer(address), lambda: self.evicted.append(created))
+        created = Holding(lambda: self.evicted.append(created))
         if rate is not None:
-            progress = TransferPace(self.now, window=10.0, minimum=1.0)
+            progress = TransferPace(0.0, window=10.0, minimum=1.0)
             progress.rate = rate
             self.account.begin(created, progress)
         return created
 
-    def held(self, address: str, size: int, *, rate: float | None = None) -> Holding:
-        found = self.holding(address, rate=rate)
+    def held(self, size: int, *, rate: float | None = None) -> Holding:
+        found = self.holding(rate=rate)
         assert self.account.hold(found, size)
         return found
 
@@ -53,12 +52,11 @@ class Recounted(RuleBasedStateMachine):
 
     @rule(
         target=holdings,
-        address=st.sampled_from(["10.0.0.1", "10.0.0.2", "::1"]),
         rate=st.none() | st.sampled_from([0.0, 10.0, 49.0, 100.0, float("inf")]),
         is_exempt=st.booleans(),
     )
-    def open(self, address: str, rate: float | None, is_exempt: bool) -> Holding:
-        added = self.world.holding(address, rate=rate)
+    def open(self, rate: float | None, is_exempt: bool) -> Holding:
+        added = self.world.holding(rate=rate)
         added.is_exempt = is_exempt
         self.all.append(added)
         return added
@@ -74,12 +72,12 @@ class Recounted(RuleBasedStateMachine):
         if not admitted:
             assert not given_up
             assert {id(each): each.size for each in self.all} == before
-            assert sum(before.values()) - before[id(holding)] + size > LIMIT * 0.75
+            assert sum(before.values()) - before[id(holding)] + size > LIMIT
         for each in given_up:
             rate = rates[id(each)]  # only transfers are given up
             assert not each.is_exempt
             assert before[id(each)]
-            assert rate < SLOW or each.peer is not holding.peer
+            assert rate < SLOW
         for each in self.all:
             if each is not holding and each not in given_up:
                 assert each.size == before[id(each)]
@@ -95,15 +93,9 @@ class Recounted(RuleBasedStateMachine):
         self.world.account.release(holding)
         self.world.account.release(holding)
 
-    @rule(seconds=st.floats(0, 10))
-    def wait(self, seconds: float) -> None:
-        self.world.now += seconds
-
     @invariant()
     def sums_are_right(self) -> None:
         assert self.world.account.total == sum(each.size for each in self.all)
-        for peer in {each.peer for each in self.all}:
-            assert peer.held == sum(each.size for each in self.all if each.peer is peer)
 
 
 TestRecounted = Recounted.TestCase
@@ -111,92 +103,45 @@ TestRecounted = Recounted.TestCase
 
 def test_slow_transfers_are_given_up_slowest_first_and_no_more_than_needed() -> None:
     world = World()
-    slow = {rate: world.held("a", 300, rate=rate) for rate in (40.0, 10.0, 20.0)}
-    assert world.account.hold(world.holding("a"), 500)
+    slow = {rate: world.held(300, rate=rate) for rate in (40.0, 10.0, 20.0)}
+    assert world.account.hold(world.holding(), 500)
     assert world.evicted == [slow[10.0], slow[20.0]]
     assert world.account.total == 800
 
 
-def test_transfers_of_the_same_peer_that_are_fast_enough_are_not_given_up() -> None:
+def test_transfers_that_are_fast_enough_are_not_given_up() -> None:
     world = World()
     for _ in range(4):
-        world.held("a", 250, rate=SLOW)
-    assert not world.account.hold(world.holding("a"), 10)
+        world.held(250, rate=SLOW)
+    assert not world.account.hold(world.holding(), 10)
     assert not world.evicted
 
 
 def test_a_slow_transfer_displaces_only_slower_ones() -> None:
     world = World()
-    world.held("a", 600, rate=20.0)
-    slowest = world.held("a", 400, rate=10.0)
-    grows = world.holding("a", rate=15.0)
+    world.held(600, rate=20.0)
+    slowest = world.held(400, rate=10.0)
+    grows = world.holding(rate=15.0)
     assert world.account.hold(grows, 400)
     assert world.evicted == [slowest]
     assert not world.account.hold(grows, 500)
 
 
-def test_a_peer_that_holds_much_more_gives_up_its_transfers() -> None:
-    world = World()
-    world.held("modest", 200, rate=100.0)
-    for _ in range(5):
-        world.held("greedy", 100, rate=float("inf"))
-    slower = world.held("greedy", 50, rate=100.0)
-    other = world.holding("other", rate=float("inf"))
-    assert world.account.hold(other, 250)
-    assert world.account.hold(other, 260)
-    assert world.evicted == [slower]
-    assert not world.account.hold(world.holding("modest"), 200), (
-        "it would hold as much as the other"
-    )
-
-
 def test_what_is_not_a_transfer_is_kept() -> None:
     world = World()
-    world.held("greedy", 1000)
-    assert not world.account.hold(world.holding("modest"), 1)
+    world.held(1000)
+    assert not world.account.hold(world.holding(), 1)
     assert not world.evicted
-
-
-def test_a_single_peer_may_fill_the_account_until_another_wants_some() -> None:
-    world = World()
-    parts = [world.held("proxy", 100) for _ in range(10)]
-    assert not world.account.hold(world.holding("other"), 100)
-    for each in parts[:2]:
-        world.account.release(each)
-    assert not world.account.hold(parts[0], 100), "another was refused a moment ago"
-    assert world.account.hold(world.holding("other"), 100)
-    world = World()
-    parts = [world.held("proxy", 100) for _ in range(10)]
-    assert not world.account.hold(world.holding("other"), 100)
-    world.account.release(parts[0])
-    world.now += 10.0
-    assert world.account.hold(parts[0], 100), "nobody else has wanted any for a while"
 
 
 def test_an_exempt_holding_is_never_refused_nor_given_up() -> None:
     world = World()
-    probe = world.holding("sidecar", rate=0.0)
+    probe = world.holding(rate=0.0)
     probe.is_exempt = True
-    world.held("a", 1000)
+    world.held(1000)
     assert world.account.hold(probe, 500)
-    assert not world.account.hold(world.holding("a"), 1)
+    assert not world.account.hold(world.holding(), 1)
     assert not world.evicted
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "is_same"),
-    [
-        ("10.0.0.1", "::ffff:10.0.0.1", True),
-        ("10.0.0.1", "10.0.0.2", False),
-        ("2001:db8::1", "2001:db8::ffff:2", True),
-        ("2001:db8::1", "2001:db8:0:1::1", False),
-        ("fe80::1%eth0", "fe80::2%eth0", True),
-    ],
-)
-def test_ipv6_peers_are_networks(first: str, second: str, is_same: bool) -> None:
-    account = World().account
-    one, other = account.peer(first), account.peer(second)
-    assert (one is other) == is_same
 
 
 def test_bodies_that_have_only_begun_are_charged_for_what_has_arrived() -> None:

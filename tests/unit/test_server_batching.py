@@ -8,8 +8,7 @@ import pytest
 from enginewright_runtime.session.datatypes import BY_ONNX
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature, Tensor
-from enginewright_serving.server.batch_proof import BatchProver
-from enginewright_serving.server.batching import (
+from enginewright_serving.server.inference.batching import (
     BatchLimits,
     elements_of,
     join,
@@ -17,8 +16,9 @@ from enginewright_serving.server.batching import (
     rows_of,
     split,
 )
-from enginewright_serving.server.buckets import ComputeBuckets
-from enginewright_serving.server.run_proof import Instruments
+from enginewright_serving.server.observe.buckets import ComputeBuckets
+from enginewright_serving.server.startup.batch_proof import BatchProver
+from enginewright_serving.server.startup.run_proof import Instruments
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

@@ -8,23 +8,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_serving.server.compressed_responses import CompressedResponses
-from enginewright_serving.server.compression import (
+from enginewright_serving.server.api.compressed_responses import CompressedResponses
+from enginewright_serving.server.api.content_coding import accepted_coding
+from enginewright_serving.server.inference.request_threads import RequestThreads
+from enginewright_serving.transport.compression import (
     LARGEST_RATIO,
     Coding,
     CompressionError,
     Decompression,
     ExpandedTooLargeError,
 )
-from enginewright_serving.server.content_coding import accepted_coding
-from enginewright_serving.server.head import HeadParser
-from enginewright_serving.server.message import (
+from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.message import (
     BINARY_TYPE,
     JSON_TYPE,
     HttpRequest,
     HttpResponse,
 )
-from enginewright_serving.server.request_threads import RequestThreads
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,13 +9,13 @@ import pytest
 from enginewright_runtime.session.datatypes import BY_ONNX
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_runtime.session.signature import Signature, Tensor
-from enginewright_serving.server.batching import BatchLimits
-from enginewright_serving.server.concurrency import (
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.startup.concurrency import (
     Concurrency,
     ConcurrencyProver,
     RunConditions,
 )
-from enginewright_serving.server.run_proof import Instruments
+from enginewright_serving.server.startup.run_proof import Instruments
 from numpy.typing import NDArray
 from typing_extensions import override
 

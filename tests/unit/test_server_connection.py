@@ -6,19 +6,18 @@ from typing import Any
 
 import pytest
 from enginewright_contract.task import ServeTask
-from enginewright_serving.server import account
-from enginewright_serving.server.app import ServerApp
-from enginewright_serving.server.application import ApplicationBase, json_response
-from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
-from enginewright_serving.server.head import HeadParser
-from enginewright_serving.server.message import HttpRequest, HttpResponse
+from enginewright_serving.server.api.app import ServerApp
 from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.application import ApplicationBase, json_response
+from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
 from typing_extensions import override
 
 MANY = 1000
+MIB = 1 << 20
 DEFAULTS = ServerSettings()
 TWO = ServerSettings(connections=1, reserved_connections=1)
-NOBODY = account.Peer()
 FLOOD_SECONDS = 0.15  # longer than a client that pipelines a few requests waits for its turns
 
 
@@ -99,6 +98,10 @@ class Pipe(asyncio.Transport):
         return False
 
     @override
+    def can_write_eof(self) -> bool:
+        return True
+
+    @override
     def write_eof(self) -> None:
         pass
 
@@ -113,6 +116,36 @@ class Pipe(asyncio.Transport):
     @override
     def resume_reading(self) -> None:
         self.reading = True
+
+
+class TlsPipe(Pipe):
+    """A transport of TLS, whose client reads what is written when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.connection: Connection | None = None
+        self.most = 0  # bytes that were written at once
+        self.closed = False
+
+    @override
+    def can_write_eof(self) -> bool:
+        return False
+
+    @override
+    def write(self, data: Any) -> None:
+        assert not self.closed
+        self.most = max(self.most, len(data))
+        super().write(data)
+        if self.connection is not None:
+            self.connection.pause_writing()
+
+    @override
+    def get_write_buffer_size(self) -> int:
+        return self.most
+
+    @override
+    def close(self) -> None:
+        self.closed = True
 
 
 class Peer:
@@ -293,61 +326,49 @@ def test_a_client_that_leaves_before_its_turn_to_read_metrics_leaves_no_bytes_ch
     asyncio.run(leave())
 
 
-async def slow_senders(app: Echo, buffer: bytearray) -> list[Peer]:
-    """Return a crowd of clients whose bodies have begun, and who are known to be slow."""
-    peers = [Peer(app, buffer) for _ in range(40)]
-    for each in peers:
-        each.send(b"POST /slow HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n1")
-    await turns()
-    for each in peers:
-        each.connection.check(time.monotonic() + 1.5)
-        each.send(b"2")
-        assert not each.pipe.reading
-    return peers
-
-
-# fault: Servers | a slow client among many does not read the answer that ends its request | it has its turns
-#   nevertheless | what it sends is discarded, and its leaving is noticed
-def test_a_slow_client_that_does_not_read_its_answer_is_read_from_in_its_turn() -> None:
-    async def refused() -> None:
-        app = Echo()
-        peer = (await slow_senders(app, bytearray(RECEIVE_BYTES)))[-1]
-        peer.connection.pause_writing()
-        peer.connection.check(time.monotonic() + 2 * DEFAULTS.transfer_window)
-        assert peer.pipe.answers == 1
-        async with asyncio.timeout(10):
-            while not peer.pipe.reading:  # noqa: ASYNC110 - no event says so
-                await asyncio.sleep(0.001)
-
-    asyncio.run(refused())
-
-
 # fault: Servers | connections end while the time limits of many are checked | only those that are left are
-#   checked | a handshake that has become a connection is not aborted
+#   checked | prevented
 def test_connections_that_end_while_others_are_checked_are_not_checked() -> None:
     async def checked() -> None:
         app = Echo()
         checks: list[object] = []
 
-        class Handshake:
-            peer = NOBODY
-
+        class Last(Connection):
+            @override
             def check(self, now: float) -> None:
-                del now
                 checks.append(self)
-                app.handshakes.intersection_update({self})
+                app.connections.intersection_update({self})
 
-            def close_idle(self) -> None:
-                raise AssertionError
-
-            def waits(self, now: float) -> None:
-                del now
-
-            def abort(self) -> None:
-                raise AssertionError
-
-        app.handshakes.update(Handshake() for _ in range(100))
+        app.connections.update(Last(app, HeadParser(), bytearray()) for _ in range(100))
         await app.check_connections()
         assert len(checks) == 1
 
     asyncio.run(checked())
+
+
+def test_a_large_response_over_tls_is_encrypted_as_its_client_reads() -> None:
+    async def read() -> None:
+        app, pipe = Echo(), TlsPipe()
+        connection = pipe.connection = Connection(app, HeadParser(), bytearray(RECEIVE_BYTES))
+        connection.connection_made(pipe)
+        request = b"GET /later HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+        connection.get_buffer(-1)[: len(request)] = request
+        connection.buffer_updated(len(request))
+        body = b"x" * MIB
+        connection.respond(HttpResponse(200, b"", [memoryview(body)], MIB))
+        reads = 0
+        while not pipe.closed:
+            assert app.inflight.account.total == MIB, "it is charged until it is encrypted"
+            connection.resume_writing()
+            reads += 1
+        assert pipe.written.endswith(b"\r\n\r\n" + body)
+        assert pipe.most == MIB // 16
+        assert reads == 17, "its head first"
+        assert app.inflight.account.total == 0
+        now = time.monotonic()
+        connection.check(now + DEFAULTS.linger_seconds + 1)
+        assert not pipe.aborted, "its client may still read the end"
+        connection.check(now + DEFAULTS.transfer_window + 1)
+        assert pipe.aborted
+
+    asyncio.run(read())

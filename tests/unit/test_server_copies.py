@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import numpy as np
 from enginewright_serving.exchanges import ASKED_SECONDS, LARGEST_BYTES, ExchangeHead
-from enginewright_serving.server.copies import MOST, MOST_BYTES, Copies
-from enginewright_serving.server.message import BINARY_TYPE, JSON_TYPE, Body, HttpResponse
+from enginewright_serving.server.api.copies import MOST, MOST_BYTES, Copies
+from enginewright_serving.transport.message import BINARY_TYPE, JSON_TYPE, Body, HttpResponse
 
 from tests.support.virtual_time import run
 

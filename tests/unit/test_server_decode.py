@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
+from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datatype
-from enginewright_runtime.session.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
-from enginewright_serving.server import encode, json_cost
-from enginewright_serving.server.binary_tensors import encode_strings, read_tensor
-from enginewright_serving.server.call import InferenceCall
-from enginewright_serving.server.decode import Decoder, Feeds, held_bytes
-from enginewright_serving.server.encode import Encoder
-from enginewright_serving.server.inflight import InFlight
-from enginewright_serving.server.json_cost import NAMES, VALUES
-from enginewright_serving.server.message import Body
-from enginewright_serving.server.request_checks import STRINGS
+from enginewright_serving.binary_tensors import encode_strings, read_tensor
+from enginewright_serving.server.protocol import encode, json_cost
+from enginewright_serving.server.protocol.decode import Decoder, Feeds, held_bytes
+from enginewright_serving.server.protocol.encode import Encoder
+from enginewright_serving.server.protocol.json_cost import NAMES, VALUES
+from enginewright_serving.server.protocol.request_checks import STRINGS
 from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.call import InferenceCall
+from enginewright_serving.transport.inflight import InFlight
+from enginewright_serving.transport.message import Body
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

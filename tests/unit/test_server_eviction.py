@@ -2,14 +2,13 @@
 
 import asyncio
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import pytest
-from enginewright_serving.server import eviction, input_turns
-from enginewright_serving.server.account import Peer
-from enginewright_serving.server.eviction import Eviction, WaitsFor
-from enginewright_serving.server.input_turns import InputTurns
+from enginewright_serving.transport import input_turns
+from enginewright_serving.transport.eviction import Eviction, WaitsFor
+from enginewright_serving.transport.input_turns import InputTurns
 from typing_extensions import override
 
 NEWEST = 2
@@ -21,7 +20,6 @@ class OpenConnection:
 
     wait: WaitsFor | None
     since: float = 0.0
-    peer: Peer = field(default_factory=Peer)
     aborted: bool = False
 
     def waits(self, now: float) -> tuple[WaitsFor, float] | None:
@@ -59,33 +57,15 @@ def test_states_are_closed_in_their_order() -> None:
 
 
 @pytest.mark.parametrize("wait", list(WaitsFor))
-def test_of_one_peer_the_longest_is_closed_first(wait: WaitsFor) -> None:
-    peer = Peer()
-    clients = [OpenConnection(wait, float(number), peer) for number in range(5)]
+def test_the_longest_is_closed_first(wait: WaitsFor) -> None:
+    clients = [OpenConnection(wait, float(number)) for number in range(5)]
     assert Table(*reversed(clients)).order() == clients
 
 
-@pytest.mark.parametrize("wait", [WaitsFor.SILENT, WaitsFor.IDLE, WaitsFor.TRANSFERS])
-def test_a_peer_with_many_loses_before_one_that_waits_for_longer(wait: WaitsFor) -> None:
-    many = Peer()
-    single = OpenConnection(wait, 0.0)
-    clients = [OpenConnection(wait, 10.0 + number, many) for number in range(5)]
-    assert Table(single, *clients).order()[:4] == clients[:4]  # then they have as many
-
-
-def test_active_connections_of_a_peer_with_many_go_first_whatever_they_do() -> None:
-    many = Peer()
-    answered = OpenConnection(WaitsFor.ANSWERED)
-    clients = [OpenConnection(WaitsFor.TRANSFERS, 1.0 + number, many) for number in range(3)]
-    assert Table(answered, *clients).order()[:2] == clients[:2]
-
-
 def test_the_newest_connections_are_closed_last() -> None:
-    flood = Peer()
-    transfer = OpenConnection(WaitsFor.TRANSFERS)
-    probe = OpenConnection(WaitsFor.NEW, 50.0)
-    clients = [OpenConnection(WaitsFor.NEW, 51.0 + number, flood) for number in range(5)]
-    assert Table(transfer, probe, *clients).order()[:5] == [*clients[:4], transfer]
+    active = OpenConnection(WaitsFor.ACTIVE)
+    clients = [OpenConnection(WaitsFor.NEW, 50.0 + number) for number in range(5)]
+    assert Table(active, *clients).order() == [*clients[:3], active, *clients[3:]]
 
 
 def test_what_no_longer_waits_is_not_closed() -> None:
@@ -97,20 +77,8 @@ def test_what_no_longer_waits_is_not_closed() -> None:
     assert table.closed() is None
 
 
-def test_the_newest_of_an_order_are_spared_while_others_arrive() -> None:
-    flood = Peer()
-    probe = OpenConnection(WaitsFor.NEW, 99.0)
-    table = Table(probe, *(OpenConnection(WaitsFor.NEW, 98.0, flood) for _ in range(3)))
-    for _ in range(20):
-        closed = table.closed()
-        assert closed is not None
-        assert closed.peer is flood
-        table.clients.append(OpenConnection(WaitsFor.NEW, 99.0, flood))
-    assert not probe.aborted
-
-
 def test_an_order_is_found_again_after_a_while() -> None:
-    table = Table(OpenConnection(WaitsFor.TRANSFERS, 0.0), OpenConnection(WaitsFor.TRANSFERS, 1.0))
+    table = Table(OpenConnection(WaitsFor.ACTIVE, 0.0), OpenConnection(WaitsFor.ACTIVE, 1.0))
     assert table.closed() is table.clients[0]
     added = OpenConnection(WaitsFor.SILENT, 99.0)
     table.clients.append(added)
@@ -118,13 +86,11 @@ def test_an_order_is_found_again_after_a_while() -> None:
     assert table.closed() is added
 
 
-def test_connections_of_an_order_that_is_not_used_any_more_are_let_go() -> None:
+def test_connections_of_an_order_are_let_go() -> None:
     table = Table(*(OpenConnection(WaitsFor.IDLE, float(number)) for number in range(100)))
     assert table.closed() is not None
     gone = weakref.ref(table.clients.pop())
-    table.eviction.forget()
     assert gone() is not None
-    table.now += 2.0
     table.eviction.forget()
     assert gone() is None
 
@@ -140,17 +106,16 @@ class Counted(OpenConnection):
         return super().waits(now)
 
 
-def test_a_storm_looks_at_few_connections_with_each_that_is_closed() -> None:
-    most = 1000
-    table = Table(*(Counted(WaitsFor.NEW, 99.0, Peer()) for _ in range(most)))
-    table.closed()
-    for _ in range(5 * most):
-        Counted.asked = 0
-        assert table.closed() is not None
-        assert Counted.asked <= eviction._AT_ONCE + 2
-        table.clients = [each for each in table.clients if not each.aborted]
-        table.clients.append(Counted(WaitsFor.NEW, table.now, Peer()))
+def test_a_storm_looks_at_few_connections_for_each_that_is_closed() -> None:
+    most, storm = 1000, 5000
+    table = Table(*(Counted(WaitsFor.NEW, 99.0) for _ in range(most)))
+    for number in range(storm):
+        oldest = next(each for each in table.clients if not each.aborted)
+        assert table.closed() is oldest, number
+        table.clients.remove(oldest)
         table.now += 0.0005
+        table.clients.append(Counted(WaitsFor.NEW, table.now))
+    assert Counted.asked < 5 * storm
 
 
 def test_who_waits_for_less_since_the_order_was_found_is_closed_in_its_place() -> None:

@@ -5,16 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from enginewright_runtime.core.request_errors import OutOfProfileError, RequestError
 from enginewright_runtime.session.datatypes import BF16, BOOL, BY_ONNX, DATATYPES, Datatype
-from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 from enginewright_runtime.session.signature import Signature, Tensor
-from enginewright_serving.server.decode import Feeds
-from enginewright_serving.server.grpc import typed_contents, wire
-from enginewright_serving.server.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
-from enginewright_serving.server.grpc.encode import TYPED_ELEMENTS, GrpcEncoder
-from enginewright_serving.server.grpc.messages import Contents, InferRequest, InferResponse
-from enginewright_serving.server.json_cost import VALUES
-from enginewright_serving.server.message import ALIGNMENT, Body
+from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.protocol.grpc import typed_contents, wire
+from enginewright_serving.server.protocol.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
+from enginewright_serving.server.protocol.grpc.encode import TYPED_ELEMENTS, GrpcEncoder
+from enginewright_serving.server.protocol.grpc.messages import Contents, InferRequest, InferResponse
+from enginewright_serving.server.protocol.json_cost import VALUES
+from enginewright_serving.transport.message import ALIGNMENT, Body
 from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st

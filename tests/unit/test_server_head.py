@@ -4,10 +4,10 @@ import contextlib
 from typing import Any
 
 import pytest
-from enginewright_serving.server import head as module
-from enginewright_serving.server.call import InferenceCall
-from enginewright_serving.server.head import HeadError, HeadParser
-from enginewright_serving.server.message import HttpRequest
+from enginewright_serving.transport import head as module
+from enginewright_serving.transport.call import InferenceCall
+from enginewright_serving.transport.head import HeadError, HeadParser
+from enginewright_serving.transport.message import HttpRequest
 
 LINES = {
     "plain": b"",

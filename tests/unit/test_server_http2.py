@@ -10,17 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from enginewright_serving.server.eviction import WaitsFor
-from enginewright_serving.server.grpc.call import GrpcCall
-from enginewright_serving.server.grpc.status import Code
-from enginewright_serving.server.http2 import budget, frames
-from enginewright_serving.server.http2.bodies import MAX_FRAME
-from enginewright_serving.server.http2.errors import ErrorCode
-from enginewright_serving.server.http2.stream import Stream
-from enginewright_serving.server.http2.streams import MAX_STREAMS
-from enginewright_serving.server.message import ALIGNMENT, JOINED_BYTES
-from enginewright_serving.server.reading_turns import WATCHED
 from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.eviction import WaitsFor
+from enginewright_serving.transport.grpc.call import GrpcCall
+from enginewright_serving.transport.grpc.status import Code
+from enginewright_serving.transport.http2 import budget, frames
+from enginewright_serving.transport.http2.bodies import MAX_FRAME
+from enginewright_serving.transport.http2.errors import ErrorCode
+from enginewright_serving.transport.http2.stream import Stream
+from enginewright_serving.transport.http2.streams import MAX_STREAMS
+from enginewright_serving.transport.message import ALIGNMENT, JOINED_BYTES
 from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
@@ -905,8 +904,8 @@ async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_
     now = time.monotonic()
     found = [each.connection.waits(now) for each in peers]
     ranks = [each[0] if each else None for each in found]
-    assert ranks[:2] == [WaitsFor.ANSWERED, WaitsFor.NEW]
-    assert ranks[2:] == [WaitsFor.TRANSFERS, None, WaitsFor.TRANSFERS, WaitsFor.LINGERS]
+    assert ranks[:2] == [WaitsFor.ACTIVE, WaitsFor.NEW]
+    assert ranks[2:] == [WaitsFor.ACTIVE, None, WaitsFor.ACTIVE, WaitsFor.LINGERS]
     for each in (sends, reads):
         each.connection.check(now + 2)
     later = [each.connection.waits(now + 2) for each in (silent, part, sends, reads)]
@@ -954,7 +953,7 @@ async def test_what_a_connection_waits_for_is_known_without_a_walk_over_its_stre
     assert len(counted) == MAX_STREAMS
     found = peer.connection.waits(time.monotonic())
     assert found is not None
-    assert found[0] is WaitsFor.TRANSFERS
+    assert found[0] is WaitsFor.ACTIVE
     peer.connection.check(time.monotonic() + 2)
     counted.visits = 0
     found = peer.connection.waits(time.monotonic() + 2)
@@ -1015,75 +1014,6 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
     assert streams.owed == 0
 
 
-# fault: Servers | hundreds of clients send messages slowly | few are read from at a time | others are
-#   answered meanwhile
-@looped
-async def test_of_many_slow_clients_few_are_read_from_at_a_time() -> None:
-    app = EchoApp(DEFAULTS)
-    peers = slow_clients(app)
-    had_turn: set[int] = set()
-    async with asyncio.timeout(10):
-        while len(had_turn) < len(peers):
-            await asyncio.sleep(0)
-            watched = [number for number, each in enumerate(peers) if each.pipe.reading]
-            assert len(watched) <= WATCHED
-            had_turn.update(watched)
-    for each in peers:
-        await each.turns()
-        each.send(data(1, message(bytes(1000))[510:], ends=True))
-        assert each.responses()[1].content == bytes(1000)
-    await asyncio.sleep(0.02)
-    assert all(each.pipe.reading for each in peers)  # they are not many any more
-
-
-def slow_clients(app: EchoApp) -> list[Peer]:
-    """Return a crowd of clients whose messages of 1,005 bytes have begun, and who are known to be slow."""
-    peers = [begun(app, 1) for _ in range(40)]
-    for each in peers:
-        each.connection.check(time.monotonic() + 1.5)
-        each.send(data(1, message(bytes(1000))[500:510]))
-        assert not each.pipe.reading
-    return peers
-
-
-# fault: Servers | a client pauses in a large message, among many slow ones, and then sends the rest at once |
-#   one that has much waiting in its turn is not slow | it is read like any other
-@looped
-async def test_a_client_that_only_waited_for_its_turn_is_slow_no_more() -> None:
-    app = EchoApp(DEFAULTS)
-    slow_clients(app)
-    peer = Peer(app)
-    peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
-    content = bytes(500_000)
-    peer.send(peer.client.headers(1, call_headers(ECHO.decode())))
-    peer.send(data(1, message(content)[:100]))
-    peer.connection.check(time.monotonic() + 1.5)
-    peer.send(data(1, message(content)[100:200]))
-    assert not peer.pipe.reading
-    await peer.turns()
-    peer.send(data(1, message(content)[200:100_200]))
-    assert not peer.connection._is_slow_among_many()
-    await peer.turns()
-    peer.send(data(1, message(content)[100_200:], ends=True))
-    await peer.turns()
-    assert peer.responses()[1].content == content
-
-
-# fault: Servers | a client reads a response slowly, among many who send slowly | who only reads takes no
-#   turns | its acknowledgements and next calls are read at once
-@looped
-async def test_who_reads_slowly_among_slow_senders_takes_no_turns() -> None:
-    app = EchoApp(DEFAULTS)
-    slow_clients(app)
-    peer = Peer(app)
-    peer.send(settings((frames.INITIAL_WINDOW_SIZE, 1000)))
-    peer.send(peer.client.call(1, LARGE.decode(), b"500000"))
-    peer.connection.check(time.monotonic() + 1.5)
-    assert peer.connection._session.transfers.hardly_move
-    peer.send(granted(1, 10))
-    assert peer.pipe.reading
-
-
 # fault: Servers | a message that hardly moves stops where its memory grows | what is allocated is charged |
 #   the account holds
 @looped
@@ -1093,21 +1023,6 @@ async def test_memory_for_a_large_message_is_charged_when_it_is_allocated() -> N
     peer.send(peer.client.headers(1, call_headers(ECHO.decode())))
     peer.send(data(1, message(bytes(60_000_000))[: 5 + 256 * 1024]))
     assert app.held == 2 * 1024 * 1024
-
-
-# fault: Servers | a proxy sends calls on the connection of a slow message, among many slow clients | a
-#   connection with calls takes no turns | its calls are answered at once
-@looped
-async def test_a_connection_with_other_calls_does_not_wait_with_a_slow_one() -> None:
-    app = EchoApp(DEFAULTS)
-    peer = slow_clients(app)[0]
-    await peer.turns()
-    now = time.monotonic()
-    peer.send(peer.client.call(3, ECHO.decode(), bytes(10)))
-    peer.connection.check(now + 0.9)
-    peer.send(data(1, message(bytes(1000))[510:520]))
-    assert peer.pipe.reading
-    assert peer.responses()[3].content == bytes(10)
 
 
 class CountingApp(EchoApp):

@@ -5,16 +5,16 @@ from urllib.parse import unquote
 
 import hpack
 import pytest
-from enginewright_serving.server.grpc.head import CallHead, call_head, parse_timeout
-from enginewright_serving.server.grpc.status import (
+from enginewright_serving.transport.grpc.head import CallHead, call_head, parse_timeout
+from enginewright_serving.transport.grpc.status import (
     Code,
     Status,
     percent_encode,
     trailers_only,
 )
-from enginewright_serving.server.http2.errors import StreamFaultError
-from enginewright_serving.server.http2.fields import request_head
-from enginewright_serving.server.http2.hpack import (
+from enginewright_serving.transport.http2.errors import StreamFaultError
+from enginewright_serving.transport.http2.fields import request_head
+from enginewright_serving.transport.http2.hpack import (
     BlockDecoder,
     Field,
     HpackError,

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from enginewright_serving.server.idle import Pauses
+from enginewright_serving.server.inference.idle import Pauses
 
 # When: pure.
 

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from enginewright_serving.server import job_queue
-from enginewright_serving.server.batching import BatchLimits
-from enginewright_serving.server.job import Job
-from enginewright_serving.server.job_queue import JobQueue
+from enginewright_serving.server.inference import job_queue
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.job_queue import JobQueue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 from enginewright_serving.histogram import RunCounts, SizeHistogram
-from enginewright_serving.server.metrics import Metrics
+from enginewright_serving.server.observe.metrics import Metrics
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families

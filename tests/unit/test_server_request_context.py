@@ -3,8 +3,8 @@
 import re
 
 import pytest
-from enginewright_serving.server.head import HeadParser
-from enginewright_serving.server.request_context import (
+from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.request_context import (
     REQUEST_ID,
     TRACEPARENT,
     TRACESTATE,

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-from enginewright_runtime.session.request_errors import RequestError
-from enginewright_serving.server.batching import BatchLimits
-from enginewright_serving.server.buckets import ComputeBuckets
-from enginewright_serving.server.call import InferenceCall
-from enginewright_serving.server.job import Job
-from enginewright_serving.server.metrics import Metrics
-from enginewright_serving.server.results import InferenceResults
-from enginewright_serving.server.run_errors import Fault
-from enginewright_serving.server.worker import InferenceWorker
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.results import InferenceResults
+from enginewright_serving.server.inference.run_errors import Fault
+from enginewright_serving.server.inference.worker import InferenceWorker
+from enginewright_serving.server.observe.buckets import ComputeBuckets
+from enginewright_serving.server.observe.metrics import Metrics
+from enginewright_serving.transport.call import InferenceCall
 from typing_extensions import override
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_serving.server.batching import BatchLimits
-from enginewright_serving.server.call import InferenceCall
-from enginewright_serving.server.job import Job
-from enginewright_serving.server.runs import ModelRuns
-from enginewright_serving.server.turns import Turns
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.runs import ModelRuns
+from enginewright_serving.server.inference.turns import Turns
+from enginewright_serving.transport.call import InferenceCall
 
 
 @dataclass

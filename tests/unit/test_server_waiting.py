@@ -4,16 +4,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from enginewright_runtime.session.request_errors import RequestError
-from enginewright_serving.server.job import Job
-from enginewright_serving.server.priorities import (
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.waiting import FAIR_RUNS, Waiting
+from enginewright_serving.server.protocol.priorities import (
     DEFAULT,
     HIGHEST,
     LOWEST,
     may_state_priority,
     read_priority,
 )
-from enginewright_serving.server.waiting import FAIR_RUNS, Waiting
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 from enginewright_contract.task import ShapeProfile
-from enginewright_serving.server.decode import Feeds
-from enginewright_serving.server.warm_up import profile_points, step_points
+from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.warm_up import profile_points, step_points
 
 
 def profile(name: str, low: list[int], usual: list[int], high: list[int]) -> ShapeProfile:

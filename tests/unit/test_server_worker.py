@@ -11,22 +11,22 @@ from typing import Any, Self, cast
 
 import numpy as np
 import pytest
-from enginewright_runtime.session.request_errors import RequestError
-from enginewright_serving.server import runs as model_runs
-from enginewright_serving.server import worker as worker_module
-from enginewright_serving.server.batching import BatchLimits
-from enginewright_serving.server.buckets import ComputeBuckets
-from enginewright_serving.server.call import InferenceCall
-from enginewright_serving.server.grpc.responder import GrpcResponder
-from enginewright_serving.server.http_responder import HttpResponder
-from enginewright_serving.server.idle import Pauses
-from enginewright_serving.server.job import Job
-from enginewright_serving.server.job_queue import JobQueue
-from enginewright_serving.server.metrics import Metrics
-from enginewright_serving.server.priorities import LOWEST
-from enginewright_serving.server.results import InferenceResults
-from enginewright_serving.server.run_errors import Fault
-from enginewright_serving.server.worker import InferenceWorker
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_serving.server.api.grpc.responder import GrpcResponder
+from enginewright_serving.server.api.http_responder import HttpResponder
+from enginewright_serving.server.inference import runs as model_runs
+from enginewright_serving.server.inference import worker as worker_module
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.inference.idle import Pauses
+from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.job_queue import JobQueue
+from enginewright_serving.server.inference.results import InferenceResults
+from enginewright_serving.server.inference.run_errors import Fault
+from enginewright_serving.server.inference.worker import InferenceWorker
+from enginewright_serving.server.observe.buckets import ComputeBuckets
+from enginewright_serving.server.observe.metrics import Metrics
+from enginewright_serving.server.protocol.priorities import LOWEST
+from enginewright_serving.transport.call import InferenceCall
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -187,7 +187,7 @@ def test_whoever_leaves_the_queue_every_other_request_is_answered_once(
                 elif not waiting:
                     continue
                 elif action == "give up":
-                    found = bench.worker.give_up(0, None)
+                    found = bench.worker.give_up(0)
                     assert found is not None
                     bench.results.refuse(found, "another one needs its place")
                     expected[found] = expected[found] and [503]
@@ -342,7 +342,7 @@ def test_a_request_that_cannot_be_answered_as_it_leaves_the_queue_loses_its_conn
             if how == "expires":
                 bench.results.expire(job)
             else:
-                assert bench.worker.give_up(0, None) is job
+                assert bench.worker.give_up(0) is job
                 bench.results.refuse(job, "another one needs its place")
             assert aborted == [job]
             assert responder.released

@@ -8,12 +8,11 @@ import pytest
 from enginewright_contract.execution import Driver, Execution, PlacementFacts
 from enginewright_contract.task import Promise, ServeTask
 from enginewright_contract.verdict import Verdict
-from enginewright_serving.server.account import Peer
-from enginewright_serving.server.message import HttpRequest, HttpResponse
 from enginewright_serving.sidecar.app import SidecarApp
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_serving.sidecar.settings import SidecarSettings
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
 
 from tests.support import manifests
 
@@ -131,7 +130,6 @@ class Client:
 
     def __init__(self) -> None:
         self.answers: list[HttpResponse] = []
-        self.peer = Peer()
 
     def respond(self, response: HttpResponse) -> None:
         self.answers.append(response)
@@ -173,17 +171,33 @@ def test_a_verdict_is_encoded_once_however_many_ask(monkeypatch: pytest.MonkeyPa
 
 
 def test_metrics_are_built_once_for_all_who_ask_meanwhile() -> None:
-    server, client = Server(), Client()
+    server, clients = Server(), [Client() for _ in range(50)]
 
     async def ask() -> None:
         app = application(Pod(), server)
-        for _ in range(50):
+        for client in clients:
             assert asked(app, "/metrics", client) is None
         await turns()
 
     asyncio.run(ask())
     assert server.scrapes == 1
-    assert [each.status for each in client.answers] == [200] * 50
+    assert [each.status for client in clients for each in client.answers] == [200] * 50
+
+
+def test_nothing_is_kept_for_a_client_that_leaves_before_it_is_answered() -> None:
+    server = Server()
+    left: Any = Client()
+
+    async def ask() -> None:
+        app = application(Pod(), server)
+        assert asked(app, "/metrics", left) is None
+        app.disconnected(left)
+        assert not app._answering
+        await turns()
+
+    asyncio.run(ask())
+    assert server.scrapes <= 1
+    assert left.answers == []
 
 
 def test_metrics_are_never_older_than_the_verdict() -> None:

@@ -18,7 +18,7 @@ from enginewright_contract.measurements import (
     ServerMeasurements,
 )
 from enginewright_contract.task import ServeTask
-from enginewright_serving.server.buckets import ComputeBuckets
+from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.measurements import History, PodMeasurements
 from enginewright_serving.windows import Windows

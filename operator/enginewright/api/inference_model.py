@@ -7,6 +7,7 @@ from enginewright_contract.base import TEXT_LENGTH
 from enginewright_contract.engines import HIGHEST_OPTIMIZATION
 from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.precisions import RUNS
+from enginewright_contract.schemes import SCHEMES, forms, secret_keys
 from enginewright_contract.task import MOST_STEPS
 from pydantic import ConfigDict, Field
 
@@ -67,14 +68,25 @@ class Precision(StrEnum):
 class Source(ApiModel):
     """Address of the model and credentials for it."""
 
-    uri: Uri
-    """Address of the .onnx file, or of a folder or archive (.zip, .tar, .tar.gz) with one: https, http, s3, gs, az, hf, oci or pvc://CLAIM/PATH. External data files must be in the same folder. Credentials do not belong here."""
+    uri: Annotated[
+        Uri,
+        Field(
+            description="Address of the .onnx file, or of a folder or archive (.zip, .tar, .tar.gz) with one:"
+            f" {forms(SCHEMES)}. External data files must be in the same folder. Credentials do not"
+            " belong here."
+        ),
+    ]
 
     sha256: Sha256 | None = None
     """Digest of the .onnx file, or of the archive, as `sha256sum` prints it. Absent: the content of the first fetch is served until a refresh is requested; status.source has its digest."""
 
-    secret_ref: LocalObjectReference | None = None
-    """Secret of this namespace with the credentials: token, or username and password, for https; HF_TOKEN for hf; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3; service-account.json for gs; AZURE_STORAGE_ACCOUNT_KEY for az; a docker-registry Secret for oci. Absent: the pod's own identity."""
+    secret_ref: Annotated[
+        LocalObjectReference | None,
+        Field(
+            description=f"Secret of this namespace with the credentials: {secret_keys()}. Absent: the pod's own"
+            " identity."
+        ),
+    ] = None
 
     refresh_interval: Annotated[
         Duration,
@@ -291,7 +303,7 @@ class Samples(ApiModel):
     """Address of a .npz file with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT: at most 64 samples. Bare names are one sample."""
 
     secret_ref: LocalObjectReference | None = None
-    """Secret of this namespace with the credentials: token, or username and password, for https; HF_TOKEN for hf; AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3; service-account.json for gs; AZURE_STORAGE_ACCOUNT_KEY for az; a docker-registry Secret for oci. Absent: the pod's own identity."""
+    """Secret of this namespace with the credentials for the address, as in spec.source."""
 
 
 class OutputToleranceSpec(ApiModel):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Annotated, Final, TypeAlias
 
+from enginewright_contract.schemes import SCHEMES
 from pydantic import Field
 
 from enginewright.api.markers import FREE_FORM, INT_OR_STRING, ValidationRule
@@ -125,34 +126,22 @@ Sha256: TypeAlias = Annotated[
     ),
 ]
 
-SCHEMES: Final = ("https", "http", "s3", "gs", "az", "hf", "oci", "pvc")
+_MOUNTED: Final = "".join(
+    f" || self.startsWith('{each.prefix}')" for each in SCHEMES if each.is_mounted
+)
 
 Uri: TypeAlias = Annotated[
     str,
     Field(max_length=2048),
     ValidationRule(
-        f"self.matches('^({'|'.join(SCHEMES)})://')",
-        f"start with one of {', '.join(f'{scheme}://' for scheme in SCHEMES)}",
+        f"self.matches('^({'|'.join(each.name for each in SCHEMES)})://')",
+        f"start with one of {', '.join(each.prefix for each in SCHEMES)}",
     ),
     ValidationRule(
-        "!self.matches('^[a-z0-9]+://') || self.startsWith('pvc://')"
-        " || self.matches('^[a-z0-9]+://[^/]+/.+')",
+        f"!self.matches('^[a-z0-9]+://'){_MOUNTED} || self.matches('^[a-z0-9]+://[^/]+/.+')",
         "write SCHEME://HOST-OR-BUCKET/PATH, down to the file or folder",
     ),
-    ValidationRule(
-        "!self.startsWith('pvc://') || self.matches('^pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[^/].*$')",
-        "write pvc://CLAIM/PATH: the name of a PersistentVolumeClaim in this namespace and the path"
-        " of the file inside it",
-    ),
-    ValidationRule(
-        "!self.startsWith('pvc://') || !self.matches('/[.][.](/|$)')",
-        "write the path of the file inside the claim without '..'",
-    ),
-    ValidationRule(
-        "!self.matches('^https?://[^/]*@')",
-        "keep credentials out of the URI, which is not secret: put them into a Secret and name it in"
-        " secretRef",
-    ),
+    *(ValidationRule(*rule) for each in reversed(SCHEMES) for rule in each.rules),
 ]
 
 DnsLabel: TypeAlias = Annotated[

@@ -2,7 +2,14 @@
 
 from typing import Annotated, Literal
 
-from enginewright_contract.task import BATCH_SIZE, REQUEST_SECONDS
+from enginewright_contract.serving_options import (
+    BATCH_SIZE,
+    MAX_QUEUE,
+    REQUEST_SECONDS,
+    AccessLogTask,
+    ServingOptions,
+    TracingTask,
+)
 from pydantic import ConfigDict, Field
 
 from enginewright.api.base import ApiModel
@@ -16,6 +23,9 @@ from enginewright.api.scalars import (
     Percent,
     ShortDuration,
     between,
+    duration,
+    share,
+    short_duration,
 )
 
 
@@ -81,6 +91,10 @@ class AccessLog(ApiModel):
     failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"
     """Failed requests that get a line in any case, ten a second at most: those with a 5xx (ServerErrors), also those with a 4xx (All), or None."""
 
+    def options(self) -> AccessLogTask:
+        """Return what the server is told."""
+        return AccessLogTask(share=share(self.sample) or 0.0, failed=self.failed)
+
 
 class Tracing(ApiModel):
     """OpenTelemetry spans of requests."""
@@ -97,6 +111,10 @@ class Tracing(ApiModel):
 
     sample: Percent = "1%"
     """Share of the inference requests that are traced, such as "1%", of those without a traceparent; with one, its sampled flag decides."""
+
+    def options(self) -> TracingTask:
+        """Return what the server is told."""
+        return TracingTask(endpoint=self.endpoint, share=share(self.sample) or 0.0)
 
 
 class Tls(ApiModel):
@@ -125,7 +143,7 @@ class Serving(ApiModel):
     max_concurrent_runs: Annotated[int, Field(ge=1, le=256), INT32] | None = None
     """Maximum number of runs of the model at the same time in a pod; each needs memory for its values, none for weights. 1: one after another. Absent: as many as make a pod on ONNX Runtime's CPU provider faster, at most its whole CPUs; each pod finds out when it starts."""
 
-    max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = 256
+    max_queue: Annotated[int, Field(ge=1, le=65536), INT32] = MAX_QUEUE
     """Maximum number of queued requests per pod; further ones get 503 with Retry-After."""
 
     request_timeout: Annotated[Duration, between("a requestTimeout", "0s", "24h")] = (
@@ -161,3 +179,15 @@ class Serving(ApiModel):
 
     sidecar: Sidecar = Sidecar()
     """Settings of the sidecar in every pod."""
+
+    def options(self) -> ServingOptions:
+        """Return what the server is told; the other fields decide what objects its pods are made of."""
+        return ServingOptions(
+            max_queue=self.max_queue,
+            batch_size=self.batching.max_size,
+            batch_delay_seconds=short_duration(self.batching.max_delay),
+            concurrent_runs=self.max_concurrent_runs,
+            request_seconds=duration(self.request_timeout).total_seconds(),
+            access_log=self.access_log.options() if self.access_log else None,
+            tracing=self.tracing.options() if self.tracing else None,
+        )

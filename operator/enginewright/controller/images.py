@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from enginewright_contract.images import ImageFacts
@@ -29,6 +29,7 @@ from enginewright.kube.resources import (
     PODS,
     Resource,
 )
+from enginewright.manifests.job_limits import WITHOUT_POD
 from enginewright.manifests.labels import IMAGE
 from enginewright.manifests.placement import placement_hash
 from enginewright.manifests.probe_job import image_hash, probe_job, probe_job_name
@@ -46,7 +47,6 @@ from enginewright.plan.types import Config, ObjectRef
 
 CONFIG_MAP: Final = "enginewright-images"
 
-_PODLESS: Final = timedelta(minutes=2)  # until a Job is reported that gets no pod
 
 _logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class _Attempts:
 def _without_pod(state: InProgress, observed: Observed) -> str:
     """Return that no pod is created for a Job, of which nothing else tells; empty: it has one, or is new."""
     job = observed.jobs.get(state.job)
-    if state.pod or job is None or observed.now - datetime.fromisoformat(job.created) < _PODLESS:
+    if state.pod or job is None or observed.now - datetime.fromisoformat(job.created) < WITHOUT_POD:
         return ""
     return (
         f"Job {job.name} in the operator's namespace has no pod, as with a quota, Pod Security or a webhook that"
@@ -141,7 +141,7 @@ class ImageReconciler:
                 failed = state.failure.sentence if state.failure else ""
                 if why := state.waiting_for or failed or podless:
                     self._report(image, why)
-                later = None if state.pod else _PODLESS.total_seconds()
+                later = None if state.pod else WITHOUT_POD.total_seconds()
                 return ReconcileResult(requeue_after=state.requeue_after or later)
             case Failed():
                 self._memory[key] = _Attempts(state.attempt, state.failure)

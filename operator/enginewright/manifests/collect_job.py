@@ -10,14 +10,13 @@ from enginewright_contract.collection import COLLECT_STAGE, CollectTask
 from enginewright_contract.task import WORK_PATH
 
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
+from enginewright.manifests.job_limits import COLLECTION_RESOURCES, COLLECTION_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
 from enginewright.manifests.pods import TMP_VOLUME, container
 from enginewright.manifests.store_access import StoreAccess
 
 COLLECT: Final = "collect"  # component
-DEADLINE_SECONDS: Final = 4 * 3600  # of the Job: also of one that no node takes
-_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}}
 _LONGEST: Final = (1 << 31) - 1  # of an int32
 
 
@@ -55,7 +54,7 @@ def collect_job(
         pull_policy=pull_policy,
         task=task.to_json(),
         mounts=[{"name": "work", "mountPath": WORK_PATH}, *store.mounts()],
-        resources=_RESOURCES,
+        resources=COLLECTION_RESOURCES,
         env=store.env(),
     )
     account = store.account(None)
@@ -73,7 +72,7 @@ def collect_job(
         architecture=architecture,
         pod={"serviceAccountName": account} if account else {},
     )
-    job["spec"]["activeDeadlineSeconds"] = DEADLINE_SECONDS
+    job["spec"]["activeDeadlineSeconds"] = COLLECTION_SECONDS
     job["spec"]["ttlSecondsAfterFinished"] = min(round(kept_seconds), _LONGEST)
     metadata = job["spec"]["template"]["metadata"]
     metadata["labels"] = {**store.labels(), **metadata["labels"]}

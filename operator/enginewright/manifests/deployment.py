@@ -46,6 +46,7 @@ from enginewright.manifests.labels import (
 from enginewright.manifests.names import canary_name
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.placement import ARCHITECTURE, chooses_architecture
+from enginewright.manifests.pod_options import STARTUP_SECONDS
 from enginewright.manifests.pods import TMP_VOLUME, container, pod_security, pull_secrets
 from enginewright.manifests.snapshot import ClassSnapshot, Revision, Snapshot
 from enginewright.manifests.store_access import StoreAccess
@@ -54,8 +55,6 @@ SERVER: Final = "server"  # name of the container
 POD_INFO: Final = "podinfo"  # name of the volume with the pod's annotations
 _TOKENS: Final = "enginewright-tokens"  # likewise, with the tokens of clients
 _TLS: Final = "enginewright-tls"  # likewise, with certificate and key
-STARTUP_SECONDS: Final = 600
-GRACE_SECONDS: Final = 40  # the server drains for 25 s at most
 _AFTER_DRAIN_SECONDS: Final = 15  # for the sidecar, and for a drain that ends late
 _DEFAULT_RESOURCES: Final = {"requests": {"cpu": "250m", "memory": "256Mi"}}
 _OVER_NODES: Final = {
@@ -239,13 +238,7 @@ def _pod_template(
         engine_key=accelerator.engine_key,
         backend=accelerator.backend,
         compute_capability=accelerator.compute_capability,
-        max_queue=snapshot.max_queue,
-        batch_size=snapshot.batch_size,
-        batch_delay_seconds=snapshot.batch_delay_seconds,
-        concurrent_runs=snapshot.concurrent_runs,
-        request_seconds=snapshot.request_seconds,
-        access_log=snapshot.access_log,
-        tracing=snapshot.tracing,
+        **snapshot.options(),
         auth=snapshot.auth_secret is not None,
         tls=snapshot.tls_secret is not None,
         promise=snapshot.promise,
@@ -290,7 +283,7 @@ def _pod_template(
     server["startupProbe"] = _probe(
         LIVE_PATH,
         period=2,
-        failures=(snapshot.startup_seconds or STARTUP_SECONDS) // 2,
+        failures=snapshot.startup // 2,
         tls=tls,
     )
     server["readinessProbe"] = _probe(READY_PATH, period=2, failures=2, tls=tls)
@@ -300,7 +293,7 @@ def _pod_template(
     spec: dict[str, Any] = {
         "automountServiceAccountToken": account is not None,
         "enableServiceLinks": False,
-        "terminationGracePeriodSeconds": snapshot.termination_seconds or GRACE_SECONDS,
+        "terminationGracePeriodSeconds": snapshot.grace,
         "securityContext": pod_security(
             template.get("securityContext") or {}, assigned_ids=defaults.assigned_ids
         ),

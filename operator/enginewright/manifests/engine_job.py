@@ -24,6 +24,7 @@ from enginewright.manifests.device_claim import (
     template_name,
     with_claim,
 )
+from enginewright.manifests.job_limits import ENGINE_RESOURCES, LOOKUP_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import of_engine
 from enginewright.manifests.owner import owned_metadata
@@ -36,8 +37,6 @@ LOOKUP_COMPONENT: Final = "engine-lookup"
 _BUILD, _VERIFY, _BENCHMARK, _PUBLISH = ENGINE_STAGES
 _ON_DEVICE: Final = (_BUILD, _VERIFY, _BENCHMARK)
 _WITH_IMAGE: Final = (LOOKUP_STAGE, _PUBLISH)
-_DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "512Mi"}}
-_LOOKUP_SECONDS: Final = 600
 
 
 @dataclass(frozen=True)
@@ -54,15 +53,15 @@ class EngineJob:
 
 def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     """Return the Job that looks for the engine in the store."""
-    stages = [_stage(engine, wanted, LOOKUP_STAGE, _DEFAULT_RESOURCES)]
-    pod = {"activeDeadlineSeconds": _LOOKUP_SECONDS + pushing_seconds(wanted.images)}
+    stages = [_stage(engine, wanted, LOOKUP_STAGE, ENGINE_RESOURCES)]
+    pod = {"activeDeadlineSeconds": LOOKUP_SECONDS + pushing_seconds(wanted.images)}
     return _job(engine, wanted, LOOKUP_COMPONENT, stages, pod)
 
 
 def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
     """Return the Job that builds the engine, with one device of the class if it needs one."""
     build = engine.spec.build
-    resources = build.resources.manifest() or _DEFAULT_RESOURCES
+    resources = build.resources.manifest() or ENGINE_RESOURCES
     on_device = resources
     if build.device:
         on_device = with_claim(resources)

@@ -1,17 +1,15 @@
 """What all our Jobs have in common: stages as init containers, and the handling of exit codes."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from enginewright_contract.reasons import ExitCode
 
 from enginewright.api.pods import JobTemplate
+from enginewright.manifests.job_limits import KEPT_SECONDS, POD_RETRIES
 from enginewright.manifests.labels import PLACEMENT
 from enginewright.manifests.placement import placement_hash, pod_metadata, pod_placement
 from enginewright.manifests.pods import pod_security, pull_secrets
-
-RETRIES: Final = 2  # of the pod, by the Job controller, after transient failures
-KEPT_SECONDS: Final = 24 * 3600  # for people to inspect; the outcome is recorded in a status
 
 
 def stages_job(
@@ -48,7 +46,7 @@ def stages_job(
             **({"annotations": annotations} if annotations else {}),
         },
         "spec": {
-            "backoffLimit": RETRIES,
+            "backoffLimit": POD_RETRIES,
             "ttlSecondsAfterFinished": KEPT_SECONDS,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {

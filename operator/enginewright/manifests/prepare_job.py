@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from enginewright_contract.schemes import SCHEMES
 from enginewright_contract.task import (
     PREPARE_STAGES,
     WORK_PATH,
@@ -17,6 +18,7 @@ from enginewright_contract.task import (
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.manifests.artifact_images import ImageRepository, pushing_seconds
+from enginewright.manifests.job_limits import PREPARATION_RESOURCES
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import PREPARATION_RECORD, SHARED_PREPARATION, of_model
 from enginewright.manifests.owner import owned_metadata
@@ -25,10 +27,11 @@ from enginewright.manifests.store_access import StoreAccess
 
 # Azure's webhook gives its identity to pods with its label. The owner's other labels are not added to
 # Jobs, so that no Service selects their pods.
-_AZURE_IDENTITY: Final = "azure.workload.identity/"
+_IDENTITY_LABELS: Final = tuple(  # the domains of labels that give a pod an identity
+    f"{label.partition('/')[0]}/" for each in SCHEMES for label in each.identity_labels
+)
 # they publish the prepared model, or find it in the store
 _WITH_IMAGE: Final = (PREPARE_STAGES[0], PREPARE_STAGES[-1])
-_DEFAULT_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,7 @@ def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
                 *(fetch_only if stage == "fetch" else ()),
                 *(pushing if stage in _WITH_IMAGE else ()),
             ],
-            resources=wanted.resources or _DEFAULT_RESOURCES,
+            resources=wanted.resources or PREPARATION_RESOURCES,
             env=(*wanted.store.env(), *(address if stage in _WITH_IMAGE else ())),
         )
         for stage in PREPARE_STAGES
@@ -140,7 +143,7 @@ def identity_labels(spec: InferenceModelSpec) -> dict[str, str]:
     return {
         name: value
         for name, value in spec.pod_template.labels.items()
-        if name.startswith(_AZURE_IDENTITY)
+        if name.startswith(_IDENTITY_LABELS)
     }
 
 

@@ -6,12 +6,12 @@ from typing import Any, Final
 from enginewright_contract.keys import sha256_text
 
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
+from enginewright.manifests.job_limits import PROBE_RESOURCES, PROBE_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, IMAGE, MANAGED_BY, OPERATOR
 from enginewright.manifests.pods import TMP_VOLUME, container
 
 PROBE: Final = "probe"
-PROBE_SECONDS: Final = 600  # deadline
 
 
 def image_hash(image: str) -> str:
@@ -41,7 +41,7 @@ def probe_job(
         image,
         ("enginewright-runtime", PROBE),
         pull_policy=pull_policy,
-        resources={"requests": {"cpu": "100m", "memory": "128Mi"}},
+        resources=PROBE_RESOURCES,
     )
     return stages_job(
         {

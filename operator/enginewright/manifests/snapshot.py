@@ -10,13 +10,7 @@ from typing import Annotated, Any, Final, Self
 
 from enginewright_contract.images import DEVICE_BACKENDS
 from enginewright_contract.keys import content, content_hash
-from enginewright_contract.task import (
-    BATCH_SIZE,
-    REQUEST_SECONDS,
-    AccessLogTask,
-    Promise,
-    TracingTask,
-)
+from enginewright_contract.task import Promise
 from pydantic import BaseModel, ConfigDict, Field
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -26,6 +20,7 @@ from enginewright.manifests.artifact_images import ArtifactImage
 from enginewright.manifests.labels import REVISION, of_model
 from enginewright.manifests.names import revision_name
 from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.pod_options import PodOptions
 from enginewright.manifests.store_access import StoreAccess, StoreBucket
 
 _REVISION_LENGTH: Final = 10
@@ -57,35 +52,19 @@ class ClassSnapshot(BaseModel):
         return self.resource_name is not None or self.device is not None
 
 
-class Snapshot(BaseModel):
+class Snapshot(PodOptions):
     """What is rolled out together: everything whose change restarts pods, and nothing else."""
-
-    model_config = ConfigDict(frozen=True)
 
     prepared_key: str
     model_digest: str
     classes: Annotated[tuple[ClassSnapshot, ...], Field(min_length=1)]
-    max_queue: int
-    batch_size: int = BATCH_SIZE
-    batch_delay_seconds: float = 0.0
-    concurrent_runs: int | None = None  # None: as many as are worthwhile
-    request_seconds: float = REQUEST_SECONDS
-    auth_secret: str | None = None  # None: requests need no token
-    access_log: AccessLogTask | None = None
     # server processes in each pod, which no spec requests: of revisions of earlier releases, in whose names it is
     processes: int = 1
-    tracing: TracingTask | None = None
-    tls_secret: str | None = None  # None: plain HTTP and gRPC
     promise: Promise = Promise()
-    pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     store_claim: str  # "": a bucket
     store_bucket: StoreBucket | None = None  # None: the claim
     # if the sidecar needs more than its default memory for it
     golden_output_bytes: int | None = None
-    sidecar_resources: Mapping[str, Any] = {}  # as in the spec
-    sidecar_env: tuple[Mapping[str, Any], ...] = ()  # likewise
-    startup_seconds: int | None = None  # None: the default; likewise below
-    termination_seconds: int | None = None
 
     @property
     def store(self) -> StoreAccess:

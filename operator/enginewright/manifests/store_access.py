@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enginewright_contract.schemes import scheme_of
 from enginewright_contract.task import STORE_CREDENTIALS_PATH, STORE_PATH, STORE_VARIABLE
 from pydantic import BaseModel, ConfigDict
 
@@ -13,8 +14,6 @@ _WITHOUT_IDENTITY: Final[Mapping[str, str]] = {
     "azure.workload.identity/skip-containers": "server;sidecar",
     "eks.amazonaws.com/skip-containers": "server,sidecar",
 }
-# Azure's webhook gives the identity of a service account to pods with this label
-_AZURE_IDENTITY: Final[Mapping[str, str]] = {"azure.workload.identity/use": "true"}
 
 
 class StoreBucket(BaseModel):
@@ -22,7 +21,7 @@ class StoreBucket(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    uri: str  # s3://BUCKET/PATH, gs:// or az://
+    uri: str  # `BUCKET_ADDRESS`
     secret: str | None = None  # in the pods' namespace; None: the pods' own identity
     account: str | None = None  # service account of pods that have no other
 
@@ -81,7 +80,8 @@ class StoreAccess:
         """Return the labels that a pod needs for its identity."""
         if self.bucket is None or not self.bucket.account:
             return {}
-        return _AZURE_IDENTITY if self.bucket.uri.startswith("az://") else {}
+        scheme = scheme_of(self.bucket.uri)
+        return scheme.identity_labels if scheme else {}
 
     def annotations(self, own: str | None) -> Mapping[str, str]:
         """Return the annotations that keep the bucket's identity from servers and sidecars.

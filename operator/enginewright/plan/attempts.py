@@ -7,26 +7,27 @@ a transient one is retried with backoff.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
-from enginewright_contract.reasons import RARELY_TRANSIENT, ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Reason, Repeats, exit_code, reason_named
 from enginewright_contract.report import Finding
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.job_failure import JobFailure
 from enginewright.api.scalars import whole_second
+from enginewright.manifests.job_limits import (
+    ATTEMPTS,
+    EVICTIONS,
+    FIRST_RETRY,
+    LONGEST_RETRY,
+    START_TIMEOUT,
+    UNREACHABLE,
+)
 from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView, of_job
 from enginewright.plan import pods
 
-FIRST_RETRY: Final = timedelta(minutes=1)
-LONGEST_RETRY: Final = timedelta(hours=1)
-UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not terminate is lost
-# from scheduling to the first container, if pods yielded
-START_TIMEOUT: Final = timedelta(minutes=5)
-# of one Job's pods: they do not count towards backoffLimit, so would never end
-EVICTIONS: Final = 3
 _MAX_DOUBLINGS: Final = 10
 
 Result = TypeVar("Result")
@@ -42,7 +43,7 @@ class Work(Generic[Result]):
     placement: str  # hash of the template that a Job is created with now
     overdue: tuple[Reason, str]  # reason and cause when a pod exceeds its deadline
     # attempts after failures that rarely pass on their own; None: no failure is ever final
-    limit: int | None = 5
+    limit: int | None = ATTEMPTS
     # a stage before the last one may have the result, if the store had it: later ones have nothing to do then
     may_end_early: bool = False
     # a stage with work that the attempt after a failure in it leaves out, so that its first timeout is not final
@@ -248,7 +249,7 @@ class _Attempt(Generic[Result]):
 
     def _recorded(self, stage: str, finding: Finding) -> JobFailure:
         lightened = _is_lightened(self.work, stage, finding.reason)
-        bounded = finding.reason in RARELY_TRANSIENT or self.awaited or lightened
+        bounded = finding.reason.facets.repeats is Repeats.MOSTLY or self.awaited or lightened
         limit = self.work.limit if bounded else None
         given_up = limit is not None and self.number >= limit
         after = f"; given up after {self.number} attempts" if given_up else ""
@@ -297,7 +298,8 @@ def _after_failure(
 
 def _is_lasting(work: Work[Result], reason: str) -> bool:
     """Return whether a failure is permanent, for work with a limit of attempts."""
-    is_permanent = reason in set(Reason) and exit_code(Reason(reason)) == ExitCode.PERMANENT
+    failure = reason_named(reason)
+    is_permanent = failure is not None and exit_code(failure) is ExitCode.PERMANENT
     return work.limit is not None and is_permanent
 
 

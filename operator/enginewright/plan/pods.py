@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from enginewright_contract.reasons import ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Fault, Reason
 from enginewright_contract.report import Finding, StageReport, read_termination_message
 from enginewright_contract.task import FETCH_ARTIFACT
 
@@ -104,10 +104,8 @@ def serving_pods(observed: Iterable[PodView], revision: str) -> list[PodView]:
     ]
 
 
-def fetch_failure(
-    observed: Iterable[PodView], reasons: Collection[Reason], since: str
-) -> Failure | None:
-    """Return how one of the pods failed, for one of `reasons`, to fetch its artefact after `since`.
+def fetch_failure(observed: Iterable[PodView], since: str) -> Failure | None:
+    """Return how one of the pods did not find its artefact intact after `since`.
 
     The server uses its own copy, not the store, so only the init container that fetches it counts.
     """
@@ -117,7 +115,7 @@ def fetch_failure(
             for each in map(failure, observed)
             if each is not None
             and each.stage == FETCH_ARTIFACT
-            and each.reason in reasons
+            and each.reason.facets.fault is Fault.ARTIFACT
             and each.finished_at > since
         ),
         None,

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from enginewright.kube.api import JsonObject
+from enginewright.manifests.pod_options import PodOptions
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.plan.types import Facts
 
@@ -11,6 +12,7 @@ from enginewright_cli.plan.result import Difference
 
 _SHOWN: Final = 12  # characters of a key
 _DUMP: Final[dict[str, Any]] = {"mode": "json", "by_alias": True, "exclude_none": True}
+_OPTIONS: Final = set(PodOptions.model_fields)
 _LATER: Final = "known once it is prepared"
 
 
@@ -52,22 +54,12 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "prepared model": snapshot.prepared_key[:_SHOWN],
         "model digest": snapshot.model_digest[:_SHOWN],
         "fallback": _text(snapshot.promise.model_dump(mode="json", exclude_none=True)),
-        "queue": str(snapshot.max_queue),
-        "batching": f"{snapshot.batch_size}, {snapshot.batch_delay_seconds:g} s",
-        "concurrent runs": str(snapshot.concurrent_runs or "as many as are worthwhile"),
-        "request timeout": f"{snapshot.request_seconds:g} s",
-        "tokens": f"Secret {snapshot.auth_secret}" if snapshot.auth_secret else "",
-        "tracing": _text(snapshot.tracing.model_dump(mode="json")) if snapshot.tracing else "",
-        "access log": _text(snapshot.access_log.model_dump(mode="json"))
-        if snapshot.access_log
-        else "",
         "server processes": str(snapshot.processes) if snapshot.processes > 1 else "",
-        "TLS": f"Secret {snapshot.tls_secret}" if snapshot.tls_secret else "",
-        "podTemplate": _text(snapshot.pod_template),
-        "sidecar resources": _text(snapshot.sidecar_resources),
-        "sidecar environment": _text(snapshot.sidecar_env) if snapshot.sidecar_env else "",
-        "startup seconds": str(snapshot.startup_seconds or ""),
-        "termination seconds": str(snapshot.termination_seconds or ""),
+        **{
+            name.replace("_", " "): _text(each)
+            for name, each in snapshot.model_dump(mode="json", include=_OPTIONS).items()
+            if each not in (None, {}, [])
+        },
     }
     for each in snapshot.classes:
         found[f"class {each.name}: image"] = each.image

@@ -24,7 +24,7 @@ from enginewright_contract.images import ImageFacts
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.manifest import MODEL_NAME
 from enginewright_contract.processors import CPUINFO, parse
-from enginewright_contract.reasons import ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Reason, Repeats, exit_code
 from pydantic import ValidationError
 
 from enginewright_cli.preflight.request import PreflightRequest
@@ -41,8 +41,6 @@ _PACKAGES: Final = (
     "enginewright_runtime",
     "enginewright_serving",
 )
-# The next check may have another result: the machine may have been busy, or a child killed
-_TRANSIENT: Final = frozenset({Reason.TIMEOUT, Reason.BACKEND_CRASHED})
 
 Kind = TypeVar("Kind", bound=Message)
 
@@ -285,8 +283,8 @@ def _is_transient(result: Result) -> bool:
     reasons = {each.reason for each in result.findings}
     reasons |= {each.reason for each in result.targets.values() if each.reason}
     return any(
-        exit_code(Reason(each)) != ExitCode.PERMANENT or Reason(each) in _TRANSIENT
-        for each in reasons
+        exit_code(each) is not ExitCode.PERMANENT or each.facets.repeats is Repeats.PERHAPS
+        for each in map(Reason, reasons)
     )
 
 

@@ -21,7 +21,7 @@ from enginewright_contract.images import COMPILED_BACKENDS, ImageFacts
 from enginewright_contract.keys import engine_key
 from enginewright_contract.manifest import EngineInfo, Manifest
 from enginewright_contract.processors import timing_mismatch
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Reason, reason_named
 from enginewright_contract.report import Finding, PublishedEngine, render
 from enginewright_contract.task import (
     ENGINE_STAGES,
@@ -56,11 +56,6 @@ from enginewright_cli.preflight.workspace import PreflightWorkspace
 
 _MAX_NODES_ELSEWHERE: Final = 100
 _OF_CLIENT: Final = range(400, 500)  # codes of HTTP
-
-# a lack of what concurrent Jobs share: memory, and the disk of temporary files
-_SHARED_RESOURCE_REASONS: Final = frozenset(
-    {Reason.OUT_OF_MEMORY, Reason.BUILD_OUT_OF_MEMORY, Reason.STORAGE_FULL}
-)
 
 Progress = Callable[[str, str], None]  # target, stage that starts
 _Job = Callable[[], str | None]  # returns why it failed; discards the findings of its earlier run
@@ -154,7 +149,7 @@ def _run(jobs: Sequence[_Job], at_once: int, place: PreflightWorkspace) -> None:
     retries: list[_Job] = []
 
     def run(job: _Job) -> None:
-        if job() in _SHARED_RESOURCE_REASONS:
+        if (reason := reason_named(job() or "")) and reason.lacks_resources:
             retries.append(job)
 
     in_parallel([partial(run, each) for each in jobs], at_once, place.abandon)

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 from enginewright_contract.images import ImageFacts
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Fault, Reason
 from rich.console import Console
 
 from enginewright_cli import installing, output
@@ -28,10 +28,6 @@ from enginewright_cli.preflight.table import show
 from enginewright_cli.preflight.tools import installed_facts
 
 UNKNOWN: Final = 2
-# Failures of this machine, which say nothing about the model
-_MACHINE_FAILURES: Final = frozenset(
-    {Reason.STORAGE_FULL, Reason.STORE_UNAVAILABLE, Reason.OUT_OF_MEMORY, Reason.INTERNAL_ERROR}
-)
 
 
 class _UsageError(ValueError):
@@ -300,9 +296,14 @@ def _print_message(console: Console, message: str, *, failed: bool = False) -> N
     )
 
 
+def _is_of_machine(reason: Reason) -> bool:
+    """Return whether this machine failed, which says nothing about the model."""
+    return reason.lacks_resources or reason.facets.fault in (Fault.STORE, Fault.PRODUCT)
+
+
 def _code(result: Result) -> int:
     if result.model is None:
         return UNKNOWN
-    if any(each.reason in _MACHINE_FAILURES for each in result.targets.values()):
+    if any(_is_of_machine(Reason(each.reason)) for each in result.targets.values() if each.reason):
         return UNKNOWN
     return 1 if result.verdict == "fail" else 0

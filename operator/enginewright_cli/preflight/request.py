@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright_contract.images import COMPILED_BACKENDS, ImageFacts
+from enginewright_contract.schemes import PVC
 from enginewright_contract.task import MOST_STEPS, Processing, Promise, Recipe
 
 from enginewright_cli.preflight import options, targets
@@ -151,4 +152,4 @@ def _data(option: str, value: str | None, *, folder: bool) -> Path | None:
 
 def local_uri(path: Path, claim: str = _CLAIM) -> str:
     """Return the URI at which stage `fetch` finds a file of this machine."""
-    return f"pvc://{claim}/{path.name}"
+    return f"{PVC.prefix}{claim}/{path.name}"

@@ -10,7 +10,7 @@ from typing import Final
 
 from enginewright_contract.collection import CollectTask
 from enginewright_contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, Manifest
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Fault
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import ENGINE, PREPARED, ArtifactKind, Store, open_medium
@@ -22,8 +22,6 @@ from enginewright_runtime.store.plain_files import open_plain
 from pydantic import ValidationError
 
 from enginewright_cli.preflight.formatting import counted
-
-_DAMAGED: Final = frozenset({Reason.ARTIFACT_CORRUPT, Reason.ENGINE_CORRUPT})
 
 _FOLDERS: Final = (*(kind.folder for kind in KINDS), "reports", "caches", "tmp")  # of a volume
 _OF_FILE_SYSTEM: Final = "lost+found"  # in every new volume
@@ -187,7 +185,7 @@ def _problem(store: Store, key: str) -> str | None:
             return "it was removed meanwhile"
         store.verify(manifest)
     except StageFailure as failure:
-        if failure.reason not in _DAMAGED:
+        if failure.reason.facets.fault is not Fault.ARTIFACT:
             raise
         return failure.cause
     return None

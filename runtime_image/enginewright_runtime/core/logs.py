@@ -14,6 +14,10 @@ from typing import Final
 from typing_extensions import override
 
 LEVEL_VARIABLE: Final = "ENGINEWRIGHT_LOG_LEVEL"  # debug adds the tracebacks of internal errors
+_OURS: Final = (
+    "enginewright_runtime",
+    "enginewright_serving",
+)  # whose loggers are not only for warnings
 _EVERY_SECONDS: Final = 5.0
 _EVERY_SHARE: Final = 0.1
 _ACCOUNT: Final = re.compile(r"(https?://)[^/\s\"'?]*@", re.IGNORECASE)
@@ -62,7 +66,8 @@ def configure(about: str) -> None:
     handler.setFormatter(_Logfmt(about))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     debug = os.environ.get(LEVEL_VARIABLE, "").lower() == "debug"
-    logging.getLogger("enginewright_runtime").setLevel(logging.DEBUG if debug else logging.INFO)
+    for package in _OURS:
+        logging.getLogger(package).setLevel(logging.DEBUG if debug else logging.INFO)
 
 
 class TransferProgress:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from enginewright_contract.manifest import ArtifactFile, Manifest
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_contract.report import render
 
 from enginewright_runtime.core.digests import Copied
@@ -58,7 +58,7 @@ def ensure_image(
     except Exception as error:  # noqa: BLE001 - the boundary: the artefact is in the store already
         _log.debug("internal error", exc_info=True)  # its text may have parts of the Secret
         cause = f"pushing to {repository} failed unexpectedly with {type(error).__name__}"
-        return _failed(render(cause, REMEDIES[Reason.INTERNAL_ERROR]))
+        return _failed(render(cause, Reason.INTERNAL_ERROR.remedy))
     return Pushed(f"{repository}@{digest}")
 
 

@@ -14,7 +14,7 @@ from typing import Final
 from enginewright_contract.base import TEXT_LENGTH
 from enginewright_contract.keys import prepared_keys
 from enginewright_contract.manifest import Change, Manifest
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Fault
 from enginewright_contract.report import Published
 from enginewright_contract.task import PrepareTask
 
@@ -26,7 +26,6 @@ from enginewright_runtime.session.extensions.libraries import key_data
 from enginewright_runtime.store import Store, open_store
 
 _log: Final = logging.getLogger(__name__)
-_LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
 _FOLDER: Final = "stored"  # golden samples, from the store
 
 
@@ -127,7 +126,7 @@ def _published_before(
     try:
         store.read_golden(manifest.key, folder)
     except StageFailure as failure:
-        if failure.reason not in _LOST:
+        if failure.reason.facets.fault is not Fault.ARTIFACT:
             raise
         _log.warning("%s", failure.message)
         return None

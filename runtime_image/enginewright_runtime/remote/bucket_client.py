@@ -7,13 +7,13 @@ import aiohttp
 from obstore.exceptions import BaseError
 
 from enginewright_runtime.core.logs import format_bytes
-from enginewright_runtime.remote.buckets import KEYS, VARIABLES, Bucket
+from enginewright_runtime.remote.buckets import Bucket
 from enginewright_runtime.remote.object_errors import StoreError, store_error
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from enginewright_runtime.remote.buckets import Store
+    from enginewright_runtime.remote.bucket_schemes import Store
 
 _log: Final = logging.getLogger(__name__)
 # reports it in a header, also to anonymous requests
@@ -96,9 +96,8 @@ class BucketClient:
         if found.kind not in {"refused", "identity"}:
             return None
         if by_hand:
-            variables = VARIABLES[self._bucket.scheme]
-            return f"set {variables} in the environment, of an identity that may {right} it"
-        keys = KEYS[self._bucket.scheme]
+            return f"set {self._bucket.scheme.variables} in the environment, of an identity that may {right} it"
+        keys = self._bucket.scheme.keys
         match self._bucket.identity:
             case "secret":
                 return f"correct the Secret in {secret} (keys {keys}), and what it may {right}"

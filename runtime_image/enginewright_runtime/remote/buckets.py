@@ -1,4 +1,4 @@
-"""Opens buckets of s3://, gs:// and az://: resolves addresses and credentials.
+"""Opens buckets: resolves addresses and credentials.
 
 Credentials are taken from the first of: the keys of the Secret; the pod's environment as set by the
 platform (IRSA and EKS Pod Identity, Azure workload identity, GOOGLE_APPLICATION_CREDENTIALS); the
@@ -13,67 +13,26 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from obstore.store import AzureStore, GCSStore, S3Store
+from enginewright_contract.schemes import BUCKETS, Scheme, forms, scheme_of
 
-from enginewright_runtime.remote.bucket_settings import (
-    check_account,
-    check_bucket,
-    check_endpoint,
-    check_region,
-    check_text,
-)
+from enginewright_runtime.remote.bucket_schemes import BUCKET_SCHEMES, BucketScheme
+from enginewright_runtime.remote.bucket_settings import check_bucket
 from enginewright_runtime.remote.credentials import AUTHORITY, Secret
 from enginewright_runtime.remote.failures import unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from obstore.store import ClientConfig, RetryConfig
 
-    Store = AzureStore | GCSStore | S3Store
+    from enginewright_runtime.remote.bucket_schemes import Store
 
-_STORES: Final = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 _METADATA_SECONDS: Final = 1.0
-_METADATA: Final = {  # scheme -> the variable that overrides the address, and the default
-    "s3": ("AWS_METADATA_ENDPOINT", "http://169.254.169.254"),
-    "gs": ("GCE_METADATA_HOST", "metadata.google.internal"),
-    "az": ("AZURE_MSI_ENDPOINT", "http://169.254.169.254"),
-}
-_S3_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_S3_REGIONS: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-_ENVIRONMENT: Final = {  # scheme -> variables; any of them means that the platform set an identity
-    "s3": (
-        "AWS_ACCESS_KEY_ID",
-        "AWS_WEB_IDENTITY_TOKEN_FILE",
-        "AWS_CONTAINER_CREDENTIALS_FULL_URI",
-        "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
-    ),
-    "gs": ("GOOGLE_APPLICATION_CREDENTIALS", "GOOGLE_SERVICE_ACCOUNT"),
-    "az": (
-        "AZURE_FEDERATED_TOKEN_FILE",
-        "AZURE_STORAGE_ACCOUNT_KEY",
-        "AZURE_STORAGE_SAS_TOKEN",
-        "AZURE_CLIENT_SECRET",
-    ),
-}
-VARIABLES: Final = {  # scheme -> the environment's, for messages of the command line
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "gs": "GOOGLE_APPLICATION_CREDENTIALS",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY or AZURE_STORAGE_SAS_TOKEN",
-}
-KEYS: Final = {  # scheme -> the Secret's keys, for messages
-    "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
-    "gs": "service-account.json",
-    "az": "AZURE_STORAGE_ACCOUNT_NAME with AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN,"
-    " or AZURE_TENANT_ID, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET",
-}
 
 
 @dataclass(frozen=True)
 class Bucket:
     """An address in an object store, with its credentials; `repr` shows no secrets."""
 
-    scheme: str  # s3 | gs | az
+    scheme: Scheme
     name: str
     path: str  # of the file or folder in it, without / at the ends
     identity: str  # secret | environment | metadata | nobody
@@ -83,7 +42,7 @@ class Bucket:
     @property
     def shown(self) -> str:
         """Return the address."""
-        return f"{self.scheme}://{self.name}/{self.path}"
+        return f"{self.scheme.prefix}{self.name}/{self.path}"
 
     def anonymous(self) -> "Bucket":
         """Return the same bucket with anonymous access."""
@@ -114,10 +73,9 @@ class Bucket:
         if self.authority:
             client["root_certificate"] = self.authority
         retry: RetryConfig = {"max_retries": retries, "retry_timeout": timedelta(minutes=2)}
-        store: Store = _STORES[self.scheme](
+        return BUCKET_SCHEMES[self.scheme].store(
             self.name, client_options=client, retry_config=retry, **self.settings
         )
-        return store
 
 
 _NO_CREDENTIALS: Final = frozenset(
@@ -136,110 +94,29 @@ def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
     Raises:
         StageFailure: SourceUnreachable, for an invalid address, setting or Secret.
     """
-    scheme, _, rest = uri.partition("://")
-    name, _, path = rest.partition("/")
-    match scheme:
-        case "s3":
-            settings, known = _s3(secret)
-        case "gs":
-            settings, known = _gs(secret)
-        case _:
-            settings, known = _az(secret)
-            if "." in name:  # ACCOUNT.blob.core.windows.net/CONTAINER/PATH
-                check_endpoint("the storage account in the address", f"https://{name}")
-                settings |= {"account_name": name.partition(".")[0], "endpoint": f"https://{name}"}
-                name, _, path = path.partition("/")
-            if not settings.get("account_name"):
-                raise unreachable(
-                    f"{uri} does not say in which storage account the container lies",
-                    "write az://ACCOUNT.blob.core.windows.net/CONTAINER/PATH, or put"
-                    " AZURE_STORAGE_ACCOUNT_NAME into the Secret in secretRef; on the command line, into"
-                    " the environment",
-                )
-    if not name:
-        raise unreachable(f"{uri} names no bucket", f"write {scheme}://BUCKET/PATH")
-    check_bucket(scheme, name)
+    scheme = scheme_of(uri)
+    kind = BUCKET_SCHEMES.get(scheme) if scheme else None
+    if scheme is None or kind is None:
+        raise unreachable("the address is not that of a bucket", f"write {forms(BUCKETS)}")
+    name, _, path = uri.removeprefix(scheme.prefix).partition("/")
+    place = kind.locate(name, path, secret)
+    if not place.name:
+        raise unreachable(f"{uri} names no bucket", f"write {scheme.prefix}BUCKET/PATH")
+    check_bucket(scheme.name, place.name)
     if secret.get(AUTHORITY):
         secret.trust()
-    identity = "secret" if known else "nobody" if anonymous else _identity(scheme)
-    found = Bucket(scheme, name, path.strip("/"), identity, settings, secret.get(AUTHORITY))
+    identity = "secret" if place.has_credentials else "nobody" if anonymous else _identity(kind)
+    found = Bucket(
+        scheme, place.name, place.path.strip("/"), identity, place.settings, secret.get(AUTHORITY)
+    )
     return found.anonymous() if identity == "nobody" else found
 
 
-def _s3(secret: Secret) -> tuple[dict[str, Any], bool]:
-    keys = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-    secret.one_of(keys, also=(*_S3_ENDPOINTS, *_S3_REGIONS))
-    settings: dict[str, Any] = {}
-    if all(secret.get(key) for key in keys):
-        settings |= {
-            "access_key_id": _credential(secret, keys[0]),
-            "secret_access_key": _credential(secret, keys[1]),
-        }
-        if token := _credential(secret, "AWS_SESSION_TOKEN"):
-            settings["session_token"] = token
-    settings["region"] = _setting(secret, *_S3_REGIONS, check=check_region) or "us-east-1"
-    if endpoint := _setting(secret, *_S3_ENDPOINTS, check=check_endpoint):
-        settings["endpoint"] = endpoint.rstrip("/")
-    return settings, "access_key_id" in settings
-
-
-def _gs(secret: Secret) -> tuple[dict[str, Any], bool]:
-    secret.one_of(("service-account.json",), also=("GOOGLE_BASE_URL",))
-    settings: dict[str, Any] = {}
-    if key := secret.get("service-account.json"):
-        settings["service_account_key"] = key
-    if endpoint := _setting(secret, "GOOGLE_BASE_URL", check=check_endpoint):
-        settings["base_url"] = endpoint.rstrip("/")
-    return settings, "service_account_key" in settings
-
-
-def _az(secret: Secret) -> tuple[dict[str, Any], bool]:
-    client = ("AZURE_TENANT_ID", "AZURE_CLIENT_ID", "AZURE_CLIENT_SECRET")
-    choices = (("AZURE_STORAGE_ACCOUNT_KEY",), ("AZURE_STORAGE_SAS_TOKEN",), client)
-    secret.one_of(*choices, also=("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ENDPOINT"))
-    settings: dict[str, Any] = {}
-    if key := _credential(secret, "AZURE_STORAGE_ACCOUNT_KEY"):
-        settings["account_key"] = key
-    elif token := _credential(secret, "AZURE_STORAGE_SAS_TOKEN"):
-        settings["sas_key"] = token.removeprefix("?")
-    elif all(secret.get(key) for key in client):
-        names = ("tenant_id", "client_id", "client_secret")
-        settings |= {
-            name: _credential(secret, key) for name, key in zip(names, client, strict=True)
-        }
-    known = bool(settings)
-    if account := _setting(secret, "AZURE_STORAGE_ACCOUNT_NAME", check=check_account):
-        settings["account_name"] = account
-    if endpoint := _setting(secret, "AZURE_STORAGE_ENDPOINT", check=check_endpoint):
-        settings["endpoint"] = endpoint.rstrip("/")
-    return settings, known
-
-
-def _setting(secret: Secret, *keys: str, check: "Callable[[str, str], None]") -> str | None:
-    """Return the value from the Secret, else from the pod's environment, once it is checked."""
-    for key in keys:
-        if value := secret.get(key):
-            check(f"the key {key} of the Secret", value)
-            return value
-    for key in keys:
-        if value := os.environ.get(key):
-            check(f"the environment variable {key}", value)
-            return value
-    return None
-
-
-def _credential(secret: Secret, key: str) -> str | None:
-    """Return a key or token of the Secret, once it is checked."""
-    if value := secret.get(key):
-        check_text(f"the key {key} of the Secret", value)
-    return value
-
-
-def _identity(scheme: str) -> str:
-    if any(os.environ.get(name) for name in _ENVIRONMENT[scheme]):
+def _identity(kind: BucketScheme) -> str:
+    if any(os.environ.get(name) for name in kind.environment):
         return "environment"
-    variable, address = _METADATA[scheme]
-    return "metadata" if _accepts(os.environ.get(variable) or address) else "nobody"
+    address = os.environ.get(kind.metadata_variable) or kind.metadata
+    return "metadata" if _accepts(address) else "nobody"
 
 
 def _accepts(address: str) -> bool:

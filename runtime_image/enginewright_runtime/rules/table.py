@@ -6,7 +6,7 @@ cannot be served. Everything else is a warning. Findings are reported in this or
 
 from typing import Final
 
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 
 from enginewright_runtime.rules import (
@@ -34,7 +34,7 @@ _RENAME: Final = "rename them before exporting, or in the graph with onnx.helper
 NOT_A_MODEL: Final = Rule(
     "not-a-model",
     "a file that is not an ONNX model, is truncated, or holds no graph",
-    REMEDIES[Reason.INVALID_MODEL],
+    Reason.INVALID_MODEL.remedy,
     f"{_PROTO}, ModelProto; protobuf's encoding",
 )
 NESTED_TOO_DEEP: Final = Rule(
@@ -46,7 +46,7 @@ NESTED_TOO_DEEP: Final = Rule(
 FILE_TOO_LARGE: Final = Rule(
     "file-too-large",
     "an .onnx file of 2 GiB or more",
-    REMEDIES[Reason.MODEL_TOO_LARGE],
+    Reason.MODEL_TOO_LARGE.remedy,
     f"protobuf's limit; {_EXTERNAL}",
     reason=Reason.MODEL_TOO_LARGE,
 )
@@ -67,41 +67,41 @@ NOT_TEXT: Final = Rule(
 OPSET_TOO_NEW: Final = Rule(
     "opset-beyond-runtime",
     "an opset that the runtime image does not load, where the model cannot be converted to an older one",
-    REMEDIES[Reason.OPSET_UNSUPPORTED],
+    Reason.OPSET_UNSUPPORTED.remedy,
     "docs/Versioning.md of onnxruntime; what the image's ONNX Runtime reports",
     reason=Reason.OPSET_UNSUPPORTED,
 )
 IR_TOO_NEW: Final = Rule(
     "ir-version-beyond-runtime",
     "an IR version that the runtime image does not load, with features that it introduced",
-    REMEDIES[Reason.IR_VERSION_UNSUPPORTED],
+    Reason.IR_VERSION_UNSUPPORTED.remedy,
     "docs/Versioning.md of onnxruntime; what the image's ONNX Runtime reports",
     reason=Reason.IR_VERSION_UNSUPPORTED,
 )
 SHAPES_MISSING: Final = Rule(
     "shapes-missing",
     "dynamic dimensions, other than the first, whose sizes an engine needs and spec.shapes lacks",
-    REMEDIES[Reason.SHAPE_PROFILE_MISSING],
+    Reason.SHAPE_PROFILE_MISSING.remedy,
     "TensorRT's developer guide, Working with Dynamic Shapes; other backends need no sizes",
     reason=Reason.SHAPE_PROFILE_MISSING,
 )
 SHAPES_INVALID: Final = Rule(
     "shapes-contradict",
     "sizes in spec.shapes that contradict the model",
-    REMEDIES[Reason.SHAPE_PROFILE_INVALID],
+    Reason.SHAPE_PROFILE_INVALID.remedy,
     "the model's own declaration",
     reason=Reason.SHAPE_PROFILE_INVALID,
 )
 REFUSED_INVALID: Final = Rule(
     "runtime-refuses",
     "what ONNX Runtime refuses for a reason that no other rule covers",
-    REMEDIES[Reason.INVALID_MODEL],
+    Reason.INVALID_MODEL.remedy,
     "ONNX Runtime, loading the model",
 )
 REFUSED_OPERATOR: Final = Rule(
     "operator-not-implemented",
     "operators that the backend lacks, or lacks for the element types in use",
-    REMEDIES[Reason.UNSUPPORTED_OPERATOR],
+    Reason.UNSUPPORTED_OPERATOR.remedy,
     "ONNX Runtime and the backend, loading the model; docs/OperatorKernels.md of onnxruntime",
     reason=Reason.UNSUPPORTED_OPERATOR,
 )
@@ -116,21 +116,21 @@ NO_LOCALE: Final = Rule(
 REFUSED_EXTERNAL: Final = Rule(
     "external-data-refused",
     "external data that ONNX Runtime cannot use for a reason that no other rule covers",
-    REMEDIES[Reason.EXTERNAL_DATA_MISSING],
+    Reason.EXTERNAL_DATA_MISSING.remedy,
     "ONNX Runtime, loading the model",
     reason=Reason.EXTERNAL_DATA_MISSING,
 )
 BACKEND_CRASHED: Final = Rule(
     "backend-fails",
     "a backend that crashes on the model, or cannot be initialized",
-    REMEDIES[Reason.BACKEND_CRASHED],
+    Reason.BACKEND_CRASHED.remedy,
     "the backend, loading the model in a separate process",
     reason=Reason.BACKEND_CRASHED,
 )
 NODES_ELSEWHERE: Final = Rule(
     "nodes-elsewhere",
     "nodes that the backend does not run, so the CPU provider does",
-    REMEDIES[Reason.NODE_FALLBACK],
+    Reason.NODE_FALLBACK.remedy,
     "the session's own record of which provider runs which node (onnxruntime pull request 26781)",
     severity="warning",
     reason=Reason.UNSUPPORTED_OPERATOR,
@@ -184,7 +184,7 @@ CUSTOM_DOMAIN: Final = Rule(
 UNKNOWN_OPERATOR: Final = Rule(
     "unknown-operator",
     "operators that an imported domain does not have (a warning for backends that need a device)",
-    REMEDIES[Reason.UNSUPPORTED_OPERATOR],
+    Reason.UNSUPPORTED_OPERATOR.remedy,
     f"ONNX Runtime's own list of operators; {_REFUSED}",
     operators.unknown_operator,
     reason=Reason.UNSUPPORTED_OPERATOR,
@@ -331,7 +331,7 @@ RULES: Final[tuple[Rule, ...]] = (
     Rule(
         "external-data-missing",
         "external data files that do not exist",
-        REMEDIES[Reason.EXTERNAL_DATA_MISSING],
+        Reason.EXTERNAL_DATA_MISSING.remedy,
         f"{_EXTERNAL}; {_REFUSED}",
         external.missing_files,
         reason=Reason.EXTERNAL_DATA_MISSING,

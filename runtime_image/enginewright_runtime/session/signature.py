@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol, TypeAlias
 from enginewright_contract.task import ShapeProfile
 from numpy.typing import NDArray
 
+from enginewright_runtime.core.request_errors import OutOfProfileError, RequestError
 from enginewright_runtime.session.datatypes import BF16, BY_ONNX, BYTES, Datatype
-from enginewright_runtime.session.request_errors import OutOfProfileError, RequestError
 
 _LARGEST: Final = 2**31 - 1  # of a dimension without a profile
 _LARGEST_RANK: Final = 32

@@ -1,12 +1,32 @@
-"""Sources of models: one module per URI scheme."""
+"""Sources of models: what opens an address of each scheme."""
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
+
+from enginewright_contract.schemes import (
+    BUCKETS,
+    HF,
+    HTTP,
+    HTTPS,
+    OCI,
+    SCHEMES,
+    Scheme,
+    forms,
+    scheme_of,
+)
 
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.sources.base import ModelSource
 from enginewright_runtime.sources.claim import ClaimSource
+
+
+class _Address(NamedTuple):
+    uri: str
+    secret: Secret
+    anonymous: bool
 
 
 def open_source(
@@ -15,7 +35,7 @@ def open_source(
     """Return the source at `uri`, without connecting to it.
 
     Args:
-        uri: pvc://CLAIM/PATH, http(s)://, s3://, gs://, az://, hf:// or oci://.
+        uri: of one of `SCHEMES`.
         mount: the mount path of the claim in a pvc:// address.
         credentials: folder with one file per key of the Secret; it need not exist.
         anonymous: whether without a Secret nobody's identity is used instead of the pod's.
@@ -23,43 +43,52 @@ def open_source(
     Raises:
         StageFailure: SourceUnreachable, for an invalid address or Secret.
     """
-    scheme, separator, rest = uri.partition("://")
-    if scheme == "pvc" and separator:
-        claim, _, path = rest.partition("/")
+    scheme = scheme_of(uri)
+    if scheme is not None and scheme.is_mounted:
+        claim, _, path = uri.removeprefix(scheme.prefix).partition("/")
         return ClaimSource(mount, claim, path)
-    if not _has_location(uri) or scheme not in {"http", "https", "s3", "gs", "az", "hf", "oci"}:
+    if scheme is None or not _has_location(uri):
         raise unreachable(
             f"the source {_without_account(uri)!r} is no address that can be read",
-            "write pvc://CLAIM/PATH, https://HOST/PATH, s3://BUCKET/PATH, gs://BUCKET/PATH,"
-            " az://CONTAINER/PATH, hf://ORG/REPO/PATH or oci://REGISTRY/REPOSITORY:TAG",
+            f"write {forms(reversed(SCHEMES))}",
         )
-    if scheme in {"http", "https"} and "@" in urlsplit(uri).netloc:
-        raise unreachable(
-            "the address of the source holds a user name",
-            "put it into the Secret in spec.source.secretRef, keys username and password",
-        )
-    return _network(scheme, uri, Secret.read(credentials), anonymous=anonymous)
+    return _OPENED_BY[scheme](_Address(uri, Secret.read(credentials), anonymous))
 
 
-def _network(scheme: str, uri: str, secret: Secret, *, anonymous: bool) -> ModelSource:
-    # imported on demand: each is slow to load, and volumes need none
-    match scheme:
-        case "s3" | "gs" | "az":
-            from enginewright_runtime.sources.objects import ObjectSource  # noqa: PLC0415 - above
+# imported on demand: each is slow to load, and volumes need none
 
-            return ObjectSource(uri, secret, anonymous=anonymous)
-        case "hf":
-            from enginewright_runtime.sources.hub import HubSource  # noqa: PLC0415 - above
 
-            return HubSource(uri, secret)
-        case "oci":
-            from enginewright_runtime.sources.registry import RegistrySource  # noqa: PLC0415 - above
+def _web(address: _Address) -> ModelSource:
+    from enginewright_runtime.sources.http import HttpSource  # noqa: PLC0415 - above
 
-            return RegistrySource(uri, secret)
-        case _:
-            from enginewright_runtime.sources.http import HttpSource  # noqa: PLC0415 - above
+    return HttpSource(address.uri, address.secret)
 
-            return HttpSource(uri, secret)
+
+def _bucket(address: _Address) -> ModelSource:
+    from enginewright_runtime.sources.objects import ObjectSource  # noqa: PLC0415 - above
+
+    return ObjectSource(address.uri, address.secret, anonymous=address.anonymous)
+
+
+def _hub(address: _Address) -> ModelSource:
+    from enginewright_runtime.sources.hub import HubSource  # noqa: PLC0415 - above
+
+    return HubSource(address.uri, address.secret)
+
+
+def _registry(address: _Address) -> ModelSource:
+    from enginewright_runtime.sources.registry import RegistrySource  # noqa: PLC0415 - above
+
+    return RegistrySource(address.uri, address.secret)
+
+
+_OPENED_BY: Final[Mapping[Scheme, Callable[[_Address], ModelSource]]] = {
+    HTTPS: _web,
+    HTTP: _web,
+    HF: _hub,
+    OCI: _registry,
+    **dict.fromkeys(BUCKETS, _bucket),
+}
 
 
 def _has_location(uri: str) -> bool:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Final
 
 from enginewright_contract.base import canonical_json
+from enginewright_contract.schemes import SCHEMES
 
 from enginewright_runtime.remote.credentials import Secret
 
 _SALT_BYTES: Final = 16
 # settings of the pod's own identity and of endpoints
-_PREFIXES: Final = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "HF_")
+_PREFIXES: Final = tuple(prefix for each in SCHEMES for prefix in each.variable_prefixes)
 
 
 def asker(credentials: Path) -> str:

@@ -4,6 +4,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
 
 import aiohttp
+from enginewright_contract.schemes import HTTPS
 from typing_extensions import override
 
 from enginewright_runtime.remote.credentials import Secret
@@ -17,10 +18,15 @@ class HttpSource(WebSource):
     """A file at a URL; its sibling files are at relative URLs with the same query string."""
 
     def __init__(self, url: str, secret: Secret) -> None:
+        if "@" in urlsplit(url).netloc:
+            raise unreachable(
+                "the address of the source holds a user name",
+                "put it into the Secret in spec.source.secretRef, keys username and password",
+            )
         secret.one_of(("token",), ("username", "password"))
         self._url = url
         self._name = unquote(PurePosixPath(urlsplit(url).path).name) or "index"
-        remedy = "check the credentials in secretRef (keys token, or username and password)"
+        remedy = f"check the credentials in secretRef (keys {HTTPS.keys})"
         super().__init__(Web(secret, Constant(basic_or_bearer(secret)), remedy), shown(url))
 
     @override

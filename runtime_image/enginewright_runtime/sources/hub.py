@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 from urllib.parse import quote, unquote, urljoin, urlsplit
 
+from enginewright_contract.schemes import HF
 from typing_extensions import override
 
 from enginewright_runtime.core.digests import Copied
@@ -42,7 +43,7 @@ _MOST_PAGES: Final = 1000  # of a listing; the hub's pages have a thousand entri
 _SMALLER: Final = "name the file, or a smaller folder"
 _REMEDY: Final = (
     "put a token of somebody who may read it, and has accepted its conditions, into the Secret in"
-    " secretRef (key HF_TOKEN)"
+    f" secretRef (key {HF.keys})"
 )
 
 
@@ -50,7 +51,7 @@ class HubSource(WebSource):
     """A file or folder of one commit of a repository."""
 
     def __init__(self, uri: str, secret: Secret) -> None:
-        parts = _ADDRESS.fullmatch(uri.removeprefix("hf://"))
+        parts = _ADDRESS.fullmatch(uri.removeprefix(HF.prefix))
         if parts is None:
             raise unreachable(
                 f"the source {uri!r} names no repository", "write hf://ORG/REPO[@REVISION]/PATH"

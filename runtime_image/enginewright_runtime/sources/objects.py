@@ -1,4 +1,4 @@
-"""Models in object stores: s3://BUCKET/PATH, gs://BUCKET/PATH, az://CONTAINER/PATH."""
+"""Models in object stores."""
 
 import asyncio
 from pathlib import Path, PurePosixPath
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from obstore import GetOptions, ObjectMeta
 
-    from enginewright_runtime.remote.buckets import Store
+    from enginewright_runtime.remote.bucket_schemes import Store
 
 _T = TypeVar("_T")
 
@@ -83,7 +83,7 @@ class ObjectSource(ModelSource):
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Download an object; resume it if its ETag is unchanged."""
         key = joined(self._folder, path)
-        shown = f"{self._bucket.scheme}://{self._bucket.name}/{key}"
+        shown = f"{self._bucket.scheme.prefix}{self._bucket.name}/{key}"
 
         async def attempt(transfer: Transfer) -> None:
             await self._request(lambda store: self._receive(store, key, transfer), transfer, shown)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, Final
 
+from enginewright_contract.schemes import OCI
 from typing_extensions import override
 
 from enginewright_runtime.remote.credentials import Secret
@@ -36,17 +37,14 @@ _INDEXES: Final = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _SHA256: Final = re.compile("sha256:[0-9a-f]{64}")
-_REMEDY: Final = (
-    "check the credentials in secretRef (keys username and password, or a Secret of type"
-    " kubernetes.io/dockerconfigjson) and that they may pull"
-)
+_REMEDY: Final = f"check the credentials in secretRef (keys {OCI.keys}) and that they may pull"
 
 
 class RegistrySource(WebSource):
     """The layers of an artefact as files of a folder; a single layer is a file."""
 
     def __init__(self, uri: str, secret: Secret) -> None:
-        parts = _ADDRESS.fullmatch(uri.removeprefix("oci://"))
+        parts = _ADDRESS.fullmatch(uri.removeprefix(OCI.prefix))
         if parts is None:
             raise unreachable(
                 f"the source {uri!r} names no artefact",

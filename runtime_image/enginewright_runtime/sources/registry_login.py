@@ -8,6 +8,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import aiohttp
+from enginewright_contract.schemes import OCI
 
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
@@ -169,8 +170,7 @@ class Login:
                 raise unreachable(
                     f"the registry's token service {realm} answered {response.status}"
                     f" {response.reason or ''}".rstrip(),
-                    "check the credentials in secretRef (keys username and password, or"
-                    f" {_DOCKER_CONFIG})",
+                    f"check the credentials in secretRef (keys {OCI.keys})",
                 )
             token = _token_in(await read_body(response, realm, _LARGEST_TOKEN))
         if token is None:

@@ -72,7 +72,7 @@ class BucketMedium(Medium):
         """Return the store at an address, without connecting to it.
 
         Args:
-            uri: s3://, gs:// or az://, with a path.
+            uri: `BUCKET_ADDRESS`.
             credentials: folder with one file per key of the Secret; it need not exist.
             by_hand: whether a command line asks, for remedies.
 

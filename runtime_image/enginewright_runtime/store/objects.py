@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
 
 import obstore
 from enginewright_contract.reasons import Reason
+from enginewright_contract.schemes import BUCKETS, forms
 from enginewright_contract.store_address import BUCKET_ADDRESS
 from obstore.exceptions import AlreadyExistsError, GenericError, PreconditionError
 
@@ -32,7 +33,7 @@ from enginewright_runtime.store.received import Received
 if TYPE_CHECKING:
     from obstore import ObjectMeta, PutMode, UpdateVersion
 
-    from enginewright_runtime.remote.buckets import Store
+    from enginewright_runtime.remote.bucket_schemes import Store
 
 _log: Final = logging.getLogger(__name__)
 _ADDRESS: Final = re.compile(BUCKET_ADDRESS)
@@ -72,7 +73,7 @@ class Objects:
             raise unavailable(
                 "the address is not that of a bucket and a path in it, or has ?, #, @, a space, or an"
                 " empty segment, . or .. in it",
-                "write s3://BUCKET/PATH, gs://BUCKET/PATH or az://CONTAINER/PATH",
+                f"write {forms(BUCKETS)}",
             )
         try:
             found = bucket(uri, secret)

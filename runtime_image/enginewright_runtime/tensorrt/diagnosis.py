@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_contract.report import name_nodes, remedy
 from enginewright_contract.task import ENGINE_STAGES
 
@@ -45,7 +45,7 @@ _PRECISION: Final = {  # message -> remedy; the first match applies
         "set spec.precision to FP16 or INT8, or choose an accelerator class of compute capability 8.9"
         " or newer"
     ),
-    re.compile(r"HW-specific datatypes"): REMEDIES[Reason.PRECISION_UNSUPPORTED],
+    re.compile(r"HW-specific datatypes"): Reason.PRECISION_UNSUPPORTED.remedy,
     re.compile(r"FP32 GEMM is not supported"): (
         "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
     ),

@@ -10,34 +10,29 @@ from typing import Final
 from enginewright_contract.task import ServeTask
 
 from enginewright_serving.mounted_secret import MountedSecret
-from enginewright_serving.server.acceptor import Acceptor
-from enginewright_serving.server.access_log import AccessLogWriter
-from enginewright_serving.server.app import ServerApp
-from enginewright_serving.server.application import ServedConnection
-from enginewright_serving.server.authentication import (
+from enginewright_serving.server.api.app import ServerApp
+from enginewright_serving.server.api.authentication import (
     Authentication,
     GuardedGrpcApp,
     GuardedServerApp,
 )
-from enginewright_serving.server.certificate import Certificate
-from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
-from enginewright_serving.server.grpc.app import GrpcApp
-from enginewright_serving.server.grpc.call import Calls
-from enginewright_serving.server.head import HeadParser
-from enginewright_serving.server.http2.connection import Http2Connection
+from enginewright_serving.server.api.grpc.app import GrpcApp
+from enginewright_serving.server.api.tracing import RequestTracer
+from enginewright_serving.server.observe.access_log import AccessLogWriter
 from enginewright_serving.server.settings import ServerSettings
-from enginewright_serving.server.startup import ServedModel
-from enginewright_serving.server.tls_connection import TlsConnection
-from enginewright_serving.server.tracing import RequestTracer
+from enginewright_serving.server.startup.prepare import ServedModel
+from enginewright_serving.transport.acceptor import Acceptor
+from enginewright_serving.transport.application import ServedConnection
+from enginewright_serving.transport.certificate import Certificate
+from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.transport.grpc.call import Calls
+from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.http2.connection import Http2Connection
+from enginewright_serving.transport.tls import TlsPort
 
 _log: Final = logging.getLogger(__name__)
 _POLL_SECONDS: Final = 0.05
 _FLUSH_SECONDS: Final = 1.0
-_TLS_ONLY: Final = "this port speaks TLS only; use https, or a secure channel"
-_TLS_ONLY_ANSWER: Final = (  # of both ports: clients of gRPC report it too
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n"
-    b'Content-Length: %d\r\n\r\n{"error":"%b"}' % (len(_TLS_ONLY) + 12, _TLS_ONLY.encode())
-)
 
 
 class Endpoints:
@@ -86,33 +81,24 @@ class Endpoints:
         self._certificate = Certificate(tls) if task.tls else None
         self._calls = Calls(self.grpc)
         self._buffer = bytearray(RECEIVE_BYTES)
-        self._encrypted = bytearray(RECEIVE_BYTES if task.tls else 0)
         self._heads = HeadParser(authorization=task.auth)
         self._acceptors: list[Acceptor] = []
 
     def accept(self, http: socket.socket, grpc: socket.socket) -> None:
         """Accept connections of these listening sockets, which are the endpoints' from now on."""
+        http_tls = grpc_tls = None
+        if certificate := self._certificate:
+            http_tls = TlsPort(lambda: certificate.contexts.http, self._settings)
+            grpc_tls = TlsPort(lambda: certificate.contexts.grpc, self._settings)
         self._acceptors = [
-            Acceptor(http, self._connect_http, self.app.close_one),
-            Acceptor(grpc, self._connect_grpc, self.grpc.close_one),
+            Acceptor(http, self._connect_http, self.app.close_one, http_tls),
+            Acceptor(grpc, self._connect_grpc, self.grpc.close_one, grpc_tls),
         ]
 
-    def _connect_http(self) -> asyncio.BufferedProtocol:
-        if self._certificate is None:
-            return self._plain_http()
-        context, answer = self._certificate.contexts.http, _TLS_ONLY_ANSWER
-        return TlsConnection(self.app, context, self._plain_http, self._encrypted, answer)
-
-    def _plain_http(self) -> Connection:
+    def _connect_http(self) -> Connection:
         return Connection(self.app, self._heads, self._buffer)
 
-    def _connect_grpc(self) -> asyncio.BufferedProtocol:
-        if self._certificate is None:
-            return self._plain_grpc()
-        context, answer = self._certificate.contexts.grpc, _TLS_ONLY_ANSWER
-        return TlsConnection(self.grpc, context, self._plain_grpc, self._encrypted, answer)
-
-    def _plain_grpc(self) -> Http2Connection:
+    def _connect_grpc(self) -> Http2Connection:
         return Http2Connection(self.grpc, self._calls, self._buffer)
 
     def serve_model(self, model: ServedModel) -> None:
@@ -175,7 +161,7 @@ class Endpoints:
 
     @property
     def _connections(self) -> list[ServedConnection]:
-        return [each for app in self._apps for each in (*app.connections, *app.handshakes)]
+        return [each for app in self._apps for each in app.connections]
 
 
 def _tracing(task: ServeTask, app: ServerApp) -> RequestTracer | None:

@@ -23,13 +23,14 @@ from enginewright_runtime.core.reporting import failed, write_termination_messag
 
 from enginewright_serving import probe_token
 from enginewright_serving.mounted_secret import MountedSecret
-from enginewright_serving.server import memory
-from enginewright_serving.server.application import listen
 from enginewright_serving.server.endpoints import Endpoints
-from enginewright_serving.server.files import fit_files
+from enginewright_serving.server.observe import memory
 from enginewright_serving.server.refusals import as_failure
 from enginewright_serving.server.settings import ServerSettings
-from enginewright_serving.server.startup import ServedModel, prepare
+from enginewright_serving.server.startup.prepare import ServedModel, prepare
+from enginewright_serving.transport.application import listen
+from enginewright_serving.transport.files import fit_files
+from enginewright_serving.transport.tls import HANDSHAKES
 
 _log: Final = logging.getLogger(__name__)
 
@@ -54,7 +55,8 @@ def run(
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
     """
-    chosen = fit_files(settings or ServerSettings(), protocols=2)
+    handshakes = HANDSHAKES if task.tls else 0
+    chosen = fit_files(settings or ServerSettings(), protocols=2, handshakes=handshakes)
     if task.drain_seconds is not None:
         chosen = replace(chosen, drain_seconds=task.drain_seconds)
     paths = paths or Paths.from_environment()

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, Final
 from enginewright_contract.facts import AnsweredTensor, RequestAnswer
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.session.request_errors import RequestError
+from enginewright_runtime.core.request_errors import RequestError
 
-from enginewright_serving.server.decode import Decoder, Feeds
-from enginewright_serving.server.message import Body
-from enginewright_serving.server.processing.runs import StepRuns
+from enginewright_serving.server.inference.processing.runs import StepRuns
+from enginewright_serving.server.protocol.decode import Decoder, Feeds
 from enginewright_serving.server.settings import ServerSettings
-from enginewright_serving.server.startup import ServedModel, prepare
+from enginewright_serving.server.startup.prepare import ServedModel, prepare
+from enginewright_serving.transport.message import Body
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -1,43 +1,18 @@
-"""The server's limits and timeouts in one place, for docs/serving.md and the tests."""
+"""The limits and timeouts of the model's server, beside those of its connections."""
 
 from dataclasses import dataclass
 from typing import Final
 
-MIB: Final = 1024 * 1024
-RETRY_AFTER_SECONDS: Final = 1
-SLOW_RATE: Final = 256 * 1024  # bytes per second, below which a transfer is the first to be ended
-AGE_JITTER: Final = 0.1  # share of `connection_age`
+from enginewright_serving.transport.settings import TransportSettings
+
 PROBE_SLOTS: Final = 2  # concurrent requests of the sidecar that bypass the limits
 WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
 
 
 @dataclass(frozen=True, slots=True)
-class ServerSettings:
-    """Limits and timeouts of one server; pods use the defaults.
+class ServerSettings(TransportSettings):
+    """Limits and timeouts of one server; pods use the defaults."""
 
-    A transfer (of a request body or a response) must move `transfer_rate` bytes per second in every
-    `transfer_window`, so that slow clients are disconnected but large bodies are not.
-    """
-
-    head_bytes: int = 16 * 1024  # request line and headers; 431 above
-    body_bytes: int = 64 * MIB  # 413 above; raised if the shape profiles admit larger requests
-    json_bytes: int = 8 * MIB  # 413 above: parsing JSON holds the GIL, here for up to 50 ms
-    # Bodies that have arrived until they are answered, responses until they are written. Above, transfers
-    # slower than SLOW_RATE are ended, then those of clients that hold most; then 503.
-    inflight_bytes: int = 256 * MIB
-    inflight_largest: int = 4  # requests of the largest size, if these are more bytes
-    connections: int = 1024  # requests that are due at a time: 503 above, see `queue_shares`
-    reserved_connections: int = 32  # above both a new connection replaces one that waits
-    drained_body_bytes: int = 64 * 1024  # a refused body up to this size is read and discarded
-    head_seconds: float = 10.0  # from a request's first byte to the end of its headers
-    idle_seconds: float = 75.0  # keep-alive without a request
-    transfer_window: float = 10.0
-    transfer_rate: int = 16 * 1024  # bytes per second
-    # Clients that keep their connections reach new pods only when these end. The first response
-    # after this age, which varies by AGE_JITTER from connection to connection, closes it.
-    connection_age: float = 60.0
-    aged_idle_seconds: float = 5.0  # without a request, after which an old connection is closed too
-    sweep_seconds: float = 0.5  # interval at which the time limits are enforced
     step_seconds: float = (
         10.0  # of the steps of spec.processing before or after the model, for one request
     )
@@ -48,4 +23,3 @@ class ServerSettings:
     runs_fail_seconds: float = 30.0  # not live after runs have failed otherwise for this long
     drain_linger: float = 3.0  # accepts after SIGTERM, while endpoints are still being removed
     drain_seconds: float = 25.0  # after SIGTERM; connections still open then are aborted
-    linger_seconds: float = 2.0  # reads on after an early refusal, so that the client receives it

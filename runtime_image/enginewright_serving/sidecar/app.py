@@ -1,39 +1,36 @@
 """The sidecar's HTTP endpoints; the server's connection class enforces limits and timeouts.
 
-Whatever clients do, the kubelet's probes are answered: connections beyond a limit serve only these and
-the verdict, which is encoded when it changes, and what is large is built once for all who ask within an
-interval.
+Whatever clients do, the kubelet's probes and scrapes are answered: at the limit of connections a new one replaces
+one that waits, for its client or for metrics. The verdict is encoded when it changes, and what is large is built
+once for all who ask within an interval.
 """
 
 import asyncio
 import contextlib
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from enginewright_contract.measurements import PROBE_QUERY
+from typing_extensions import override
 
-from enginewright_serving.server.account import Peer
-from enginewright_serving.server.application import ApplicationBase, json_response
-from enginewright_serving.server.connection import Connection
-from enginewright_serving.server.files import fit_files
-from enginewright_serving.server.message import HttpRequest, HttpResponse
-from enginewright_serving.server.settings import MIB, RETRY_AFTER_SECONDS, ServerSettings
 from enginewright_serving.sidecar.exposition import CONTENT_TYPE
 from enginewright_serving.sidecar.metrics import expose
 from enginewright_serving.sidecar.monitor import Monitor
 from enginewright_serving.sidecar.pod_state import PodState
+from enginewright_serving.transport.application import ApplicationBase, json_response
+from enginewright_serving.transport.connection import Connection
+from enginewright_serving.transport.files import fit_files
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
+from enginewright_serving.transport.settings import MIB, RETRY_AFTER_SECONDS, TransportSettings
 
-_CONNECTIONS: Final = 64  # that await metrics or measurements; 503 above
-_RESERVED_CONNECTIONS: Final = 192  # for the paths that are always answered
+_CONNECTIONS: Final = 256
 _INFLIGHT_BYTES: Final = 32 * MIB  # responses that are not read
 _SWEEP_SECONDS: Final = 1.0
 _EXPOSITION_AGE: Final = 0.1  # seconds; each one costs the server time, too
-_ALWAYS: Final = ("/readyz", "/healthz", "/verdict")
-_PATHS: Final = (*_ALWAYS, "/metrics", "/measurements")
+_PATHS: Final = ("/readyz", "/healthz", "/verdict", "/metrics", "/measurements")
 _RETRY_AFTER: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 
 
@@ -42,9 +39,9 @@ class SidecarApp(ApplicationBase[Connection]):
 
     def __init__(self, pod_state: PodState, monitor: Monitor) -> None:
         settings = fit_files(
-            ServerSettings(
+            TransportSettings(
                 connections=_CONNECTIONS,
-                reserved_connections=_RESERVED_CONNECTIONS,
+                reserved_connections=0,
                 inflight_bytes=_INFLIGHT_BYTES,
                 drained_body_bytes=0,
                 connection_age=math.inf,  # pods' own addresses are asked: nothing to rebalance
@@ -58,8 +55,7 @@ class SidecarApp(ApplicationBase[Connection]):
         # never with an older verdict than /verdict has
         self._exposed = _Shared(self._exposition, _EXPOSITION_AGE, pod_state.verdict)
         self._reported = _Shared(self._measurements, monitor.measurements_age)
-        self._answering: set[asyncio.Task[None]] = set()
-        self._due: Counter[Peer] = Counter()  # answers that are awaited
+        self._answering: dict[Connection, asyncio.Task[None]] = {}
 
     async def sweep(self) -> None:
         """Close connections that exceed their time limits, for as long as the sidecar runs."""
@@ -70,28 +66,25 @@ class SidecarApp(ApplicationBase[Connection]):
 
     # `HttpApplication`, called by `Connection`.
 
+    @override
+    def disconnected(self, connection: Connection) -> None:
+        super().disconnected(connection)
+        if answering := self._answering.pop(connection, None):
+            answering.cancel()
+
     def refuse(self, status: int, message: str, headers: bytes = b"") -> HttpResponse:
         """Build an error response."""
         return json_response(status, {"error": message}, headers)
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse all but a GET of an existing path without a body, and costly ones of too many clients."""
+        """Refuse all but a GET of an existing path without a body."""
         if request.method not in (b"GET", b"HEAD"):
             return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
-        path = _target(request).path
-        if path not in _PATHS:
+        if _target(request).path not in _PATHS:
             return self.refuse(404, f"not found; the paths are {', '.join(_PATHS)}")
         if request.length or request.chunked:
             return self.refuse(413, "send no body")
-        if path not in _ALWAYS and not self._has_capacity(request.peer):
-            request.keep_alive = False
-            return self.refuse(503, "too many connections", _RETRY_AFTER)
         return None
-
-    def _has_capacity(self, peer: Peer | None) -> bool:
-        """Return whether one more answer may be due; beyond the limit only a peer's first, up to twice it."""
-        is_first = peer is not None and peer not in self._due
-        return len(self._answering) < self.settings.connections * (2 if is_first else 1)
 
     def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Do nothing: `admit` has refused every body."""
@@ -135,20 +128,15 @@ class SidecarApp(ApplicationBase[Connection]):
                 answer = self._reported
             case _:
                 answer = self._exposed
+        request.replaceable = True
         task = asyncio.create_task(self._respond(connection, answer))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
+        self._answering[connection] = task
         return None
 
     async def _respond(self, connection: Connection, answer: "_Shared") -> None:
-        peer = connection.peer
-        self._due[peer] += 1
-        try:
-            connection.respond(await answer.get())
-        finally:
-            self._due[peer] -= 1
-            if not self._due[peer]:
-                del self._due[peer]
+        response = await answer.get()
+        self._answering.pop(connection, None)  # first: it may ask again
+        connection.respond(response)
 
     def _encoded_verdict(self) -> HttpResponse:
         verdict = self._pod_state.verdict()

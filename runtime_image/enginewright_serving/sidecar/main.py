@@ -18,15 +18,15 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.reporting import failed, write_termination_message
 
 from enginewright_serving.manifest import read_manifest
-from enginewright_serving.server.acceptor import Acceptor
-from enginewright_serving.server.application import listen
-from enginewright_serving.server.connection import RECEIVE_BYTES, Connection
-from enginewright_serving.server.head import HeadParser
 from enginewright_serving.sidecar.app import SidecarApp
 from enginewright_serving.sidecar.monitor import Monitor
 from enginewright_serving.sidecar.pod_state import PodState
 from enginewright_serving.sidecar.samples import GoldenSamples
 from enginewright_serving.sidecar.settings import SidecarSettings
+from enginewright_serving.transport.acceptor import Acceptor
+from enginewright_serving.transport.application import listen
+from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
+from enginewright_serving.transport.head import HeadParser
 
 _log: Final = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from enginewright_runtime.session.datatypes import BF16, Datatype
 from enginewright_runtime.session.samples import GoldenSample
 from numpy.typing import NDArray
 
-from enginewright_serving.server.binary_tensors import encode_strings
+from enginewright_serving.binary_tensors import encode_strings
 from enginewright_serving.sidecar.client import ServerResponse
 from enginewright_serving.sidecar.json_tensors import (
     JSON_BYTES,

@@ -19,8 +19,8 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import EngineReference, InferenceModelStatus
 from enginewright.api.scalars import duration, whole_second
-from enginewright.manifests.deployment import GRACE_SECONDS
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
+from enginewright.manifests.pod_options import GRACE_SECONDS
 from enginewright.observed.pods import PodView, of_job
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.keys import content, content_hash, engine_key
-from enginewright_contract.reasons import REMEDIES, Reason
+from enginewright_contract.reasons import Reason
 from enginewright_contract.report import render
 from enginewright_contract.task import EngineRecipe, Promise
 
@@ -276,7 +276,6 @@ def _loss(facts: Facts, existing: InferenceEngine) -> str:
     return store_losses.loss_found(
         facts,
         lambda _, on_class: on_class.engine_key == existing.spec.key,
-        store_losses.ENGINE_LOST,
         since=store_losses.rfc3339(ready.last_transition_time),
     )
 
@@ -333,4 +332,4 @@ def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> Eng
     if broken is None:
         return None
     reason, cause = broken
-    return EngineFailure(reason, cause, REMEDIES[reason], lasting=True, placement=True)
+    return EngineFailure(reason, cause, reason.remedy, lasting=True, placement=True)

@@ -274,7 +274,7 @@ def _loss(facts: Facts, target: Target, key: str, jobs: Mapping[str, JobView]) -
         return snapshot.prepared_key == key and on_class.engine_key is None
 
     published = _published_at(facts.pods, jobs)
-    if loss := store_losses.loss_found(facts, reads, store_losses.LOST, published):
+    if loss := store_losses.loss_found(facts, reads, published):
         return loss
     failures = (
         each.status.failure for each in _failed_builds(facts.pods, facts.engines, target, key, jobs)

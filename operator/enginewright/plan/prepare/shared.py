@@ -24,11 +24,12 @@ from enginewright_contract.task import PREPARE_STAGES
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.api.inference_model_status import Preparation, Prepared
 from enginewright.api.job_failure import JobFailure
+from enginewright.manifests.job_limits import UNREACHABLE
 from enginewright.manifests.placement import merged, placement_hash
 from enginewright.manifests.prepare_job import identity_labels
 from enginewright.observed.jobs import JobView
 from enginewright.observed.preparations import PreparationView
-from enginewright.plan.attempts import UNREACHABLE, retry_due
+from enginewright.plan.attempts import retry_due
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.resolve.sources import MODEL, digests_in_spec, is_pinned
 from enginewright.plan.types import Config, Facts, Leader

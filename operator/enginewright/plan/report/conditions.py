@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from enginewright_contract.images import DEVICE_BACKENDS
-from enginewright_contract.reasons import SAME_IN_EVERY_POD, Reason
+from enginewright_contract.reasons import Reason, Repeats, reason_named
 
 from enginewright.api.conditions import ConditionType, StatusReason, WantedCondition
 from enginewright.api.inference_model_status import TargetPhase, TargetRevision
@@ -18,22 +18,6 @@ from enginewright.plan.rollout.proofs import Proofs, Statement
 from enginewright.plan.rollout.rollout import RolloutPlan
 from enginewright.plan.types import Obstacle
 
-# Failures of pods that concern the placement of nodes.
-_ABOUT_PLACEMENT: Final = frozenset(
-    {
-        Reason.PROVIDER_MISSING,
-        Reason.PROVIDER_REFUSED,
-        Reason.DRIVER_MISSING,
-        Reason.DRIVER_TOO_OLD,
-        Reason.NODE_FALLBACK,
-        Reason.BACKEND_FALLBACK,
-        Reason.FALLBACK_OVER_BUDGET,
-        Reason.SESSION_REPLACED,
-        Reason.ENGINE_INCOMPATIBLE,
-        Reason.ENGINE_VERSION_MISMATCH,
-        Reason.ENGINE_CORRUPT,
-    }
-)
 # Reasons of engines that are on their way.
 _AT_WORK: Final = frozenset({StatusReason.BUILDING, StatusReason.LOOKING_UP, StatusReason.QUEUED})
 _NOT_YET: Final = Statement("Unknown", StatusReason.NOT_YET_VERIFIED, "no pod serves yet")
@@ -300,7 +284,9 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
 
 def _is_permanent(rollout: RolloutPlan, progress: RolloutProgress, reason: str) -> bool:
     """Return whether the progress deadline has passed, or every other pod would fail alike."""
-    return progress.stuck or (reason in SAME_IN_EVERY_POD and reason not in rollout.left_to_others)
+    failure = reason_named(reason)
+    is_the_same = failure is not None and failure.facets.repeats is Repeats.EVERYWHERE
+    return progress.stuck or (is_the_same and reason not in rollout.left_to_others)
 
 
 def _again(outcome: PrepareOutcome) -> str:
@@ -371,7 +357,7 @@ def _parity(state: ModelState) -> Statement:
 
 def _placement(state: ModelState) -> Statement:
     failure = _failure(state)
-    if failure and failure.reason in _ABOUT_PLACEMENT:
+    if failure and (reason := reason_named(failure.reason)) and reason.facets.placement:
         return failure
     return state.proofs.placement if state.proofs else _NOT_YET
 

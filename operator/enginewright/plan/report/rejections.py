@@ -5,9 +5,8 @@ change or it is readmitted. Without a choice that has failed, the engines serve 
 """
 
 from dataclasses import dataclass
-from typing import Final
 
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Fault, Reason, has_fault, reason_named
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RejectedBackend, RolloutFailure
@@ -20,32 +19,12 @@ from enginewright.plan.rollout.failures import lasting_on
 from enginewright.plan.rollout.rollout import RolloutPlan
 from enginewright.plan.types import Facts
 
-# Failures that may not occur with another backend.
-_OF_A_BACKEND: Final = frozenset(
-    {
-        Reason.PROVIDER_MISSING,
-        Reason.PROVIDER_REFUSED,
-        Reason.DRIVER_MISSING,
-        Reason.DRIVER_TOO_OLD,
-        Reason.OPSET_UNSUPPORTED,
-        Reason.IR_VERSION_UNSUPPORTED,
-        Reason.UNSUPPORTED_OPERATOR,
-        Reason.PRECISION_UNSUPPORTED,
-        Reason.SHAPE_PROFILE_MISSING,
-        Reason.BUILD_FAILED,
-        Reason.ENGINE_INCOMPATIBLE,
-        Reason.ENGINE_VERSION_MISMATCH,
-        Reason.BACKEND_CRASHED,
-        Reason.PARITY_FAILED,
-    }
-)
-# Failures that cannot occur with a backend that is already prepared.
-_OF_THE_SOURCE: Final = frozenset({Reason.SOURCE_CHANGED, Reason.SOURCE_UNREACHABLE})
-
 
 def reasons_for_others(target: Target) -> frozenset[Reason]:
     """Return the reasons for which another backend is tried if pods fail; empty: there is none."""
-    return _OF_A_BACKEND if target.promise.policy == "Allow" and not target.last else frozenset()
+    if target.promise.policy != "Allow" or target.last:
+        return frozenset()
+    return frozenset(each for each in Reason if each.facets.other_backend)
 
 
 def rejected_backends(
@@ -154,8 +133,10 @@ def _lasting(
         and (failed := progress.lasting)
     ):
         found = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
-    reasons = _OF_A_BACKEND | _OF_THE_SOURCE if before else _OF_A_BACKEND
-    return found if found and found.reason in reasons else None
+    if found is None or (before and has_fault(found.reason, Fault.SOURCE)):
+        return found
+    reason = reason_named(found.reason)
+    return found if reason and reason.facets.other_backend else None
 
 
 def failed_choice(

@@ -14,7 +14,7 @@ from typing import Final
 from enginewright_contract.engines import LIBRARIES, why_not_optimized, why_unusable
 from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
 from enginewright_contract.keys import sha256_text
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Repeats, reason_named
 from enginewright_contract.task import Promise
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -29,16 +29,6 @@ from enginewright.plan.history.outcomes import served_before
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.types import Config, Facts, Obstacle
 
-# Failures caused by a node's devices and drivers rather than by the model.
-_OF_NODES: Final = frozenset(
-    {
-        Reason.PROVIDER_MISSING,
-        Reason.PROVIDER_REFUSED,
-        Reason.DRIVER_MISSING,
-        Reason.DRIVER_TOO_OLD,
-        Reason.BACKEND_CRASHED,
-    }
-)
 _LONGEST: Final = 64  # characters; longer values of the annotation are hashed
 
 
@@ -214,8 +204,10 @@ def is_readmitted(
     asked = _asked(facts.model)
     if asked and asked != rejected.retry:
         return True
+    reason = reason_named(rejected.reason)
     return (
-        rejected.reason in _OF_NODES
+        reason is not None
+        and reason.facets.repeats is not Repeats.EVERYWHERE
         and bool(rejected.revision)
         and _serves_meanwhile(facts.model.spec, facts.deployments)
         and any(each > rejected.rejected_at for each in _joined(facts.nodes, classes))

@@ -9,8 +9,9 @@ from enginewright_contract.reasons import Reason
 from pydantic import ValidationError
 
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.manifests.job_limits import PROBE_SECONDS
 from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
-from enginewright.manifests.probe_job import PROBE, PROBE_SECONDS, probe_job_name
+from enginewright.manifests.probe_job import PROBE, probe_job_name
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView

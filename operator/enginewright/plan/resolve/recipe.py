@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from enginewright_contract import task
 from enginewright_contract.images import DEVICE_BACKENDS, ImageFacts
 from enginewright_contract.precisions import supported
+from enginewright_contract.schemes import scheme_of
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_model import (
@@ -202,5 +203,5 @@ def _number(text: str | None) -> float | None:
 
 
 def _claim(uri: str) -> str | None:
-    parts = urlsplit(uri)
-    return parts.netloc if parts.scheme == "pvc" else None
+    scheme = scheme_of(uri)
+    return urlsplit(uri).netloc if scheme and scheme.is_mounted else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from enginewright_contract.reasons import SAME_IN_EVERY_POD, ExitCode, Reason, exit_code
+from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats, exit_code
 from enginewright_contract.verdict import Verdict
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -30,30 +30,8 @@ from enginewright.plan.resolve.classes import matching
 from enginewright.plan.rollout.proofs import refusal
 from enginewright.plan.types import Facts
 
-# Failures of the store or of a Secret, not of a revision: the artefact is prepared again, the Secret corrected.
-_OF_OTHERS: Final = frozenset(
-    {
-        Reason.SECRET_UNUSABLE,
-        Reason.ARTIFACT_MISSING,
-        Reason.ARTIFACT_CORRUPT,
-        Reason.STORE_UNAVAILABLE,
-        Reason.STORAGE_FULL,
-    }
-)
-# Failures of a node rather than of the revision: another node of the class may run it.
-_OF_NODES: Final = frozenset(
-    {Reason.DRIVER_MISSING, Reason.DRIVER_TOO_OLD, Reason.DEVICE_LOST, Reason.EVICTED}
-)
-# Found by proofs, in every pod alike.
-_OF_A_REVISION: Final = frozenset(
-    {
-        Reason.PARITY_FAILED,
-        Reason.NODE_FALLBACK,
-        Reason.FALLBACK_OVER_BUDGET,
-        Reason.BACKEND_FALLBACK,
-    }
-)
-_CRASHES: Final = frozenset({Reason.BACKEND_CRASHED, Reason.OUT_OF_MEMORY, Reason.SERVER_DOWN})
+# Not the revision's: what the store has lost is made again, the Secret corrected.
+_OF_OTHERS: Final = (Fault.ARTIFACT, Fault.STORE, Fault.USER)
 STAGE: Final = "serving"  # of the failure
 
 
@@ -119,8 +97,8 @@ def _is_of_others(facts: Facts, pod: PodView) -> bool:
     found = failure_of(facts.revisions, facts.verdicts, pod)
     if found is None:
         return False
-    of_node = found.reason in _OF_NODES and not _only_node(facts.classes, facts.nodes, pod)
-    return of_node or found.reason in _OF_OTHERS
+    excused = _is_excused(facts.classes, facts.nodes, pod, found)
+    return excused or found.reason.facets.fault in _OF_OTHERS
 
 
 def pods_of(pods: Collection[PodView], revision: str) -> list[PodView]:
@@ -158,7 +136,9 @@ def pod_failures(
     seen = unready(facts, mine)
     unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
     without_room = unschedulable or any(each.refused for each in deployments)
-    blocked = without_room or any(each.reason in _OF_OTHERS for pod, each in found if not pod.ready)
+    blocked = without_room or any(
+        each.reason.facets.fault in _OF_OTHERS for pod, each in found if not pod.ready
+    )
     lasting = _lasting(facts, found, stable, since)
     late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
     if lasting is None and late and not blocked:
@@ -197,13 +177,13 @@ def _lasting(
     since: datetime | None,
 ) -> RolloutFailure | None:
     """Return a failure that would repeat."""
-    found = [(pod, each) for pod, each in found if each.reason not in _OF_OTHERS]
+    found = [(pod, each) for pod, each in found if each.reason.facets.fault not in _OF_OTHERS]
     crashed = [pod for pod, each in found if pods.failure(pod)]
     if pods.is_repeated(crashed) and not _crashes_too(facts.pods, stable, since):
         return _of(next(each for pod, each in found if pod in crashed))
     for pod, each in found:
         ended = pods.failure(pod) is not None
-        if (ended and each.reason in SAME_IN_EVERY_POD) or _is_refused_for_good(
+        if (ended and each.reason.facets.repeats is Repeats.EVERYWHERE) or _is_refused_for_good(
             facts.classes, facts.nodes, pod, each
         ):
             return _of(each)
@@ -222,7 +202,17 @@ def _is_refused_for_good(
     """
     if pods.failure(pod) or exit_code(failure.reason) is not ExitCode.PERMANENT:
         return False
-    return failure.reason not in _OF_NODES or _only_node(classes, nodes, pod)
+    return not _is_excused(classes, nodes, pod, failure)
+
+
+def _is_excused(
+    classes: Collection[AcceleratorClass],
+    nodes: Collection[NodeView],
+    pod: PodView,
+    failure: pods.Failure,
+) -> bool:
+    """Return whether it is a node's failure rather than the revision's: another one of the class may run it."""
+    return failure.reason.facets.fault is Fault.NODE and not _only_node(classes, nodes, pod)
 
 
 def _only_node(
@@ -283,10 +273,10 @@ def regression(facts: Facts, active: str) -> Regression | None:
     refused = [
         None if pod.ready else failure_of(facts.revisions, facts.verdicts, pod) for pod in serving
     ]
-    if all(each and each.reason in _OF_A_REVISION for each in refused):
+    if all(each and each.reason.facets.fault is Fault.REVISION for each in refused):
         return _regression(active, refused, under_requests=False)
     crashed = [failure(pod) if is_repeated([pod]) else None for pod in serving]
-    if all(each and each.reason in _CRASHES for each in crashed):
+    if all(each and each.reason.facets.fault is Fault.LOAD for each in crashed):
         return _regression(active, crashed, under_requests=True)
     return None
 

@@ -3,21 +3,12 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
-from enginewright_contract.task import AccessLogTask, TracingTask
-
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
-from enginewright.api.scalars import duration, share, short_duration
-from enginewright.api.serving import AccessLog, Tracing
 from enginewright.manifests.artifact_images import ArtifactImage
-from enginewright.manifests.deployment import (
-    GRACE_SECONDS,
-    STARTUP_SECONDS,
-    PodDefaults,
-    pod_templates,
-    sidecar_memory,
-)
+from enginewright.manifests.deployment import PodDefaults, pod_templates, sidecar_memory
+from enginewright.manifests.pod_options import PodOptions
 from enginewright.manifests.snapshot import (
     ClassSnapshot,
     KeptSource,
@@ -56,14 +47,11 @@ def wanted_snapshot(
         interim: what serves where engines are missing; None: nothing.
         chosen: what serves in place of engines, by class; None: nothing.
     """
-    spec = facts.model.spec
-    sidecar = spec.serving.sidecar.resources.model_dump(
-        mode="json", by_alias=True, exclude_defaults=True
-    )
     size = prepared.golden_output_bytes
     store = facts.config.store.access(facts.model.metadata.namespace)
     image = _images(facts.config, facts.engines, prepared)
     wanted = Snapshot(
+        **dict(PodOptions.of(facts.model.spec)),
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
         classes=tuple(
@@ -72,24 +60,10 @@ def wanted_snapshot(
             for each in sorted(target.classes, key=lambda each: each.metadata.name)
         ),
         promise=target.promise,
-        max_queue=spec.serving.max_queue,
-        batch_size=spec.serving.batching.max_size,
-        batch_delay_seconds=short_duration(spec.serving.batching.max_delay),
-        concurrent_runs=spec.serving.max_concurrent_runs,
-        request_seconds=duration(spec.serving.request_timeout).total_seconds(),
-        auth_secret=spec.serving.auth.secret_ref.name if spec.serving.auth else None,
-        access_log=_access_log(spec.serving.access_log),
-        tracing=_tracing(spec.serving.tracing),
-        tls_secret=spec.serving.tls.secret_ref.name if spec.serving.tls else None,
-        pod_template=spec.pod_template.manifest(),
         store_claim=store.claim,
         store_bucket=store.bucket,
         # only if it matters: else pods of revisions without this field would restart
         golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
-        sidecar_resources=sidecar,
-        sidecar_env=tuple(each.manifest() for each in spec.serving.sidecar.env),
-        startup_seconds=_non_default(spec.serving.startup_timeout, STARTUP_SECONDS),
-        termination_seconds=_non_default(spec.serving.termination_grace_period, GRACE_SECONDS),
     )
     return as_stored(facts.model, facts.revisions, wanted)
 
@@ -160,24 +134,6 @@ def _images(config: Config, engines: Mapping[str, InferenceEngine], prepared: Pr
         return repository.image(known.get(engine_key) if engine_key else prepared.image)
 
     return image
-
-
-def _access_log(wanted: AccessLog | None) -> AccessLogTask | None:
-    if wanted is None:
-        return None
-    return AccessLogTask(share=share(wanted.sample) or 0.0, failed=wanted.failed)
-
-
-def _tracing(wanted: Tracing | None) -> TracingTask | None:
-    if wanted is None:
-        return None
-    return TracingTask(endpoint=wanted.endpoint, share=share(wanted.sample) or 0.0)
-
-
-def _non_default(wanted: str | None, default: int) -> int | None:
-    """Return the seconds if they differ from the default, else None."""
-    seconds = int(duration(wanted).total_seconds()) if wanted else default
-    return None if seconds == default else seconds
 
 
 def stored_revisions(config: Config, revisions: Collection[RevisionView]) -> dict[str, Revision]:

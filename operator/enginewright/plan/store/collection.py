@@ -29,6 +29,7 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.scalars import quantity
 from enginewright.manifests.collect_job import collect_job
 from enginewright.manifests.collection_outcome import CollectionOutcome
+from enginewright.manifests.job_limits import COLLECTION_RETRY
 from enginewright.manifests.labels import MODEL, STORE_MAX_SIZE
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.artifact_keys import keys_in, keys_of_pods
@@ -42,7 +43,6 @@ from enginewright.plan.quantities import format_size
 from enginewright.plan.resolve.images import architecture_of
 from enginewright.plan.types import Config, EventIntent, MetadataIntent, ObjectRef
 
-RETRY: Final = timedelta(hours=1)  # after a failure
 _VARIANT: Final = "cpu"  # of the runtime image, if there is one
 _WAIT_FOR_IMAGE: Final = 60.0  # seconds, unless it becomes known before
 _LEFTOVERS: Final = timedelta(days=15)  # files of removed artefacts stay in a bucket for 14 days
@@ -309,7 +309,9 @@ def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime
     interval = facts.config.store.gc.interval
     if finished:
         last = finished[-1]
-        return _ended_at(last) + (interval if last.outcome == "Complete" else min(interval, RETRY))
+        return _ended_at(last) + (
+            interval if last.outcome == "Complete" else min(interval, COLLECTION_RETRY)
+        )
     return first_due(facts.namespace, interval, facts.since)
 
 

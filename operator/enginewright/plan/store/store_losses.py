@@ -7,9 +7,8 @@ current store, which those pods never read. That is reported instead.
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final
 
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Fault, has_fault
 from enginewright_contract.task import ENGINE_STAGES
 
 from enginewright.api.inference_engine import InferenceEngine
@@ -19,14 +18,10 @@ from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
 from enginewright.plan.types import Config, Facts
 
-LOST: Final = frozenset({Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT})
-ENGINE_LOST: Final = LOST | {Reason.ENGINE_CORRUPT}
-
 
 def loss_found(
     facts: Facts,
     reads: Callable[[Snapshot, ClassSnapshot], bool],
-    reasons: Collection[Reason],
     since: str,
 ) -> str:
     """Return how the current store lacked the artefact of a serving pod after `since`; empty: it did not.
@@ -34,7 +29,6 @@ def loss_found(
     Args:
         facts: the model and its cluster.
         reads: whether the pods of a revision on one of its classes fetch the artefact in question.
-        reasons: of pods that count.
         since: time in RFC 3339; empty: always.
     """
     readers = {
@@ -44,7 +38,7 @@ def loss_found(
         if _is_in_store(facts.model.metadata.namespace, facts.config, each) and reads(each, one)
     }
     observed = (pod for pod in facts.pods if (pod.label(REVISION), pod.label(CLASS)) in readers)
-    failure = pods.fetch_failure(observed, reasons, since)
+    failure = pods.fetch_failure(observed, since)
     return (failure.finding.cause or failure.reason) if failure else ""
 
 
@@ -59,7 +53,7 @@ def builds_without_model(
         and each.spec.class_name in classes
         and (failure := each.status.failure)
         and failure.stage == ENGINE_STAGES[0]  # which reads it; the last one may miss the engine
-        and failure.reason in LOST
+        and has_fault(failure.reason, Fault.ARTIFACT)
         and failure.time
         and rfc3339(failure.time) > since
     )
@@ -69,9 +63,8 @@ def earlier_store_loss(facts: Facts) -> str:
     """Return which revision's earlier store has lost its artefact, as a sentence; empty: none."""
     for name, each in _snapshots(facts.revisions):
         observed = (pod for pod in facts.pods if pod.label(REVISION) == name)
-        if not _is_in_store(
-            facts.model.metadata.namespace, facts.config, each
-        ) and pods.fetch_failure(observed, ENGINE_LOST, ""):
+        is_current = _is_in_store(facts.model.metadata.namespace, facts.config, each)
+        if not is_current and pods.fetch_failure(observed, ""):
             return (
                 f"revision {name} reads an earlier store, {each.store.place}, which has lost its artefact, so that"
                 " its pods cannot start again: let the new revision serve, or configure that store again to have"

@@ -348,7 +348,7 @@ class _Conversion:
         except SessionError as error:
             return f"ONNX Runtime refuses it: {plain(str(error))}"
         except StageFailure as failure:
-            if failure.reason in (Reason.OUT_OF_MEMORY, Reason.STORAGE_FULL):
+            if failure.reason.lacks_resources:
                 raise  # unrelated to the model, and may be transient
             return failure.cause
         return found.differs

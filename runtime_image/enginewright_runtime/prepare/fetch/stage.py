@@ -11,6 +11,7 @@ from enginewright_contract.facts import FetchFacts
 from enginewright_contract.manifest import MODEL_NAME, ArtifactFile
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import StageReport, name_nodes
+from enginewright_contract.schemes import scheme_of
 from enginewright_contract.task import Extension, PrepareTask
 
 from enginewright_runtime.core.digests import Copied, model_digest
@@ -328,10 +329,13 @@ _NOWHERE: Final = Path("/nonexistent")
 
 def _same_place(uri: str, source: str) -> bool:
     """Tell whether the source's credentials may be sent to the host of another address."""
-    first, second = urlsplit(uri), urlsplit(source)
-    # credentials of object stores and of the hub belong to the provider, whatever the bucket
-    provider_wide = first.scheme in {"s3", "gs", "az", "hf"}
-    return first.scheme == second.scheme and (provider_wide or first.netloc == second.netloc)
+    scheme = scheme_of(uri)
+    is_same_host = urlsplit(uri).netloc == urlsplit(source).netloc
+    return (
+        scheme is not None
+        and scheme is scheme_of(source)
+        and (scheme.is_provider_wide or is_same_host)
+    )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Final
 
 from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.manifest import TensorSpec
-from enginewright_contract.reasons import Reason
+from enginewright_contract.reasons import Fault, Reason
 from enginewright_contract.report import Finding
 from enginewright_contract.task import Recipe, ShapeProfile
 
@@ -89,8 +89,8 @@ def find_sizes(
             except SessionError as error:
                 return Sized(cause=plain(str(error)))
             except StageFailure as failure:
-                ended = {Reason.BACKEND_CRASHED, Reason.OUT_OF_MEMORY}
-                if failure.reason not in ended or attempt == _MAX_RESTARTS:
+                has_ended = failure.reason.facets.fault is Fault.LOAD
+                if not has_ended or attempt == _MAX_RESTARTS:
                     return Sized(cause=failure.cause)
                 _log.info("%s; restarting without the run that failed", failure.cause)
                 continue

@@ -1,0 +1,64 @@
+"""Builds that take minutes on a fresh machine: they go on in the background, and report their progress."""
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from hack.samples.magika import REPOSITORY
+from hack.samples.shell import DemoError, Shell
+
+_REPORT_SECONDS: Final = 15.0
+_TAIL_LINES: Final = 30  # of the output of a failed build
+
+
+class Build:
+    """A command that runs at low priority, beside what is shown meanwhile."""
+
+    def __init__(self, title: str, *command: str) -> None:
+        self.title = title
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - open until the demo ends
+        self.process = subprocess.Popen(
+            ["nice", *command], cwd=REPOSITORY, stdout=self._output, stderr=subprocess.STDOUT
+        )
+
+    def lines(self) -> list[str]:
+        """Return what it has printed; not by seeking, since it writes to the same position."""
+        with open(f"/proc/self/fd/{self._output.fileno()}", "rb") as output:
+            return output.read().decode(errors="replace").splitlines()
+
+
+def wait_for(builds: Sequence[Build], shell: Shell) -> None:
+    """Report the builds' progress until they end.
+
+    Raises:
+        DemoError: One failed; its last lines are in the message, and the others have been ended.
+    """
+    began = reported = time.monotonic()
+    while running := [each for each in builds if each.process.poll() is None]:
+        if failed := next((each for each in builds if each.process.returncode), None):
+            _end(running)
+            raise DemoError(_explain(failed))
+        if time.monotonic() - reported > _REPORT_SECONDS:
+            reported = time.monotonic()
+            for each in running:
+                now = next(iter(each.lines()[-1:]), "starting")
+                print(f"  {reported - began:4.0f} s  {each.title}: {now}", file=sys.stderr)
+        time.sleep(0.2)
+    if failed := next((each for each in builds if each.process.returncode), None):
+        raise DemoError(_explain(failed))
+    shell.times.append((" and ".join(each.title for each in builds), time.monotonic() - began))
+
+
+def _end(builds: Sequence[Build]) -> None:
+    for each in builds:
+        each.process.terminate()
+    for each in builds:
+        each.process.wait()
+
+
+def _explain(failed: Build) -> str:
+    tail = "\n".join(failed.lines()[-_TAIL_LINES:])
+    return f"{failed.title}: `{failed.process.args!r}` failed:\n{tail}"

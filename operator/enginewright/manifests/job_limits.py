@@ -1,0 +1,32 @@
+"""The limits of Jobs: how often they are tried, how long they may take, and what they request unless a spec says it.
+
+How many run at the same time is up to the administrator.
+"""
+
+from datetime import timedelta
+from typing import Final
+
+# Tries. The Job controller starts a pod again after a failure that may pass; then another Job is an attempt.
+POD_RETRIES: Final = 2
+ATTEMPTS: Final = 5  # after failures that rarely pass on their own
+# of one Job's pods: they do not count towards backoffLimit, so would never end
+EVICTIONS: Final = 3
+FIRST_RETRY: Final = timedelta(minutes=1)  # from a failure to the next attempt, doubled by each
+LONGEST_RETRY: Final = timedelta(hours=1)
+COLLECTION_RETRY: Final = timedelta(hours=1)
+
+# Deadlines. Those of pods that prepare models and build engines are in `spec.build.timeout`.
+PROBE_SECONDS: Final = 600
+LOOKUP_SECONDS: Final = 600
+COLLECTION_SECONDS: Final = 4 * 3600  # of the Job: also of one that no node takes
+# from scheduling to the first container, if pods yielded
+START_TIMEOUT: Final = timedelta(minutes=5)
+UNREACHABLE: Final = timedelta(minutes=5)  # after which a pod that does not terminate is lost
+WITHOUT_POD: Final = timedelta(minutes=2)  # until a Job is reported that gets no pod
+KEPT_SECONDS: Final = 24 * 3600  # for people to inspect; the outcome is recorded in a status
+
+# Requests of every stage; there are no limits.
+PROBE_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}}
+PREPARATION_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "256Mi"}}
+ENGINE_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "512Mi"}}
+COLLECTION_RESOURCES: Final = {"requests": {"cpu": "100m", "memory": "128Mi"}}

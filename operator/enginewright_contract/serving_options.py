@@ -1,0 +1,45 @@
+"""How a server answers requests, as `spec.serving` says: part of every revision, and of the task of its pods.
+
+A field here reaches both: `Serving.options` of the API sets it, and the server reads it from its task.
+"""
+
+from typing import Any, Final, Literal
+
+from enginewright_contract.base import Message
+
+MAX_QUEUE: Final = 256  # default of serving.maxQueue
+BATCH_SIZE: Final = 32  # default of serving.batching.maxSize
+REQUEST_SECONDS: Final = 60.0  # default of serving.requestTimeout
+
+
+class AccessLogTask(Message):
+    """Which requests get a line in the server's log."""
+
+    share: float  # of all, 0 to 1
+    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"  # whatever the share
+
+
+class TracingTask(Message):
+    """Which requests are traced, and where their spans are sent."""
+
+    endpoint: str | None = (
+        None  # base of the collector's URL for OTLP/HTTP; None: OTEL_* variables have it
+    )
+    share: float  # 0 to 1, of requests whose client says nothing about tracing
+
+
+class ServingOptions(Message):
+    """Settings of a server; a new field has a default, which keeps the hashes of revisions without it."""
+
+    max_queue: int = MAX_QUEUE  # waiting requests; further ones get 503
+    batch_size: int = BATCH_SIZE  # rows that requests which run together may have; 1: none do
+    batch_delay_seconds: float = 0.0  # that a request may wait for others
+    concurrent_runs: int | None = None  # at most; None: as many as are worthwhile
+    # that a request without a timeout may wait for the model; 0: without limit
+    request_seconds: float = REQUEST_SECONDS
+    access_log: AccessLogTask | None = None  # None: no request gets one
+    tracing: TracingTask | None = None  # None: no request is traced
+
+    def options(self) -> dict[str, Any]:
+        """Return these fields alone, for another model that has them."""
+        return {name: getattr(self, name) for name in ServingOptions.model_fields}

@@ -1,0 +1,162 @@
+"""Which requests are let in where spec.serving.auth requires a token.
+
+The applications with a check are classes of their own: where no token is required, requests pay nothing.
+"""
+
+import hmac
+import logging
+from typing import Final
+
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import LIVE_PATH, READY_PATH, ServeTask
+from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.request_errors import RequestError
+from typing_extensions import override
+
+from enginewright_serving.client_tokens import NO_TOKENS, copies_token, read_tokens
+from enginewright_serving.mounted_secret import MountedSecret
+from enginewright_serving.server.api.app import ServerApp
+from enginewright_serving.server.api.grpc.app import GrpcApp
+from enginewright_serving.server.api.grpc.methods import MODEL_INFER, OPEN_METHODS
+from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.transport.grpc.call import GrpcCall
+from enginewright_serving.transport.grpc.status import Status
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
+
+_log: Final = logging.getLogger(__name__)
+_SECRET: Final = "the Secret of spec.serving.auth.secretRef"  # noqa: S105 - its name in messages
+_AUTHORIZATION: Final = b"authorization"
+_OPEN: Final = frozenset({LIVE_PATH.encode(), READY_PATH.encode()})  # kubelets have no token
+_MISSING: Final = "a bearer token is required; send Authorization: Bearer TOKEN"
+_UNKNOWN: Final = "the bearer token is not valid; see spec.serving.auth of the InferenceModel"
+
+
+class Authentication:
+    """The tokens in force: those that the Secret has now."""
+
+    def __init__(self, secret: MountedSecret, revision: str) -> None:
+        """Read the Secret, for a server of `revision`.
+
+        Raises:
+            StageFailure: it has no token, so every request would be refused.
+        """
+        self._secret = secret
+        self._state = secret.state()
+        self._revision = revision
+        self._tokens = NO_TOKENS
+        self._copies = b""  # Authorization of copies from other pods; b"": none
+        try:
+            problem = self._read()
+        except OSError as error:
+            problem = f"{_SECRET} cannot be read: {error.strerror}"
+        if problem:
+            raise StageFailure(Reason.SECRET_UNUSABLE, problem)
+
+    def renew(self) -> None:
+        """Read the Secret again if it has changed; what it says now is in force, also if it is nothing.
+
+        If it cannot be read, such as when no file can be opened, it says nothing, and is read again later.
+        """
+        earlier, state = self._state, self._secret.state()
+        if state == earlier:
+            return
+        self._state = state
+        try:
+            problem = self._read()
+        except OSError as error:
+            self._state = None
+            if earlier is not None:
+                shown = f"{_SECRET} cannot be read: {error.strerror}"
+                _log.error("%s; the earlier tokens stay in force until it can be", shown)
+            return
+        if problem:
+            _log.error("%s: every request is refused until it is corrected", problem)
+
+    def problem(self, authorization: bytes) -> str:
+        """Return why a request with this Authorization is refused; "": it is let in."""
+        if self._tokens.client(authorization) is not None or self._is_copy(authorization):
+            return ""
+        return _UNKNOWN if authorization else _MISSING
+
+    def _is_copy(self, authorization: bytes) -> bool:
+        return bool(self._copies) and hmac.compare_digest(authorization, self._copies)
+
+    def _read(self) -> str:
+        """Take the tokens over; return why there is none.
+
+        Raises:
+            OSError: they cannot be read; nothing has changed.
+        """
+        secret = self._secret.read()
+        self._copies = b""
+        self._tokens = read_tokens(secret)
+        for each in self._tokens.problems:
+            _log.warning(
+                "%s: %s; write one token of letters, digits and -._~+/ per line", _SECRET, each
+            )
+        if not self._tokens.clients:
+            return f"{_SECRET} does not exist or has no valid token"
+        self._copies = f"Bearer {copies_token(secret, self._revision)}".encode()
+        names = ", ".join(sorted(set(self._tokens.clients.values())))
+        _log.info("requests need a token of one of these clients: %s", names)
+        return ""
+
+
+class GuardedServerApp(ServerApp):
+    """HTTP with tokens."""
+
+    def __init__(
+        self,
+        task: ServeTask,
+        settings: ServerSettings,
+        version: str,
+        probe_token: str,
+        authentication: Authentication,
+    ) -> None:
+        """Create it; requests with `probe_token` need no other."""
+        super().__init__(task, settings, version, probe_token)
+        self._authentication = authentication
+
+    @override
+    def admit(self, request: HttpRequest) -> HttpResponse | None:
+        if request.target in _OPEN or self.inference.is_probe(request):
+            return super().admit(request)
+        problem = self._authentication.problem(request.authorization)
+        return self._refuse_unauthorized(request, problem) if problem else super().admit(request)
+
+    def _refuse_unauthorized(self, request: HttpRequest, problem: str) -> HttpResponse:
+        """Refuse a request as RFC 6750 (3) has it."""
+        error = ', error="invalid_token"' if request.authorization else ""
+        headers = f'WWW-Authenticate: Bearer realm="enginewright"{error}\r\n'.encode()
+        refusal = RequestError(401, problem)
+        if self.is_inference(request):
+            self.inference.begin(request)
+            return self.refuse_inference(request, refusal, headers)
+        return self.error(refusal, headers)
+
+
+class GuardedGrpcApp(GrpcApp):
+    """gRPC with tokens."""
+
+    metadata = GrpcApp.metadata | {_AUTHORIZATION}
+
+    def __init__(
+        self,
+        task: ServeTask,
+        settings: ServerSettings,
+        version: str,
+        http: ServerApp,
+        authentication: Authentication,
+    ) -> None:
+        super().__init__(task, settings, version, http)
+        self._authentication = authentication
+
+    @override
+    def admit(self, call: GrpcCall) -> Status | None:
+        if call.method not in OPEN_METHODS:
+            given = call.metadata.get(_AUTHORIZATION, b"")
+            if problem := self._authentication.problem(given):
+                if call.method == MODEL_INFER:
+                    self._inference.begin(call)
+                return self.refuse(call, RequestError(401, problem))
+        return super().admit(call)

@@ -1,0 +1,171 @@
+"""Expands compressed request bodies (Content-Encoding) before they are decoded.
+
+What arrives in kilobytes may expand to gigabytes. So the limits of a body apply to what it expands to, of
+gzip before anything is decompressed; memory is charged as it is written; and beyond a small part, the codec
+thread decompresses in steps between which other requests get their turns, and an abandoned one ends.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from enginewright_runtime.core.request_errors import RequestError
+
+from enginewright_serving.server.api.content_coding import NAMES, SUPPORTED
+from enginewright_serving.server.inference.request_failures import unexpected
+from enginewright_serving.server.inference.request_threads import RequestThreads
+from enginewright_serving.server.protocol.priorities import DEFAULT
+from enginewright_serving.transport.compression import (
+    LARGEST_RATIO,
+    STEP_SECONDS,
+    Coding,
+    CompressionError,
+    Decompression,
+    ExpandedTooLargeError,
+    stated_size,
+)
+from enginewright_serving.transport.inflight import InFlight
+from enginewright_serving.transport.message import Body, HttpRequest, charged_bytes
+
+_AT_ONCE: Final = 128 * 1024  # bytes that the event loop decompresses, in less than a millisecond
+_STEP: Final = 1024 * 1024  # likewise of the thread, in a few milliseconds
+_STEP_SECONDS: Final = 0.005
+
+
+class _Expansion:
+    """One body in progress."""
+
+    def __init__(
+        self,
+        inflight: InFlight,
+        request: HttpRequest,
+        compressed: Body,
+        expanded: Body,
+        take: Callable[[Body, float], None],
+        refuse: Callable[[RequestError], None],
+    ) -> None:
+        self._inflight = inflight
+        self.request = request
+        self.began = time.monotonic()
+        self.take = take
+        self.refuse = refuse
+        self._coding = SUPPORTED[request.content_encoding]
+        self._compressed = compressed
+        self._expanded = expanded
+        self._largest = expanded.length
+        self._work = Decompression(compressed.view(), expanded.view(), self._coding)
+
+    def step(self, size: int, seconds: float = STEP_SECONDS) -> bool:
+        """Expand up to `size` bytes more, for about `seconds`; return whether the body is complete.
+
+        Raises:
+            RequestError: 400, it is invalid; 413, too large.
+        """
+        try:
+            return self._work.step(size, seconds)
+        except CompressionError as error:
+            if isinstance(error, ExpandedTooLargeError):
+                self._inflight.check_body(self._largest + 1, self.request.json_length)
+            raise _invalid(self._coding, error) from None
+
+    @property
+    def charged(self) -> int:
+        """Bytes of memory that are in use."""
+        return self._compressed.length + charged_bytes(self._work.filled, self._largest)
+
+    def result(self) -> Body:
+        """Return the body, which is complete."""
+        self._expanded.shorten(self._work.filled)
+        return self._expanded
+
+
+class CompressedRequests:
+    """Takes requests whose bodies are compressed; used by the event loop."""
+
+    def __init__(self, thread: RequestThreads, inflight: InFlight) -> None:
+        self._thread = thread
+        self._inflight = inflight
+
+    def expand(
+        self,
+        request: HttpRequest,
+        compressed: Body,
+        take: Callable[[Body, float], None],
+        refuse: Callable[[RequestError], None],
+    ) -> None:
+        """Expand the body of a request whose coding is supported.
+
+        Args:
+            request: its head.
+            compressed: the body as it has arrived.
+            take: takes the expanded body and the seconds that it took; called before this returns if
+                the body is small.
+            refuse: takes the error instead, once this has returned.
+
+        Raises:
+            RequestError: as `take`; or 400, the body is invalid; 413, too large; 503, memory is short or
+                too many wait.
+        """
+        length = self._expected_bytes(request, compressed.view())
+        expanded = Body(length, request.json_length or 0)
+        work = _Expansion(self._inflight, request, compressed, expanded, take, refuse)
+        if not self._complete(work, complete=work.step(_AT_ONCE)):
+            if not request.reserved:
+                self._thread.make_room(DEFAULT)
+            self._continue(work)
+
+    def _expected_bytes(self, request: HttpRequest, compressed: memoryview) -> int:
+        """Return the size of the expanded body that it states, or at most may have."""
+        coding = SUPPORTED[request.content_encoding]
+        largest = len(compressed) * LARGEST_RATIO
+        if coding is Coding.DEFLATE:
+            return min(largest, self._inflight.largest_body(request.json_length))
+        try:
+            stated = stated_size(compressed)
+        except CompressionError as error:
+            raise _invalid(coding, error) from None
+        if stated > largest:
+            raise _invalid(coding, CompressionError("it is smaller than it states"))
+        self._inflight.check_body(stated, request.json_length)
+        return stated
+
+    def _continue(self, work: _Expansion) -> None:
+        step = partial(work.step, _STEP, _STEP_SECONDS)
+        self._thread.submit(
+            work.request,
+            step,
+            partial(self._stepped, work),
+            gives_way=not work.request.reserved,
+        )
+
+    def _stepped(self, work: _Expansion, step: asyncio.Future[bool]) -> None:
+        try:
+            if not self._complete(work, complete=step.result()):
+                self._continue(work)
+        except RequestError as error:
+            refusal = error.detached()
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            refusal = unexpected("decompressing a request")
+        else:
+            return
+        work.refuse(refusal)
+
+    def _complete(self, work: _Expansion, *, complete: bool) -> bool:
+        """Charge what a step has expanded, and pass the body on if that was all."""
+        self._inflight.hold(work.request, work.charged)
+        if complete:
+            body = work.result()
+            self._inflight.reduce(work.request, charged_bytes(body.length, body.length))
+            work.take(body, time.monotonic() - work.began)
+        return complete
+
+
+def _invalid(coding: Coding, error: CompressionError) -> RequestError:
+    """Return the refusal of a body that cannot be expanded."""
+    name = NAMES[coding].decode()
+    form = "one gzip member" if coding is Coding.GZIP else "one stream in zlib's format"
+    return RequestError(
+        400, f"the body cannot be decompressed: {error}; Content-Encoding {name} means {form}"
+    )

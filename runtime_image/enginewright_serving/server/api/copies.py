@@ -1,0 +1,102 @@
+"""Copies of answered requests, for the sidecar to compare with a canary's answers.
+
+Nothing is copied and nothing is sent from here: bodies and outputs that the server would free are kept
+until the sidecar takes them, few and not large, and none while nobody asks. Used by the event loop's
+thread only.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from enginewright_serving.exchanges import ASKED_SECONDS, LARGEST_BYTES, ExchangeHead
+from enginewright_serving.transport.message import BINARY_TYPE, Body, HttpResponse
+
+MOST: Final = 8  # kept at a time
+MOST_BYTES: Final = 2 * LARGEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """A request and its answer."""
+
+    body: Body
+    json_length: int | None
+    answer: HttpResponse
+
+    @property
+    def size(self) -> int:
+        return self.body.length + self.answer.length
+
+
+class Copies:
+    """The bounded queue of copies; of requests that do not fit it, only the number is kept."""
+
+    def __init__(self, chance: Callable[[], float] = random.random) -> None:
+        """Create it; `chance` returns a number from 0 to below 1."""
+        self._chance = chance
+        self._share = 0.0
+        self._kept: deque[_Exchange] = deque()
+        self._bytes = 0
+        self._dropped = 0
+        self._end: asyncio.TimerHandle | None = None
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of all bodies that are kept."""
+        return self._bytes
+
+    def ask(self, share: float) -> None:
+        """Choose this share of the requests from now on, until nobody has asked for a while."""
+        self._share = share
+        if self._end is not None:
+            self._end.cancel()
+        self._end = asyncio.get_running_loop().call_later(ASKED_SECONDS, self.stop)
+
+    def stop(self) -> None:
+        """Choose no more requests, and free those that are kept."""
+        self._share = 0.0
+        self._kept.clear()
+        self._bytes = 0
+
+    def chooses(self) -> bool:
+        """Return whether the request that is about to run is to be kept once it is answered."""
+        return self._share > 0.0 and self._chance() < self._share
+
+    def drop(self) -> None:
+        """Count a chosen request that is too large to be kept."""
+        self._dropped += 1
+
+    def add(self, body: Body, json_length: int | None, answer: HttpResponse) -> None:
+        """Keep a chosen request with the answer that was sent, if there is space."""
+        added = _Exchange(body, json_length, answer)
+        if (
+            not self._share
+            or added.size > LARGEST_BYTES
+            or len(self._kept) == MOST
+            or self._bytes + added.size > MOST_BYTES
+        ):
+            self.drop()
+            return
+        self._kept.append(added)
+        self._bytes += added.size
+
+    def take(self) -> HttpResponse:
+        """Return the oldest one as the response to the sidecar."""
+        if not self._kept:
+            return HttpResponse(200, ExchangeHead(self._dropped).line(), [], 0)
+        taken = self._kept.popleft()
+        self._bytes -= taken.size
+        answer = taken.answer
+        binary = answer.headers.startswith(BINARY_TYPE)
+        head = ExchangeHead(
+            self._dropped,
+            taken.body.length,
+            taken.json_length,
+            len(answer.parts[0]) if binary else None,
+        )
+        parts = [taken.body.view(), *answer.parts]
+        return HttpResponse(200, BINARY_TYPE + head.line(), parts, taken.size)

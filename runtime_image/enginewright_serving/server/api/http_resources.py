@@ -1,0 +1,135 @@
+"""The HTTP resources that are no inference: health, metadata, statistics, metrics, the execution report.
+
+Everything that is the same for every request is encoded once.
+"""
+
+from typing import Any
+
+import orjson
+from enginewright_contract.measurements import ServerMeasurements
+from enginewright_contract.task import ServeTask
+from enginewright_runtime.session.signature import Tensor
+
+import enginewright_serving.server.observe.metrics as figures
+from enginewright_serving.server.api.http_errors import error_response
+from enginewright_serving.server.api.http_routes import ServedResource
+from enginewright_serving.server.api.inference import InferenceService
+from enginewright_serving.server.inference.request_failures import unexpected
+from enginewright_serving.server.observe import memory
+from enginewright_serving.server.observe.health import HealthProblem
+from enginewright_serving.server.observe.statistics import EXTENSIONS, statistics
+from enginewright_serving.server.startup.prepare import ServedModel
+from enginewright_serving.transport.application import json_response
+from enginewright_serving.transport.message import HttpResponse
+
+
+class HttpResources:
+    """What this process knows of itself and its model."""
+
+    def __init__(
+        self,
+        task: ServeTask,
+        version: str,
+        inference: InferenceService,
+        metrics: figures.Metrics,
+        started: float,
+    ) -> None:
+        """Create it without a model; `started`: when the server did, as `time.time()`."""
+        self._task = task
+        self._inference = inference
+        self._metrics = metrics
+        self._started = started
+        self._model_metadata = b""
+        self._server_metadata = orjson.dumps(
+            {"name": "enginewright", "version": version, "extensions": EXTENSIONS}
+        )
+
+    def serve_model(self, model: ServedModel) -> None:
+        """Describe `model` from now on."""
+        self._model_metadata = _metadata(self._task, model)
+
+    def get(self, resource: object) -> HttpResponse:
+        """Return the response to a request for a `ServedResource`.
+
+        Raises:
+            RequestError: 503, it is of the model, which is not ready.
+        """
+        inference = self._inference
+        if resource is ServedResource.LIVE:
+            response = _health("live", inference.why_not_live())
+        elif resource is ServedResource.READY:
+            response = _health("ready", inference.why_not_ready())
+        elif resource is ServedResource.MODEL_READY:
+            response = _health("ready", inference.why_not_ready(), name=self._task.model)
+        elif resource is ServedResource.SERVER:
+            response = json_response(200, self._server_metadata)
+        else:
+            response = json_response(200, self._of_model(resource, inference.require_model()))
+        return response
+
+    def _of_model(self, resource: object, model: ServedModel) -> bytes:
+        if resource is ServedResource.EXECUTION:
+            return model.execution.document()
+        if resource is ServedResource.MEASUREMENTS:
+            return self._measurements(model)
+        if resource is ServedResource.STATISTICS:
+            return orjson.dumps({"model_stats": [statistics(self._task, self._metrics)]})
+        return self._model_metadata
+
+    def _measurements(self, model: ServedModel) -> bytes:
+        requests = self._metrics.requests.items()
+        return (
+            ServerMeasurements(
+                started=self._started,
+                memory_bytes=memory.resident_bytes(),
+                responses={str(code): count for code, count in requests if count},
+                latencies=model.buckets.latencies(),
+            )
+            .to_json()
+            .encode()
+        )
+
+    def exposition(self) -> HttpResponse:
+        """Return the response to a request for metrics."""
+        try:
+            text = self._metrics.expose()
+        except Exception:  # noqa: BLE001 - an internal error fails requests, not the connections
+            return error_response(unexpected("writing the metrics"))
+        return HttpResponse(200, figures.CONTENT_TYPE, [text], len(text))
+
+
+def _health(what: str, problem: HealthProblem | None, name: str | None = None) -> HttpResponse:
+    """Return the response to a probe.
+
+    Args:
+        what: live or ready.
+        problem: why it is not; None: it is.
+        name: of the model; None: the probe is of the server.
+    """
+    document: dict[str, Any] = {} if name is None else {"name": name}
+    document[what] = problem is None
+    if problem is not None:
+        document["error"] = problem.message
+        if problem.reason is not None:
+            document["reason"] = problem.reason
+    return json_response(200 if problem is None else 503, document)
+
+
+def _metadata(task: ServeTask, model: ServedModel) -> bytes:
+    """Return the metadata of a model, as its clients see it."""
+
+    def describe(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
+        return [
+            {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
+            for tensor in tensors.values()
+        ]
+
+    return orjson.dumps(
+        {
+            "name": task.model,
+            "versions": [task.revision],
+            "platform": "onnx_onnxv1",
+            "inputs": describe(model.client_signature.inputs),
+            "outputs": describe(model.client_signature.outputs),
+        }
+    )

@@ -1,0 +1,132 @@
+"""Answers one inference request over HTTP: encodes the outputs, compresses them if the client asks for that."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from enginewright_runtime.core.request_errors import RequestError
+from numpy.typing import NDArray
+
+from enginewright_serving.server.api.compressed_responses import CompressedResponses
+from enginewright_serving.server.api.copies import Copies
+from enginewright_serving.server.api.http_errors import error_response
+from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.request_failures import busy
+from enginewright_serving.server.inference.request_threads import RequestThreads
+from enginewright_serving.server.inference.results import InferenceResults
+from enginewright_serving.server.protocol.encode import Encoder
+from enginewright_serving.server.protocol.inference_request import InferenceRequest
+from enginewright_serving.transport.connection import Connection
+from enginewright_serving.transport.message import Body, HttpRequest, HttpResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """What the responders of a server share."""
+
+    codec_thread: RequestThreads
+    compressed_responses: CompressedResponses
+    copies: Copies
+    results: InferenceResults
+    release: Callable[[HttpRequest], None]  # what is accounted for a request
+
+
+class HttpResponder:
+    """The `Responder` of one request."""
+
+    __slots__ = ("_answering", "_connection", "_copied", "_encoder", "_plan", "_request")
+
+    def __init__(
+        self,
+        answering: Answering,
+        encoder: Encoder,
+        connection: Connection,
+        request: HttpRequest,
+        plan: InferenceRequest,
+        copied: Body | None,
+    ) -> None:
+        """Create it; `copied` is the body if the request is kept once it is answered."""
+        self._answering = answering
+        self._encoder = encoder
+        self._connection = connection
+        self._request = request
+        self._plan = plan
+        self._copied = copied
+
+    def succeed(self, job: Job) -> bool:
+        """Send the outputs; return whether they were sent, or are made in a thread."""
+        arrays = job.arrays
+        assert arrays is not None  # noqa: S101 - it succeeded
+        self._encoder.check(self._plan, arrays)
+        if self._encoder.is_slow(self._plan, arrays):
+            encode = partial(self._encode, job, arrays)
+            self._answering.codec_thread.submit(self._request, encode, self._encoded)
+            return False
+        response = self._encode(job, arrays)
+        if self._request.accept_encoding:
+            return self._compress(response)
+        self._send(response, response)
+        return True
+
+    def _encode(self, job: Job, arrays: list[NDArray[Any]]) -> HttpResponse:
+        response = self._encoder.encode(self._plan, arrays)
+        if job.call.reserved:
+            response.headers += _timing(job)
+        return response
+
+    def _encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
+        """Send the outputs that were encoded in the thread."""
+        encoded.exception()  # retrieved, even if the client has left
+        self._answering.results.answer_later(
+            self._request, self, lambda: self._compress(encoded.result()), "encoding a response"
+        )
+
+    def _compress(self, response: HttpResponse) -> bool:
+        """Send the outputs, compressed if the client asks for that; return whether they were sent."""
+        done = partial(self._compressed, response)
+        sent = self._answering.compressed_responses.compress(self._request, response, done)
+        if sent is None:
+            return False
+        self._send(sent, response)
+        return True
+
+    def _compressed(self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]) -> None:
+        """Send the outputs that were compressed in the thread."""
+        compressed.exception()  # retrieved, even if the client has left
+
+        def send() -> bool:
+            self._send(compressed.result(), plain)
+            return True
+
+        self._answering.results.answer_later(self._request, self, send, "compressing a response")
+
+    def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
+        """Send a response, which is `plain` before it was compressed."""
+        if not self._connection.reserve(response):
+            raise busy("too many bytes of responses are in flight")
+        self._connection.respond(response)
+        if self._copied is not None:
+            self._answering.copies.add(self._copied, self._request.json_length, plain)
+
+    def fail(self, error: RequestError) -> None:
+        """Send an error."""
+        self._connection.respond(error_response(error))
+
+    def release(self) -> None:
+        """Release what is accounted for the request."""
+        self._answering.release(self._request)
+
+    def abort(self) -> None:
+        """Close the connection."""
+        self._connection.abort()
+        self.release()
+
+
+def _timing(job: Job) -> bytes:
+    """Return the `Server-Timing` header (W3C), in milliseconds: waiting, and running if it was alone."""
+    queue, compute = job.started - job.queued, job.finished - job.started
+    if not job.alone:
+        return b"Server-Timing: queue;dur=%.4f\r\n" % (queue * 1e3)
+    return b"Server-Timing: queue;dur=%.4f, compute;dur=%.4f\r\n" % (queue * 1e3, compute * 1e3)

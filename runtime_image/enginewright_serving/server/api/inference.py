@@ -1,0 +1,223 @@
+"""Inference requests of all protocols: health, admission and the queue.
+
+Runs in the event loop only. A protocol decodes its requests before, and encodes the outputs after.
+"""
+
+import asyncio
+import hmac
+import time
+
+from enginewright_contract.task import ServeTask
+from enginewright_runtime.core.request_errors import OutOfProfileError, RequestError
+
+import enginewright_serving.server.observe.metrics as figures
+from enginewright_serving.server.api.serving import RunningModel
+from enginewright_serving.server.inference.job import Job, RequestPlan, Responder
+from enginewright_serving.server.inference.request_failures import (
+    busy,
+    queue_is_full,
+)
+from enginewright_serving.server.inference.results import InferenceResults
+from enginewright_serving.server.inference.worker import InferenceWorker
+from enginewright_serving.server.observe.health import HealthProblem
+from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.protocol.priorities import DEFAULT, may_state_priority
+from enginewright_serving.server.settings import PROBE_SLOTS, WAITING_COPIES, ServerSettings
+from enginewright_serving.server.startup.prepare import ServedModel
+from enginewright_serving.transport.call import InferenceCall
+from enginewright_serving.transport.message import Body
+from enginewright_serving.transport.request_context import RequestContext
+
+
+class InferenceService:
+    """The model behind the protocols of one server."""
+
+    def __init__(
+        self,
+        task: ServeTask,
+        settings: ServerSettings,
+        metrics: figures.Metrics,
+        probe_token: str = "",
+    ) -> None:
+        """Create it without a model; requests with `probe_token` are the sidecar's, "" disables probes."""
+        self._task = task
+        self._settings = settings
+        self._metrics = metrics
+        self._probe_token = probe_token.encode()
+        self._state = "starting"  # shown to users while not ready
+        self.names_requests = False  # every request gets an ID, since something reports it
+        self._draining = False
+        self._serving: RunningModel | None = None
+        self._probes = 0
+        self.results = InferenceResults(metrics, task.request_seconds)
+
+    def progress(self, state: str) -> None:
+        """Set the startup state that is shown until the model is ready."""
+        self._state = state
+
+    def serve_model(self, model: ServedModel) -> None:
+        """Become ready with `model`."""
+        self._serving = RunningModel(model, self._task, self._settings, self._metrics, self.results)
+
+    def stop_long_run(self) -> None:
+        """Terminate runs that take too long (`RunningModel`)."""
+        if self._serving is not None:
+            self._serving.stop_long_run()
+
+    def drain(self) -> None:
+        """Stop being ready, and run deferred requests now."""
+        self._draining = True
+        self._state = "draining"
+        if self._serving is not None:
+            self._serving.worker.stop_deferring()
+
+    @property
+    def model(self) -> ServedModel | None:
+        """The model; None: it is not ready."""
+        return self._serving.model if self._serving else None
+
+    @property
+    def outstanding(self) -> int:
+        """Requests submitted to the model and not yet answered."""
+        return 0 if self._serving is None else self._serving.worker.outstanding
+
+    # Health.
+
+    def why_not_live(self) -> HealthProblem | None:
+        """Return why the pod should be restarted, None when it works or is still loading."""
+        return None if self._serving is None else self._serving.why_not_live()
+
+    def why_not_ready(self) -> HealthProblem | None:
+        """Return why the pod should receive no requests; None: it should."""
+        if self._draining or self._serving is None:
+            return HealthProblem(self._state)
+        return self._serving.why_not_ready()
+
+    # Requests.
+
+    def is_probe(self, call: InferenceCall) -> bool:
+        """Return whether the pod's sidecar sent a request."""
+        token = self._probe_token
+        return bool(call.probe and token) and hmac.compare_digest(call.probe, token)
+
+    def is_model_request(self, call: InferenceCall) -> bool:
+        """Return whether a request has the model's own inputs, whatever steps are around it."""
+        return not call.copy and self.is_probe(call)
+
+    def admit(self, call: InferenceCall) -> None:
+        """Admit a request whose body has not arrived; a probe of the sidecar gets a slot.
+
+        Raises:
+            RequestError: 503, the model is not ready, or too many requests are due.
+        """
+        # beyond the limit a probe is treated as an ordinary request
+        if self.is_probe(call) and self._probes < PROBE_SLOTS:
+            call.reserved = True
+            self._probes += 1
+        self.begin(call)
+        self.require_model()
+        if self.outstanding >= self._settings.connections and not call.reserved:
+            raise busy("too many requests are due")
+
+    def begin(self, call: InferenceCall) -> None:
+        """Have an inference counted and reported once it is answered, or refused."""
+        call.counted = call.of_client
+        if self.names_requests:
+            self.name(call)
+
+    def name(self, call: InferenceCall) -> None:
+        """Give a request an ID, since something reports it."""
+        call.context = call.context or RequestContext()
+        call.context.name()
+
+    def require_model(self) -> ServedModel:
+        """Return the model.
+
+        Raises:
+            RequestError: 503, it is not ready.
+        """
+        if self._serving is None:
+            raise busy(f"the model is not ready: {self._state}")
+        return self._serving.model
+
+    def release_probe(self, call: InferenceCall) -> None:
+        """Release the slot of a probe; idempotent."""
+        if call.reserved:
+            call.reserved = False
+            self._probes -= 1
+
+    def check_queue(self, call: InferenceCall, body: Body, head: int) -> None:
+        """Refuse a request that the queue has no capacity for, before it is decoded.
+
+        Args:
+            call: the request.
+            body: of it.
+            head: bytes of the body, from its beginning, that have its parameters.
+
+        Raises:
+            RequestError: 503.
+        """
+        assert self._serving is not None  # noqa: S101 - it was admitted
+        worker = self._serving.worker
+        # known only once it is decoded: whether it is more urgent than what waits
+        if (
+            worker.full
+            and not call.reserved
+            and not (worker.has_below(DEFAULT) or may_state_priority(body.view()[:head]))
+        ):
+            raise queue_is_full(self._task.max_queue)
+        if call.copy and worker.depth > WAITING_COPIES:
+            raise busy("too many requests wait for one more copy")
+
+    def _make_room(self, worker: InferenceWorker, priority: int) -> None:
+        """Refuse a waiting request of a priority below that of the one that needs room.
+
+        Raises:
+            RequestError: 503, there is none.
+        """
+        job = worker.give_up(priority)
+        if job is None:
+            raise queue_is_full(worker.capacity)
+        self.results.refuse(job, "requests of a higher priority fill the queue")
+
+    def submit(
+        self,
+        call: InferenceCall,
+        plan: RequestPlan,
+        feeds: Feeds,
+        responder: Responder,
+        *,
+        waited: float = 0.0,
+    ) -> None:
+        """Queue a decoded request that was admitted.
+
+        Args:
+            call: the request.
+            plan: what it asks for.
+            feeds: its inputs.
+            responder: sends what becomes of it.
+            waited: seconds of its timeout that have passed.
+
+        Raises:
+            RequestError: 503, the queue is full with requests that are as urgent.
+        """
+        serving = self._serving
+        assert serving is not None  # noqa: S101 - it was admitted
+        worker = serving.worker
+        job = Job(call, plan, feeds, responder, time.monotonic())
+        if worker.full and not call.reserved:
+            self._make_room(worker, job.priority)
+        if plan.timeout:
+            job.deadline -= waited
+            left = max(0.0, plan.timeout - waited)
+            job.timer = asyncio.get_running_loop().call_later(left, self.results.expire, job)
+        elif self._task.request_seconds and not call.reserved:
+            job.deadline = job.queued + self._task.request_seconds - waited
+            self.results.waiting[job] = None
+        worker.submit(job)
+
+    def count_refusal(self, call: InferenceCall, error: RequestError) -> None:
+        """Count a request that is refused with `error` instead of being submitted."""
+        if isinstance(error, OutOfProfileError) and call.of_client:
+            self._metrics.out_of_profile += 1
+        self.results.count(call, error.status)

@@ -1,0 +1,87 @@
+"""Decodes large requests of all protocols in the codec thread, before they are submitted."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from enginewright_runtime.core.request_errors import RequestError
+
+from enginewright_serving.server.api.inference import InferenceService
+from enginewright_serving.server.inference.request_failures import unexpected
+from enginewright_serving.server.inference.request_threads import RequestThreads
+from enginewright_serving.server.protocol.decode import Feeds, held_bytes
+from enginewright_serving.server.protocol.priorities import DEFAULT
+from enginewright_serving.transport.call import InferenceCall
+from enginewright_serving.transport.inflight import InFlight
+from enginewright_serving.transport.message import Body
+
+_P = TypeVar("_P")
+_Decoded = tuple[_P, Feeds]
+
+
+class LargeRequests:
+    """Takes requests whose decoding would block the event loop."""
+
+    def __init__(
+        self, thread: RequestThreads, inflight: InFlight, inference: InferenceService
+    ) -> None:
+        self._thread = thread
+        self._inflight = inflight
+        self._inference = inference
+
+    def decode(
+        self,
+        call: InferenceCall,
+        body: Body,
+        work: Callable[[], _Decoded[_P]],
+        submit: Callable[[_P, Feeds, float], None],
+        refuse: Callable[[RequestError], None],
+    ) -> None:
+        """Decode a request in the thread.
+
+        Args:
+            call: the request.
+            body: of it.
+            work: decodes it; called in the thread.
+            submit: takes what `work` returns and the seconds that it took; called in the event loop.
+            refuse: takes the error instead; likewise.
+
+        Raises:
+            RequestError: 503, too many wait.
+        """
+        if not call.reserved:
+            self._thread.make_room(DEFAULT)
+        self._thread.submit(
+            call,
+            partial(_measured, work, body),
+            partial(self._decoded, call, time.monotonic(), submit, refuse),
+            gives_way=not call.reserved,
+        )
+
+    def _decoded(
+        self,
+        call: InferenceCall,
+        arrived: float,
+        submit: Callable[[_P, Feeds, float], None],
+        refuse: Callable[[RequestError], None],
+        decoded: asyncio.Future[tuple[_P, Feeds, int]],
+    ) -> None:
+        try:
+            plan, feeds, held = decoded.result()
+            self._inflight.hold(call, held)
+            submit(plan, feeds, time.monotonic() - arrived)
+        except RequestError as error:
+            refusal = error.detached()
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            refusal = unexpected("decoding a request")
+        else:
+            return
+        refuse(refusal)
+
+
+def _measured(work: Callable[[], _Decoded[_P]], body: Body) -> tuple[_P, Feeds, int]:
+    """Return what a body asks for, its inputs, and the bytes that they take."""
+    plan, feeds = work()
+    return plan, feeds, held_bytes(feeds, body.view())

@@ -1,0 +1,199 @@
+"""Requests of a model with steps: before > the model's queue > after, then the answer.
+
+Runs in the event loop but for the steps themselves. The sidecar's own requests do not come here: they carry
+the inputs of the model, whose answers and latency they verify.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_runtime.session.processing.frames import held_bytes
+
+import enginewright_serving.server.observe.metrics as figures
+from enginewright_serving.server.api.inference import InferenceService
+from enginewright_serving.server.inference.job import Job, RequestPlan, Responder
+from enginewright_serving.server.inference.processing.pool import StepPool
+from enginewright_serving.server.inference.processing.runs import StepRuns
+from enginewright_serving.server.inference.processing.served import ServedSteps, StepRoute
+from enginewright_serving.server.inference.request_failures import busy, unexpected
+from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.protocol.priorities import LOWEST
+from enginewright_serving.server.settings import WAITING_COPIES
+from enginewright_serving.transport.call import InferenceCall
+from enginewright_serving.transport.inflight import InFlight
+
+_SAMPLE_BYTES: Final = 3  # of a decoded pixel
+
+
+@dataclass(frozen=True, slots=True)
+class StepLimits:
+    """What requests may use."""
+
+    waiting: int  # for the steps
+    seconds: float  # that the steps before or after the model may take
+    wait_seconds: float  # of a request without a timeout, for the steps; 0: any time
+
+
+@dataclass(frozen=True, slots=True)
+class _ModelPlan:
+    """What a request asks of the model itself (`RequestPlan`)."""
+
+    outputs: list[str]
+    timeout: float
+    asked: RequestPlan  # by the client
+    feeds: Feeds  # of the client
+    values: Feeds  # for the steps after the model
+    route: StepRoute
+
+    @property
+    def priority(self) -> int:
+        """Its priority among requests."""
+        return self.asked.priority
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a request with the same shapes has run: not known, the steps decide the shapes."""
+        return False
+
+
+class ChainedRequests:
+    """Takes decoded requests of clients instead of the model."""
+
+    def __init__(
+        self,
+        steps: ServedSteps,
+        inference: InferenceService,
+        inflight: InFlight,
+        metrics: figures.Metrics,
+        limits: StepLimits,
+    ) -> None:
+        self._steps = steps
+        self._pool = StepPool(steps.processes, limits.waiting)
+        self._inference = inference
+        self._inflight = inflight
+        self._metrics = metrics
+        self._limits = limits
+        self._runs = StepRuns(steps, limits.seconds, inflight.account.limit)
+
+    def submit(
+        self,
+        call: InferenceCall,
+        plan: RequestPlan,
+        feeds: Feeds,
+        responder: Responder,
+        *,
+        waited: float = 0.0,
+        refuse: Callable[[RequestError], None],
+    ) -> None:
+        """Run the steps before the model, then queue the request.
+
+        Args:
+            call: the request.
+            plan: what it asks for, of the chain.
+            feeds: its inputs, of the chain.
+            responder: sends what becomes of it.
+            waited: seconds of its timeout that have passed.
+            refuse: takes the error if it does not reach the model.
+
+        Raises:
+            RequestError: 503, too many wait; 400, an image is too large, or none.
+        """
+        threads = self._pool.threads
+        priority = LOWEST if call.copy else plan.priority
+        if call.copy and threads.waiting > WAITING_COPIES:
+            raise busy("too many requests wait for the steps, for one more copy")
+        threads.check_room(priority)
+        if images := self._runs.image_bytes(feeds):
+            self._inflight.hold(call, call.accounted + images)
+        threads.make_room(priority)
+        now = time.monotonic()
+        wait = plan.timeout - waited if plan.timeout else self._limits.wait_seconds
+        self._pool.submit(
+            call,
+            partial(self._runs.before, feeds),
+            partial(self._prepared, call, plan, feeds, responder, waited, now, refuse),
+            priority=priority,
+            deadline=now + wait if wait else 0.0,
+        )
+
+    def _prepared(
+        self,
+        call: InferenceCall,
+        asked: RequestPlan,
+        feeds: Feeds,
+        responder: Responder,
+        waited: float,
+        began: float,
+        refuse: Callable[[RequestError], None],
+        done: asyncio.Future[tuple[Feeds, Feeds]],
+    ) -> None:
+        try:
+            own, produced = done.result()
+            seconds = time.monotonic() - began
+            if call.of_client:
+                self._metrics.steps[figures.PREPROCESS].observe(seconds)
+            self._inflight.hold(call, call.accounted + held_bytes(produced.values()))
+            route = self._steps.route(asked.outputs)
+            kept = self._runs.kept(route, feeds, produced)
+            plan = _ModelPlan(route.model_outputs, asked.timeout, asked, feeds, kept, route)
+            self._inference.submit(call, plan, own, responder, waited=waited + seconds)
+        except RequestError as error:
+            refusal = error.detached()
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            refusal = unexpected("running the steps before the model")
+        else:
+            return
+        refuse(refusal)
+
+    def respond(self, job: Job) -> None:
+        """Run the steps after the model on the outputs of `job`, then answer it."""
+        plan = job.plan
+        if job.error is not None or not isinstance(plan, _ModelPlan):
+            self._inference.results.answer(job)
+            return
+        assert job.arrays is not None  # noqa: S101 - it succeeded
+        given = dict(zip(plan.outputs, job.arrays, strict=True))
+        if not plan.route.after_outputs:
+            self._answer(job, plan, given)
+            return
+        self._pool.submit(
+            job.call,
+            partial(self._runs.after, plan.route, plan.values, given),
+            partial(self._processed, job, plan, given, time.monotonic()),
+            priority=job.priority,
+        )
+
+    def _processed(
+        self,
+        job: Job,
+        plan: _ModelPlan,
+        given: Feeds,
+        began: float,
+        done: asyncio.Future[Feeds],
+    ) -> None:
+        if job.call.abandoned:
+            done.exception()
+            self._inference.results.give_up(job)
+            return
+        try:
+            arrays = given | done.result()
+        except RequestError as error:
+            job.error = error
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            job.error = unexpected("running the steps after the model")
+        else:
+            if job.call.of_client:
+                self._metrics.steps[figures.POSTPROCESS].observe(time.monotonic() - began)
+            self._answer(job, plan, arrays)
+            return
+        self._inference.results.answer(job)
+
+    def _answer(self, job: Job, plan: _ModelPlan, arrays: Feeds) -> None:
+        job.arrays = [arrays[name] for name in plan.asked.outputs]
+        job.feeds = plan.feeds
+        self._inference.results.answer(job)

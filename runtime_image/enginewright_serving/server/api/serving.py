@@ -1,0 +1,67 @@
+"""A model that is ready, what runs it, and whether that still works."""
+
+import time
+from typing import Final
+
+from enginewright_contract.reasons import Reason
+from enginewright_contract.task import ServeTask
+
+import enginewright_serving.server.observe.metrics as figures
+from enginewright_serving.server.inference.results import InferenceResults
+from enginewright_serving.server.inference.worker import InferenceWorker
+from enginewright_serving.server.observe.device_use import DeviceMetrics, DeviceSampler
+from enginewright_serving.server.observe.health import HealthProblem
+from enginewright_serving.server.observe.watchdog import Watchdog
+from enginewright_serving.server.settings import ServerSettings
+from enginewright_serving.server.startup.prepare import ServedModel
+
+_LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
+_STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
+
+
+class RunningModel:
+    """A ready model and the objects that run it; for the event loop's thread."""
+
+    def __init__(
+        self,
+        model: ServedModel,
+        task: ServeTask,
+        settings: ServerSettings,
+        metrics: figures.Metrics,
+        results: InferenceResults,
+    ) -> None:
+        """Start the threads; `results` takes the jobs that they return."""
+        self.model = model
+        self.worker = worker = InferenceWorker(
+            model.runner.run,
+            model.diagnosis.judge,
+            task.max_queue,
+            model.batches,
+            model.concurrent_runs,
+            results.finish,
+        )
+        metrics.depth = lambda: worker.depth
+        self._watchdog = Watchdog(model.diagnosis.run_known_valid, settings)
+        results.observe_runs(self._watchdog, model.buckets)
+        if model.needs_driver:
+            self._watchdog.listen()
+            sampler = DeviceSampler()
+            metrics.add(DeviceMetrics(task.model, task.revision, sampler.latest))
+        self._stop_after = max(settings.run_seconds, _LONG_RUNS * model.slowest_run)
+        self._stuck_after = max(settings.stuck_seconds, _STUCK_RUNS * model.slowest_run)
+
+    def stop_long_run(self) -> None:
+        """Terminate runs that take too long; their requests fail, the next ones run."""
+        self.model.stop_run(self._stop_after)
+
+    def why_not_live(self) -> HealthProblem | None:
+        """Return why this process should be restarted; None: it should not."""
+        if not self.worker.alive():
+            return HealthProblem("an inference thread has ended", Reason.RUNS_FAIL)
+        if self.worker.busy_seconds(time.monotonic()) > self._stuck_after:
+            return self._watchdog.stuck(self._stuck_after)
+        return self._watchdog.why_not_live()
+
+    def why_not_ready(self) -> HealthProblem | None:
+        """Return why this process should receive no requests; None: it should."""
+        return self.why_not_live() or self._watchdog.why_not_ready()

@@ -1,1 +1,0 @@
-"""The gRPC form of the Open Inference Protocol v2."""

@@ -1,0 +1,197 @@
+"""One inference request on its way through the model, and who may change it meanwhile."""
+
+import logging
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from enginewright_runtime.core.request_errors import RequestError
+
+from enginewright_serving.server.inference.batching import elements_of, joinable, rows_of
+from enginewright_serving.server.inference.request_failures import unexpected
+from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.protocol.priorities import HIGHEST, LOWEST
+from enginewright_serving.transport.call import InferenceCall
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from numpy.typing import NDArray
+
+    from enginewright_serving.server.inference.run_errors import Fault
+
+_log: Final = logging.getLogger(__name__)
+
+
+class RequestPlan(Protocol):
+    """What a request asks for besides its inputs."""
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs, in the order of the answer."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that it may wait; 0: without limit."""
+
+    @property
+    def priority(self) -> int:
+        """Its priority among requests; 1 is the highest."""
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a request with the same shapes has run."""
+
+
+class Holder(Protocol):
+    """What a job was submitted to."""
+
+    def withdraw(self, job: "Job") -> bool:
+        """Take back a job that waits, for the event loop; False: a thread has it, or had it."""
+
+
+class Responder(Protocol):
+    """Sends the response to one request in its protocol; called in the event loop."""
+
+    def succeed(self, job: "Job") -> bool:
+        """Encode and send the outputs of `job`; return whether they were sent.
+
+        If not, a thread encodes or compresses them, and `InferenceResults.answer_later` ends the request.
+
+        Raises:
+            RequestError: they cannot be sent; nothing was.
+        """
+
+    def fail(self, error: RequestError) -> None:
+        """Send `error`."""
+
+    def release(self) -> None:
+        """Release the memory that is accounted for the request, which needs no answer; idempotent."""
+
+    def abort(self) -> None:
+        """Close the client's connection, as answering has failed, and release the request's memory."""
+
+
+class Job:
+    """One request in the worker. Times are of `time.monotonic()`, 0: not yet.
+
+    Only its owner changes it:
+
+    1. the event loop, until it queues the job;
+    2. while the job waits in a queue, nobody: the model's threads read it to form batches. The event loop
+       takes it out of the queue first (`withdraw`, or `give_up` of the queue), and owns it again then;
+    3. a thread of the model, from `JobQueue.take` until it has passed the job to the worker's results;
+    4. the event loop again.
+
+    A job that the event loop runs itself (`Turns`) is always the event loop's. Three things are the event
+    loop's in every state, and no thread writes them: `timer`, `answered` and `call.abandoned`. The last two
+    are only ever set, and a thread that reads them in time does not run the job. So the inputs of a job
+    that a thread has, and that expires just before its run, are kept until the thread returns it.
+    """
+
+    __slots__ = (
+        "alone",
+        "answered",
+        "arrays",
+        "batch",
+        "call",
+        "deadline",
+        "elements",
+        "error",
+        "fault",
+        "feeds",
+        "finished",
+        "holder",
+        "latest",
+        "plan",
+        "priority",
+        "queued",
+        "ran",
+        "responder",
+        "rows",
+        "started",
+        "timer",
+    )
+
+    def __init__(
+        self,
+        call: InferenceCall,
+        plan: RequestPlan,
+        feeds: Feeds,
+        responder: Responder,
+        now: float,
+    ) -> None:
+        self.call = call
+        self.plan = plan
+        self.feeds = feeds
+        self.responder = responder
+        self.rows = 0 if call.reserved else rows_of(feeds)  # 0: it runs alone
+        self.elements = elements_of(feeds)
+        # probes are few, and must get through; copies are nobody's
+        self.priority = HIGHEST if call.reserved else LOWEST if call.copy else plan.priority
+        self.batch = 1  # requests in its run; 0: another one of its run has their number
+        self.ran: Feeds = {}  # the inputs of its run
+        self.alone = True  # no other run took place at the same time
+        self.queued = now
+        self.started = 0.0
+        self.finished = 0.0
+        self.deadline = now + plan.timeout if plan.timeout else 0.0
+        # of a deferred job: the time until which it may wait for an idle moment; 0: not deferred
+        self.latest = now + call.defer if call.reserved and call.defer else 0.0
+        self.timer: asyncio.TimerHandle | None = None
+        self.holder: Holder | None = None  # None: not submitted
+        self.answered = False  # before it was run; the worker's result is discarded
+        self.arrays: list[NDArray[Any]] | None = None
+        self.error: Exception | None = None
+        self.fault: Fault | None = None  # who caused `error`
+
+    @property
+    def is_dropped(self) -> bool:
+        """Whether nobody waits for its result: it was answered, or its client is gone."""
+        return self.answered or self.call.abandoned
+
+    def is_late(self, now: float) -> bool:
+        """Whether its timeout has passed."""
+        return bool(self.deadline) and now > self.deadline
+
+    def withdraw(self) -> bool:
+        """Take it out of the queue in which it waits; False: it waits in none."""
+        return self.holder is not None and self.holder.withdraw(self)
+
+    def forget_run(self) -> None:
+        """Be as before a run that has failed and is repeated: until then the request waits, and may expire."""
+        self.started = self.finished = 0.0
+        self.error = None
+        self.ran = {}
+
+    def abort(self) -> None:
+        """Log the exception that is being handled, which answering it has raised, and end its connection."""
+        _log.exception("unexpected error while answering a request")
+        try:
+            self.responder.abort()
+        except Exception:  # noqa: BLE001 - as above: the others are answered
+            _log.exception("unexpected error while closing the connection of a request")
+
+    def joins(self, other: "Job") -> bool:
+        """Whether it may run in one batch with `other`."""
+        if not self.rows or not other.rows or self.priority != other.priority:
+            return False  # a more urgent one would wait for the less urgent ones in its batch
+        if self.plan is other.plan:  # the same JSON, so the same shapes
+            return True
+        return self.plan.outputs == other.plan.outputs and joinable(self.feeds, other.feeds)
+
+
+def fail_all(jobs: Iterable[Job], doing: str) -> None:
+    """Fail those of `jobs` that have no result yet, for the exception that is being handled; log it once.
+
+    Args:
+        jobs: of the caller's thread.
+        doing: what has failed, for the log.
+    """
+    error, now = unexpected(doing), time.monotonic()
+    for job in jobs:
+        if job.arrays is None and job.error is None:
+            job.error = error
+            job.started = job.started or now
+            job.finished = now
+            job.batch = 0  # it counts as no run

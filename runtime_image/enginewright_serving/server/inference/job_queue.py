@@ -1,0 +1,229 @@
+"""The jobs of the model's threads: requests by priority, and golden inferences that may be deferred.
+
+The event loop adds jobs, and takes back those that nobody waits for; the model's threads take the others. A
+lock guards what they use, and who holds it may read what waits: `Job` states who may change it. What is
+queued when a thread asks for more is taken together, if batches are worthwhile. Golden inferences that may
+be deferred wait until no request would be delayed.
+
+A run beside others takes longer. So that times can be compared, a golden inference runs alone, as at
+startup, and so does a request now and then.
+"""
+
+import threading
+import time
+from typing import Final
+
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.inference.idle import Pauses
+from enginewright_serving.server.inference.job import Job, fail_all
+from enginewright_serving.server.inference.waiting import Waiting
+
+_LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
+# After so many runs of requests beside others, and so many seconds, one is alone. A thread idles meanwhile.
+_RUNS_BESIDE: Final = 16
+_SECONDS_BESIDE: Final = 0.25
+# It waits for the others for so many times the last run: one of them may be far longer, or hang.
+_PATIENCE: Final = 2.0
+_LEAST_PATIENCE: Final = 0.25  # seconds
+_MARGIN: Final = 0.01  # seconds before a deadline, after which a run for it may begin too late
+
+
+class JobQueue:
+    """What waits for the model's threads, and which of them run."""
+
+    def __init__(self, limits: BatchLimits, runs: int) -> None:
+        """Create it; `runs` may take place at the same time, each in its own thread."""
+        self._limits = limits
+        self._shared = runs > 1
+        self._woken = runs if limits.delay else 1  # threads, by a job: one of them waits for others
+        self._alone: dict[int, bool] = {}  # whether a current run, by thread, has been alone so far
+        # the thread that alone may begin a run, as this must be alone, or waits for requests to join
+        self._only: int | None = None
+        self._beside = 0  # runs of requests beside others since the last one that was alone
+        self._last_alone = 0.0  # when that one ended
+        self._last_seconds = 0.0  # duration of the last run
+        self._changed = threading.Condition(threading.Lock())
+        self._waiting: Waiting[Job] = Waiting()
+        self._deferred: Waiting[Job] = Waiting()  # in the order of their arrival
+        self._deferring = True
+        self._deferred_seconds = 0.0  # duration of the last deferred job
+        self._pauses = Pauses()
+
+    def __len__(self) -> int:
+        """The number of waiting jobs but for deferred ones, including those that nobody waits for."""
+        return len(self._waiting)
+
+    @property
+    def deferred(self) -> int:
+        """The number of deferred jobs."""
+        return len(self._deferred)
+
+    # In the event loop.
+
+    def put(self, job: Job) -> None:
+        """Queue `job`, or keep it for an idle moment if it may be deferred."""
+        with self._changed:
+            if job.latest:
+                self._deferred.append(job)
+            else:
+                self._waiting.add(job)
+            self._changed.notify(self._woken)
+
+    def has_below(self, priority: int) -> bool:
+        """Whether a job of a lower priority waits."""
+        with self._changed:
+            return self._waiting.has_below(priority)
+
+    def give_up(self, priority: int) -> Job | None:
+        """Remove and return the newest job of the lowest priority; None: none is below `priority`."""
+        with self._changed:
+            return self._waiting.give_up(priority)
+
+    def remove(self, job: Job) -> bool:
+        """Remove a job; False: it does not wait any more."""
+        with self._changed:
+            return (self._deferred if job.latest else self._waiting).discard(job)
+
+    def stop_deferring(self) -> None:
+        """Let deferred jobs run without further delay: the server is draining."""
+        with self._changed:
+            self._deferring = False
+            self._changed.notify_all()
+
+    # In the model's threads.
+
+    def take(self, thread: int) -> list[Job]:
+        """Wait for the jobs of the thread's next run, those that nobody waits for included.
+
+        They are the thread's from now on. Those that have an error already are not run.
+        """
+        with self._changed:
+            while not isinstance(found := self._next(), list):
+                self._changed.wait(found)
+            try:
+                self._add_joining(thread, found)
+                self._wait_to_be_alone(thread, found[0])
+            except BaseException:  # noqa: BLE001 - what has left the queue is returned in any case
+                fail_all(found, "taking requests from the queue")
+                if self._only == thread:
+                    self._let_all_begin()
+            self._alone = dict.fromkeys(self._alone, False)
+            self._alone[thread] = not self._alone
+            if self._deferred:  # another thread waits for their time instead of this one
+                self._changed.notify()
+            return found
+
+    def finish(self, thread: int, jobs: list[Job]) -> None:
+        """Take note of the end of the run with `jobs`, which `take` has returned."""
+        first = jobs[0]
+        with self._changed:
+            alone = self._alone.pop(thread)
+            if first.started:
+                self._last_seconds = first.finished - first.started
+                if first.latest:
+                    self._deferred_seconds = self._last_seconds
+            if not self._shared:
+                return
+            if not alone:
+                self._beside += 1
+                for job in jobs:
+                    job.alone = False
+            elif not first.call.reserved:
+                self._beside, self._last_alone = 0, time.monotonic()
+            if self._only == thread:
+                self._let_all_begin()
+            elif self._only is not None:
+                self._changed.notify_all()
+
+    def _let_all_begin(self) -> None:
+        self._only = None
+        self._changed.notify_all()
+
+    def _alone_is_due(self, now: float) -> bool:
+        return self._beside >= _RUNS_BESIDE and now - self._last_alone >= _SECONDS_BESIDE
+
+    def _next(self) -> list[Job] | float | None:
+        """Return the next job; if there is none, the seconds after which to ask again, None: no limit."""
+        if self._only is not None:
+            return None
+        now = time.monotonic()
+        if self._deferred and (overdue := self._overdue(now)) is not None:
+            return self._undefer(overdue)
+        if self._waiting:
+            return self._first()
+        if self._alone:  # the thread of that run looks next, unless it ends too late
+            return self._latest() - now if self._deferred else None
+        self._pauses.begin(now)
+        wait = self._deferred_in(now)
+        return self._undefer(self._deferred[0]) if wait == 0.0 else wait
+
+    def _first(self) -> list[Job]:
+        self._waiting.be_fair()
+        found = [self._waiting[0]]
+        self._pauses.end(found[0].queued)
+        self._waiting.popleft()  # last: what an error leaves here is not lost
+        return found
+
+    def _add_joining(self, thread: int, jobs: list[Job]) -> None:
+        """Move those that run with the first of `jobs` to it; the lock is held."""
+        waiting, most = self._waiting, self._limits.rows
+        first = jobs[0]
+        rows = first.rows
+        delay = self._limits.delay
+        wait_until = self._waits_until(first) if delay else 0.0
+        while first.rows and rows < most:
+            if not waiting:
+                wait = wait_until - time.monotonic() if delay else 0.0
+                if wait <= 0:
+                    break
+                self._only = thread
+                self._changed.wait(wait)
+                continue
+            job = waiting[0]
+            rows += job.rows
+            if rows > most or not first.joins(job):
+                break
+            jobs.append(job)
+            waiting.popleft()
+            if delay:
+                wait_until = min(wait_until, self._waits_until(job))
+        if self._only == thread:
+            self._let_all_begin()
+
+    def _waits_until(self, job: Job) -> float:
+        """Return the time until which `job` may wait for others, so that it ends before its deadline."""
+        until = job.queued + self._limits.delay
+        return min(until, job.deadline - self._last_seconds - _MARGIN) if job.deadline else until
+
+    def _wait_to_be_alone(self, thread: int, first: Job) -> None:
+        """Wait until no other run takes place, if this one with `first` must be alone; the lock is held."""
+        if not self._shared or not (first.call.reserved or self._alone_is_due(time.monotonic())):
+            return
+        self._only = thread
+        patience = max(_PATIENCE * self._last_seconds, _LEAST_PATIENCE)
+        if not self._changed.wait_for(lambda: not self._alone, patience):
+            self._beside = 0
+            self._let_all_begin()
+
+    def _deferred_in(self, now: float) -> float | None:
+        """Return the seconds until the deferred jobs are checked again; None: there are none."""
+        if not self._deferred:
+            return None
+        free_at = self._pauses.free_at(now, self._deferred_seconds)
+        return max(0.0, min(free_at, now + _LOOK_SECONDS, self._latest()) - now)
+
+    def _latest(self) -> float:
+        """Return the time until which the most urgent deferred job may wait."""
+        return min([job.latest for job in self._deferred])
+
+    def _overdue(self, now: float) -> Job | None:
+        """Return a deferred job that waits no longer, which may be behind others; None: there is none."""
+        for job in self._deferred:
+            if not self._deferring or job.call.abandoned or job.latest <= now:
+                return job
+        return None
+
+    def _undefer(self, job: Job) -> list[Job]:
+        found = [job]
+        self._deferred.remove(job)  # last, likewise
+        return found

@@ -1,0 +1,111 @@
+"""Runs the steps of one request, in a process that it has to itself."""
+
+from typing import Final
+
+import numpy as np
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_runtime.session.processing.images import NotAnImageError, image_size
+from enginewright_runtime.session.processing.process import StepFailedError, StepProcess
+
+from enginewright_serving.server.inference.processing.refusals import (
+    AFTER,
+    BEFORE,
+    check_made,
+    failed,
+)
+from enginewright_serving.server.inference.processing.served import ServedSteps, StepRoute
+from enginewright_serving.server.protocol.decode import Feeds
+
+_SAMPLE_BYTES: Final = 3  # of a decoded pixel
+
+
+class StepRuns:
+    """The steps of a model within the limits of a server; for any thread."""
+
+    def __init__(self, steps: ServedSteps, seconds: float, inflight_bytes: int) -> None:
+        """Create it.
+
+        Args:
+            steps: of the model.
+            seconds: that the steps before or after the model may take.
+            inflight_bytes: that all requests may take; one never takes all.
+        """
+        self._steps = steps
+        self._seconds = seconds
+        self._inflight_bytes = inflight_bytes
+        self._most_bytes = inflight_bytes // 2  # of what the steps before the model produce
+        self._most_pixels = min(steps.most_pixels, self._most_bytes // _SAMPLE_BYTES)
+
+    def image_bytes(self, feeds: Feeds) -> int:
+        """Return the bytes that images among the inputs take once they are decoded.
+
+        Raises:
+            RequestError: 400, one is too large, or none.
+        """
+        total = 0
+        for name in self._steps.images:
+            try:
+                width, height = image_size(feeds[name].reshape(-1).view(np.uint8).data)
+            except NotAnImageError as error:
+                raise RequestError(400, f"input {name!r} is not an image: {error}") from None
+            if width * height > self._most_pixels:
+                raise RequestError(
+                    400,
+                    f"input {name!r}: the image has {width} x {height} pixels, more than"
+                    f" {self._most_pixels:,}",
+                )
+            total += width * height * _SAMPLE_BYTES
+        return total
+
+    def before(self, feeds: Feeds, process: StepProcess) -> tuple[Feeds, Feeds]:
+        """Return the model's inputs, and what the steps before it produce.
+
+        Args:
+            feeds: inputs of the request.
+            process: that runs the steps.
+
+        Raises:
+            RequestError: 400, 504.
+        """
+        steps = self._steps
+        produced: Feeds = {}
+        if steps.before:
+            given = {name: feeds[name] for name in steps.before_inputs}
+            try:
+                produced = process.run(
+                    steps.before, given, steps.before_outputs, self._seconds, self._most_bytes
+                )
+            except StepFailedError as error:
+                raise failed(error, BEFORE, 400) from None
+        values = feeds | produced
+        own = {name: values[name] for name in steps.model.inputs}
+        check_made(steps.model, own, produced)
+        return own, produced
+
+    def kept(self, route: StepRoute, feeds: Feeds, produced: Feeds) -> Feeds:
+        """Return what the steps after the model need of its request and of the steps before it."""
+        if not route.after_outputs:
+            return {}
+        values = feeds | produced
+        return {name: values[name] for name in self._steps.after_inputs if name in values}
+
+    def after(self, route: StepRoute, kept: Feeds, given: Feeds, process: StepProcess) -> Feeds:
+        """Return the outputs of the steps after the model.
+
+        Args:
+            route: of the request.
+            kept: as `kept` returns it.
+            given: outputs of the model.
+            process: that runs the steps.
+
+        Raises:
+            RequestError: 500, 504.
+        """
+        steps = self._steps
+        values = kept | {name: array for name, array in given.items() if name in steps.after_inputs}
+        try:
+            return process.run(
+                steps.after, values, route.after_outputs, self._seconds, self._inflight_bytes
+            )
+        except StepFailedError as error:
+            raise failed(error, AFTER, 500) from None

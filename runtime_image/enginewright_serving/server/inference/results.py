@@ -1,0 +1,206 @@
+"""What becomes of submitted requests: outputs, errors, expiry, and how each is counted.
+
+Runs in the event loop only.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from enginewright_runtime.core.request_errors import RequestError
+
+import enginewright_serving.server.observe.metrics as figures
+from enginewright_serving.server.inference.job import Job, Responder
+from enginewright_serving.server.inference.request_failures import busy, failed_run, unexpected
+from enginewright_serving.server.inference.run_errors import Fault
+from enginewright_serving.server.observe.buckets import ComputeBuckets
+from enginewright_serving.server.observe.watchdog import Watchdog
+from enginewright_serving.transport.call import InferenceCall
+
+
+class InferenceResults:
+    """Answers and counts the requests of one model."""
+
+    def __init__(self, metrics: figures.Metrics, request_seconds: float) -> None:
+        """Create it; without a timeout of its own a request may wait for `request_seconds`."""
+        self._metrics = metrics
+        self._request_seconds = request_seconds
+        self._respond: Callable[[Job], None] = self.answer  # takes jobs that have run
+        self.waiting: dict[Job, None] = {}  # without a timeout of their own, oldest first
+
+    def observe_runs(self, watchdog: Watchdog, buckets: ComputeBuckets) -> None:
+        """Let runs count for the model's health and latencies; called before the first one."""
+        self._watchdog = watchdog
+        self._buckets = buckets
+
+    def respond_with(self, respond: Callable[[Job], None]) -> None:
+        """Pass jobs that have run to `respond` instead of `answer`, which it calls at last."""
+        self._respond = respond
+
+    # Jobs that a worker has returned.
+
+    def finish(self, job: Job) -> None:
+        """Answer a job that the model's worker has returned."""
+        self._stop_timeout(job)
+        if job.answered or not job.started:  # it may have expired just before it began
+            if job.started and job.call.of_client:  # others were in its run, maybe
+                self._count_run(job, job.finished - job.started)
+            self._expire_late(job)
+            return
+        context = job.call.context
+        if context is not None:
+            context.queued, context.started = job.queued, job.started
+            context.finished = job.finished
+        # a fault of the client was verified: known-valid inputs still ran
+        self._watchdog.record(succeeded=job.error is None or job.fault is Fault.CLIENT)
+        if job.call.of_client:
+            self._observe(job)
+        if job.call.abandoned:
+            self.give_up(job)
+        else:
+            self._respond(job)
+
+    def _observe(self, job: Job) -> None:
+        seconds = job.finished - job.started
+        self._metrics.queue.observe(job.started - job.queued)
+        self._metrics.compute.observe(seconds)
+        self._count_run(job, seconds)
+        # a run beside others takes longer than those that it would be compared with
+        if job.error is None and job.batch and job.alone:
+            self._buckets.add(job.ran, seconds)
+        else:
+            self._buckets.add_untimed(job.feeds)
+
+    def _count_run(self, job: Job, seconds: float) -> None:
+        if job.batch:
+            self._metrics.runs.add(job.batch, seconds, succeeded=job.error is None)
+
+    # Answers.
+
+    def answer(self, job: Job) -> None:
+        """Answer a job with its outputs or its error."""
+        if job.error is not None:
+            self._fail(job.call, job.responder, failed_run(job.error, job.fault))
+            return
+        counter = self._counter(job.call)  # the answer releases the call
+        try:
+            if job.responder.succeed(job):
+                counter[200] += 1
+        except RequestError as error:
+            self._fail(job.call, job.responder, error)
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self._fail(job.call, job.responder, unexpected("answering a request"))
+
+    def answer_later(
+        self, call: InferenceCall, responder: Responder, send: Callable[[], bool], doing: str
+    ) -> None:
+        """Go on with an answer of which a part was made in a thread.
+
+        Args:
+            call: the request.
+            responder: what answers it.
+            send: sends the outputs; returns whether they were sent, or raises like
+                `Responder.succeed`. It is not called if the client has left.
+            doing: what the thread did, for the message of an internal error.
+        """
+        if call.abandoned:
+            self._give_up(call, responder)
+            return
+        counter = self._counter(call)  # the answer releases the call
+        try:
+            if send():
+                counter[200] += 1
+        except RequestError as error:
+            self._fail(call, responder, error)
+        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
+            self._fail(call, responder, unexpected(doing))
+
+    def refuse(self, job: Job, why: str) -> None:
+        """Answer a job that a worker has given up."""
+        self._stop_timeout(job)
+        if job.is_dropped:
+            self._expire_late(job)
+            return
+        if job.call.of_client:
+            self._metrics.queue.observe(time.monotonic() - job.queued)
+        job.answered = True
+        self._fail_waiting(job, busy(why))
+        job.responder.release()
+
+    def give_up(self, job: Job) -> None:
+        """Count and release a job whose client has left."""
+        self._give_up(job.call, job.responder)
+
+    def _give_up(self, call: InferenceCall, responder: Responder) -> None:
+        self.count(call, figures.CLIENT_CLOSED)
+        responder.release()
+
+    def _fail_waiting(self, job: Job, error: RequestError) -> None:
+        """Answer a job that has not run with `error`; its queue has forgotten it, so nobody would later."""
+        try:
+            self._fail(job.call, job.responder, error)
+        except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
+            job.abort()
+
+    def _fail(self, call: InferenceCall, responder: Responder, error: RequestError) -> None:
+        self.count(call, error.status)
+        responder.fail(error)
+
+    # Expiry.
+
+    def expire_waiting(self, now: float) -> None:
+        """Answer requests without a timeout of their own that have waited too long."""
+        for job in [job for job in self.waiting if job.is_late(now)]:
+            self.expire(job)
+
+    def expire(self, job: Job) -> None:
+        """Answer a job whose timeout has expired, unless it is running."""
+        job.timer = None
+        self.waiting.pop(job, None)
+        if job.started or job.answered:
+            return
+        waits = job.withdraw()
+        self._answer_expired(job)
+        if waits:
+            job.responder.release()  # else once a thread has returned it
+
+    def _answer_expired(self, job: Job) -> None:
+        job.answered = True
+        call = job.call
+        if call.of_client:
+            self._metrics.queue.observe(time.monotonic() - job.queued)
+        if call.abandoned:
+            self.count(call, figures.CLIENT_CLOSED)
+            return
+        if job.plan.timeout:
+            limit = f"its timeout of {job.plan.timeout:g} s"
+        else:
+            limit = f"{self._request_seconds:g} s (spec.serving.requestTimeout)"
+        expired = RequestError(504, f"the request waited longer than {limit}")
+        self._fail_waiting(job, expired)
+
+    def _stop_timeout(self, job: Job) -> None:
+        """Let no timeout end a job that no longer waits."""
+        if job.timer is not None:
+            job.timer.cancel()
+        self.waiting.pop(job, None)
+
+    def _expire_late(self, job: Job) -> None:
+        """Handle a job that was not run: it expired, or its client disconnected."""
+        if job.call.abandoned and not job.answered:
+            self.give_up(job)
+            return
+        if not job.answered:
+            self._answer_expired(job)
+        job.responder.release()
+
+    # Counts.
+
+    def count(self, call: InferenceCall, status: int) -> None:
+        """Count a request that is answered, or refused, with `status`."""
+        self._counter(call)[status] += 1
+
+    def _counter(self, call: InferenceCall) -> Counter[int]:
+        if call.of_client:
+            return self._metrics.requests
+        return Counter() if call.reserved else self._metrics.copies

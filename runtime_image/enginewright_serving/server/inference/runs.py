@@ -1,0 +1,57 @@
+"""Runs the model for one request, or for several at once; used by any thread."""
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from numpy.typing import NDArray
+
+from enginewright_serving.server.inference.batching import join, split
+from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.protocol.decode import Feeds
+
+
+class ModelRuns:
+    """Runs of one session."""
+
+    def __init__(self, run: Callable[[list[str], Feeds], list[NDArray[Any]]]) -> None:
+        """Create it; `run` takes output names and feeds, returns the outputs."""
+        self._run: Final = run
+
+    def attempt(self, jobs: list[Job]) -> bool:
+        """Run `jobs`; False: the run has failed.
+
+        One job runs with its own inputs; several must be joinable. The number of a run, its inputs and its
+        error are those of its first job that counts as a client's, if there is one.
+        """
+        began = time.monotonic()
+        for each in jobs:  # first, so that none expires meanwhile
+            each.started = began
+        counted = jobs[0]
+        if not counted.call.of_client:
+            counted = next((each for each in jobs if each.call.of_client), counted)
+        parts, error = self._outputs(jobs, counted)
+        finished = time.monotonic()
+        counted.error = error
+        for each in jobs:
+            each.finished = finished
+            each.batch = 0
+        counted.batch = len(jobs)
+        if parts is None:
+            return False
+        for each, arrays in zip(jobs, parts, strict=True):
+            each.arrays = arrays
+        return True
+
+    def _outputs(
+        self, jobs: list[Job], counted: Job
+    ) -> tuple[list[list[NDArray[Any]]] | None, Exception | None]:
+        try:
+            if len(jobs) == 1:
+                counted.ran = counted.feeds
+                return [self._run(counted.plan.outputs, counted.feeds)], None
+            counted.ran = join([each.feeds for each in jobs])
+            arrays = self._run(counted.plan.outputs, counted.ran)
+            return split(arrays, [each.rows for each in jobs]), None
+        except Exception as error:  # noqa: BLE001 - after any error the next request is served
+            return None, error

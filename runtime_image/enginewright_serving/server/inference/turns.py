@@ -1,0 +1,134 @@
+"""Runs short requests in the event loop, those that one turn of it brought together.
+
+A thread would cost more than the run: handing over a request and its result takes as long as running a
+small model several times, and the first request of a turn would run alone.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.inference.job import Job
+from enginewright_serving.server.inference.runs import ModelRuns
+from enginewright_serving.server.inference.waiting import Waiting
+
+_log: Final = logging.getLogger(__name__)
+_TURN_SECONDS: Final = 0.001  # after which other connections are served first
+_LONG_SECONDS: Final = 0.02  # a run that takes longer belongs into the model's thread
+_LONG_RUNS: Final = 3  # of those, after which all runs do: the machine is not as it was at startup
+
+
+class Turns:
+    """The requests that the event loop runs; its thread only."""
+
+    def __init__(
+        self,
+        runs: ModelRuns,
+        limits: BatchLimits,
+        done: Callable[[Job], None],
+        hand_over: Callable[[Job], None],
+    ) -> None:
+        """Create it.
+
+        Args:
+            runs: of the model.
+            limits: of runs in the event loop.
+            done: called for every job that was run, or dropped.
+            hand_over: called for every job that failed: it runs again, alone, in the model's thread.
+        """
+        self._runs = runs
+        self._limits = limits
+        self._done = done
+        self._hand_over = hand_over
+        self._waiting: Waiting[Job] = Waiting()
+        self._long = 0
+
+    def __len__(self) -> int:
+        """The number of waiting requests."""
+        return len(self._waiting)
+
+    def takes(self, job: Job) -> bool:
+        """Whether the run of `job` is short."""
+        return 0 < job.rows <= self._limits.turn_rows and (
+            job.elements <= self._limits.turn_elements and self._long < _LONG_RUNS
+        )
+
+    def add(self, job: Job) -> None:
+        """Run `job` once the requests that have already arrived are read."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._waiting.add(job)
+
+    def has_below(self, priority: int) -> bool:
+        """Whether a job of a lower priority waits."""
+        return self._waiting.has_below(priority)
+
+    def give_up(self, priority: int) -> Job | None:
+        """Remove and return the newest job of the lowest priority; None: none is below `priority`."""
+        return self._waiting.give_up(priority)
+
+    def remove(self, job: Job) -> bool:
+        """Remove a job; False: it does not wait any more."""
+        return self._waiting.discard(job)
+
+    def _run(self) -> None:
+        end = time.monotonic() + _TURN_SECONDS
+        try:
+            while self._waiting:
+                self._run_next()
+                if time.monotonic() > end:
+                    break
+        finally:  # whatever was raised: what waits has no other turn
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._run)
+
+    def _run_next(self) -> None:
+        jobs: list[Job] = []
+        if self._attempt(jobs):
+            self._long += jobs[0].finished - jobs[0].started > _LONG_SECONDS
+            self._finish(jobs)
+        else:
+            for job in jobs:
+                job.rows = 0
+                job.forget_run()
+                self._hand_over(job)
+
+    def _attempt(self, jobs: list[Job]) -> bool:
+        """Move the jobs of the next run to `jobs`, and run them; False: that has failed, or there are none."""
+        try:
+            self._take(jobs)
+            return bool(jobs) and self._runs.attempt(jobs)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException:  # noqa: BLE001 - the model's thread runs what was taken
+            _log.exception("unexpected error while running requests in the event loop")
+            return False
+
+    def _finish(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            try:
+                self._done(job)
+            except Exception:  # noqa: BLE001 - an internal error ends one connection, not all turns
+                job.abort()
+
+    def _take(self, jobs: list[Job]) -> None:
+        """Move the jobs of the next run to `jobs`; those that nobody waits for are done."""
+        limits, waiting = self._limits, self._waiting
+        now = time.monotonic()
+        rows = elements = 0
+        most = min(limits.rows, limits.turn_rows)
+        waiting.be_fair()
+        while waiting:
+            job = waiting[0]
+            if job.is_dropped or job.is_late(now):
+                self._finish([waiting.popleft()])
+                continue
+            rows += job.rows
+            elements += job.elements
+            full = rows > most or elements > limits.turn_elements
+            if jobs and (full or not jobs[0].joins(job)):
+                break
+            jobs.append(waiting.popleft())

@@ -1,0 +1,217 @@
+"""Where the model runs: its threads with a bounded queue, or, if a run is short, the event loop.
+
+A few milliseconds inside the event loop would stall every other connection, so `turns` takes short runs
+only, and only while the thread has nothing to do. There are several threads where runs at the same time
+are worthwhile. A counter is written by one thread only.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+from enginewright_runtime.core.request_errors import RequestError
+from numpy.typing import NDArray
+
+from enginewright_serving.server.inference.batching import BatchLimits
+from enginewright_serving.server.inference.job import Job, RequestPlan, fail_all
+from enginewright_serving.server.inference.job_queue import JobQueue
+from enginewright_serving.server.inference.run_errors import Fault
+from enginewright_serving.server.inference.runs import ModelRuns
+from enginewright_serving.server.inference.turns import Turns
+from enginewright_serving.server.protocol.decode import Feeds
+
+_log: Final = logging.getLogger(__name__)
+_RETRY_SECONDS: Final = 0.1  # after an error in the queue itself
+
+
+class InferenceWorker:
+    """Runs jobs in its own threads, each one or one batch at a time, and short ones in the event loop."""
+
+    def __init__(
+        self,
+        run: Callable[[list[str], Feeds], list[NDArray[Any]]],
+        judge: Callable[[RequestPlan, Feeds, Exception], Fault],
+        capacity: int,
+        limits: BatchLimits,
+        runs: int,
+        done: Callable[[Job], None],
+    ) -> None:
+        """Start the threads.
+
+        Args:
+            run: takes output names and feeds, returns the outputs.
+            judge: returns who caused the error that a request's feeds raised; called in a thread.
+            capacity: jobs that may wait, in addition to the running ones.
+            limits: of batches, and of runs in the event loop.
+            runs: that may take place at the same time.
+            done: called in the event loop for every submitted job.
+        """
+        self._runs = ModelRuns(run)
+        self._limits = limits
+        self._turns = Turns(self._runs, limits, done, self._enqueue)
+        self._judge = judge
+        self.capacity = capacity
+        self._done = done
+        self._loop = asyncio.get_running_loop()
+        self._queue = JobQueue(limits, runs)
+        self._results: deque[Job] = deque()
+        self._waking = False
+        self._submitted = 0  # written by the loop
+        self._returned = 0  # written by the loop
+        self._busy_since = [0.0] * runs  # each written by its thread
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name="model", daemon=True)
+            for number in range(runs)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def depth(self) -> int:
+        """Jobs that wait in the queue, including abandoned ones that were not yet dequeued."""
+        return len(self._queue) + len(self._turns)
+
+    @property
+    def full(self) -> bool:
+        """Whether the queue has no capacity; an idle thread may not have dequeued its next job yet."""
+        queued_or_running = self.outstanding - self._queue.deferred
+        return self.depth >= self.capacity and queued_or_running > self.capacity
+
+    @property
+    def outstanding(self) -> int:
+        """Jobs submitted and not yet handed to `done`."""
+        return self._submitted - self._returned + len(self._turns)
+
+    def submit(self, job: Job) -> None:
+        """Queue `job`, or keep it for an idle moment if it may be deferred."""
+        job.holder = self
+        if not job.latest and self._turns.takes(job) and not self._is_busy:
+            self._turns.add(job)
+        else:
+            self._enqueue(job)
+
+    def _enqueue(self, job: Job) -> None:
+        self._submitted += 1
+        self._queue.put(job)
+
+    @property
+    def _is_busy(self) -> bool:
+        """Whether a thread runs a job, or has one to run."""
+        return any(self._busy_since) or self._submitted - self._returned > self._queue.deferred
+
+    def has_below(self, priority: int) -> bool:
+        """Whether a job of a lower priority waits."""
+        return self._queue.has_below(priority) or self._turns.has_below(priority)
+
+    def give_up(self, priority: int) -> Job | None:
+        """Remove and return the newest job of the lowest priority; `done` is not called for it.
+
+        Returns:
+            None: none is below `priority`.
+        """
+        job = self._queue.give_up(priority)
+        if job is not None:
+            self._returned += 1
+            return job
+        return self._turns.give_up(priority)
+
+    def withdraw(self, job: Job) -> bool:
+        """Remove a job that waits, deferred ones included; `done` is not called for it.
+
+        Returns:
+            False: it does not wait any more.
+        """
+        is_queued = self._queue.remove(job)
+        self._returned += is_queued
+        return is_queued or self._turns.remove(job)
+
+    def stop_deferring(self) -> None:
+        """Run deferred jobs without further delay: the server is draining."""
+        self._queue.stop_deferring()
+
+    def busy_seconds(self, now: float) -> float:
+        """Return how long the longest current run has taken so far; 0 when idle."""
+        return max([now - since for since in self._busy_since if since], default=0.0)
+
+    def alive(self) -> bool:
+        """Return whether the threads are alive."""
+        return all(thread.is_alive() for thread in self._threads)
+
+    def _work(self, thread: int) -> None:
+        while True:
+            try:
+                jobs = self._queue.take(thread)
+            except BaseException:  # noqa: BLE001 - the thread serves the next requests; nothing was taken
+                _log.exception("unexpected error while waiting for requests")
+                time.sleep(_RETRY_SECONDS)
+                continue
+            try:
+                self._run(thread, jobs)
+            except BaseException:  # noqa: BLE001 - likewise
+                fail_all(jobs, "running requests")
+                self._busy_since[thread] = 0.0
+            self._queue.finish(thread, jobs)
+            self._results.extend(jobs)
+            if not self._waking:
+                self._waking = True
+                try:
+                    self._loop.call_soon_threadsafe(self._drain)
+                except RuntimeError:  # the loop has ended, the process is exiting
+                    return
+
+    def _run(self, thread: int, jobs: list[Job]) -> None:
+        waiting = _waiting(jobs)
+        while waiting:
+            count = self._limits.whole([each.rows for each in waiting])
+            self._compute(thread, waiting[:count])
+            waiting = _waiting(waiting[count:])  # some may have expired meanwhile
+
+    def _compute(self, thread: int, jobs: list[Job]) -> None:
+        self._busy_since[thread] = time.monotonic()
+        if not self._runs.attempt(jobs) and len(jobs) > 1:
+            for job in jobs:
+                job.forget_run()
+            for job in jobs:  # so that only those fail that would alone
+                self._busy_since[thread] = now = time.monotonic()
+                if not (job.is_dropped or job.is_late(now)):
+                    self._runs.attempt([job])
+        for job in jobs:
+            if job.error is not None and not job.answered:
+                # no run is stuck because many in sequence, each in time, find out who is at fault
+                self._busy_since[thread] = time.monotonic()
+                job.fault = self._diagnose(job, job.error)
+        self._busy_since[thread] = 0.0
+
+    def _diagnose(self, job: Job, error: Exception) -> Fault:
+        if isinstance(error, RequestError):  # not of the model: it was not run
+            return Fault.SERVER
+        try:
+            return self._judge(job.plan, job.feeds, error)
+        except Exception:  # noqa: BLE001 - an internal error must not end the thread
+            _log.exception("unexpected error while diagnosing a failed run")
+            return Fault.SERVER
+
+    def _drain(self) -> None:
+        self._waking = False  # first, so that later results schedule another call
+        results = self._results
+        while results:
+            job = results.popleft()
+            self._returned += 1
+            try:
+                self._done(job)
+            except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
+                job.abort()
+
+
+def _waiting(jobs: list[Job]) -> list[Job]:
+    """Return those of `jobs` that somebody waits for, and that have not failed."""
+    now = time.monotonic()
+    return [
+        each
+        for each in jobs
+        if not (each.is_dropped or each.is_late(now) or each.error is not None)
+    ]

@@ -1,0 +1,1 @@
+"""The Open Inference Protocol: tensors in JSON and in binary form, and checks of requests."""

@@ -1,0 +1,152 @@
+"""The checks that every protocol makes on a request's names, types, sizes and parameters."""
+
+import math
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_runtime.session.signature import Signature, Tensor, quoted_names, shown
+
+from enginewright_serving.server.protocol.priorities import PRIORITY
+
+TIMEOUT: Final = "timeout"
+BINARY_OUTPUT: Final = "binary_data_output"  # of a request: the default of `BINARY`
+BINARY: Final = "binary_data"  # of a requested output
+BINARY_SIZE: Final = "binary_data_size"  # of an input
+OF_REQUEST: Final = frozenset({TIMEOUT, BINARY_OUTPUT, PRIORITY})
+OF_INPUT: Final = frozenset({BINARY_SIZE})
+OF_OUTPUT: Final = frozenset({BINARY})
+STRINGS: Final = 100_000  # of all inputs: ONNX Runtime copies each with the GIL held
+
+_LONGEST_IDENTIFIER: Final = 1024  # characters; it is repeated in the response
+_WHY_NOT: Final = {
+    "classification": "the classification extension is not supported",
+    "sequence_id": "sequences are not supported",
+    "sequence_start": "sequences are not supported",
+    "sequence_end": "sequences are not supported",
+    "shared_memory_region": "shared memory is not supported",
+    "shared_memory_byte_size": "shared memory is not supported",
+    "shared_memory_offset": "shared memory is not supported",
+}
+
+
+def check_parameters(names: Iterable[str], supported: Collection[str], where: str) -> None:
+    """Refuse a parameter that has no effect here, as its client expects one.
+
+    Raises:
+        RequestError: 400.
+    """
+    for name in names:
+        if name not in supported:
+            why = _WHY_NOT.get(
+                name, f"it is unknown; {where} takes {quoted_names(sorted(supported))}"
+            )
+            raise RequestError(400, f"parameter {shown(name)} of {where}: {why}")
+
+
+def check_identifier(identifier: str) -> None:
+    """Refuse a long identifier.
+
+    Raises:
+        RequestError: 400.
+    """
+    if len(identifier) > _LONGEST_IDENTIFIER:
+        raise RequestError(400, f"'id' is longer than {_LONGEST_IDENTIFIER} characters")
+
+
+def timeout_seconds(parameters: dict[str, Any]) -> float:
+    """Return how long a request may wait; 0: without limit.
+
+    Raises:
+        RequestError: 400.
+    """
+    timeout = parameters.get(TIMEOUT, 0)
+    if type(timeout) is not int or timeout < 0:
+        raise RequestError(400, "parameter 'timeout' must be a number of microseconds")
+    return timeout / 1e6
+
+
+def flag(parameters: dict[str, Any], name: str, where: str, *, absent: bool) -> bool:
+    """Return a parameter that is true or false.
+
+    Raises:
+        RequestError: 400.
+    """
+    value = parameters.get(name, absent)
+    if not isinstance(value, bool):
+        raise RequestError(400, f"parameter {name!r} of {where} must be true or false")
+    return value
+
+
+def find_input(signature: Signature, name: str, datatype: object, given: Collection[str]) -> Tensor:
+    """Return the input of this name, which is not among those that are `given` already.
+
+    Raises:
+        RequestError: 400: there is none, it is of another type, or it is given twice.
+    """
+    tensor = signature.inputs.get(name)
+    if tensor is None:
+        raise RequestError(
+            400,
+            f"input {shown(name)} is unknown; the model's inputs are"
+            f" {quoted_names(signature.inputs)}",
+        )
+    if datatype != tensor.datatype.name:
+        raise RequestError(
+            400, f"input {name!r}: datatype {shown(datatype)}, expected {tensor.datatype.name!r}"
+        )
+    if name in given:
+        raise RequestError(400, f"input {name!r} is given twice")
+    return tensor
+
+
+def check_inputs(signature: Signature, shapes: dict[str, tuple[int, ...]]) -> None:
+    """Refuse a request whose inputs, each valid, are not all there, or are not valid together.
+
+    Raises:
+        RequestError: 400.
+    """
+    if len(shapes) != len(signature.inputs):
+        missing = [name for name in signature.inputs if name not in shapes]
+        raise RequestError(400, f"missing input: {quoted_names(missing)}")
+    strings = sum(
+        math.prod(shape)
+        for name, shape in shapes.items()
+        if signature.inputs[name].datatype.is_string
+    )
+    if strings > STRINGS:
+        raise RequestError(400, f"the request has {strings} strings, more than {STRINGS:,}")
+    signature.check_together(shapes)
+
+
+def check_size(tensor: Tensor, count: int, size: int, what: str) -> None:
+    """Refuse `size` bytes for `count` elements, as `what` says; strings have no fixed size.
+
+    Raises:
+        RequestError: 400.
+    """
+    datatype = tensor.datatype
+    if not datatype.is_string and size != count * datatype.dtype.itemsize:
+        raise RequestError(
+            400,
+            f"input {tensor.name!r}: {what} {size}, but {count} elements of"
+            f" {datatype.name} have {count * datatype.dtype.itemsize} bytes",
+        )
+
+
+def find_output(signature: Signature, name: str, given: Collection[str]) -> Tensor:
+    """Return the output of this name, which is not among those that are requested already.
+
+    Raises:
+        RequestError: 400: there is none, or it is requested twice.
+    """
+    tensor = signature.outputs.get(name)
+    if tensor is None:
+        raise RequestError(
+            400,
+            f"output {shown(name)} is unknown; the model's outputs are"
+            f" {quoted_names(signature.outputs)}",
+        )
+    if name in given:
+        raise RequestError(400, f"output {name!r} is requested twice")
+    return tensor

@@ -1,0 +1,1 @@
+"""Loading and proving the model before it is served."""

@@ -1,0 +1,240 @@
+"""Finds out at startup whether the model may run several requests at once, and whether that pays.
+
+A request's outputs must not depend on its neighbours: that is proved on golden samples, beside others
+with values four times as large, since models that quantize their activations at run time scale all
+rows by the largest. Then sizes are timed, joining and splitting included, and the smallest one that
+is about as fast per request as any is used.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Any, Final
+
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.core.request_errors import RequestError
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.samples import GoldenSample
+from enginewright_runtime.session.signature import Signature
+from numpy.typing import NDArray
+
+from enginewright_serving.server.inference.batching import (
+    BatchLimits,
+    elements_of,
+    join,
+    rows_of,
+    split,
+)
+from enginewright_serving.server.observe.buckets import ComputeBuckets
+from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.run_proof import (
+    OF_THIS_PROCESS,
+    Instruments,
+    RunProver,
+)
+
+_log: Final = logging.getLogger(__name__)
+_LARGER: Final = 4.0  # factor of the neighbours' values
+_GAIN: Final = 0.9  # a batch takes at most this share of its requests' time one by one
+_ABOUT: Final = 1.1  # a size this much slower than the fastest is fast enough
+_RUNS: Final = 5  # of each size; the fastest counts
+_CHANGES: Final = 2  # of the size of a run; the fastest run after one counts
+_SECONDS: Final = 2.0  # for all sizes
+_TURN_SECONDS: Final = 0.001  # of the event loop, in which it serves no other connection
+
+
+class BatchProver(RunProver):
+    """Proves and times batches of one session."""
+
+    def __init__(
+        self,
+        runner: Runner,
+        signature: Signature,
+        buckets: ComputeBuckets,
+        memory: int | None,
+        instruments: Instruments = OF_THIS_PROCESS,
+    ) -> None:
+        """Create it; `memory` is what the process may use, in bytes, None: unknown."""
+        super().__init__(runner, signature, instruments)
+        self._buckets = buckets
+        self._memory = memory
+
+    def prove(
+        self,
+        samples: Sequence[GoldenSample],
+        *,
+        most: int,
+        delay: float,
+        varying: bool,
+        on_cpu: bool,
+        by_sizes: bool,
+    ) -> BatchLimits:
+        """Return the limits of batches.
+
+        Args:
+            samples: golden samples, which have run.
+            most: rows that a batch may have.
+            delay: seconds that a request may wait for others.
+            varying: some output differs from run to run.
+            on_cpu: ONNX Runtime's CPU provider runs it, which has no device that may hang, and on
+                which a new size costs little; others run in the model's thread, with sizes that ran here.
+            by_sizes: the time of a run depends on sizes only; else no run is in the event loop.
+        """
+        row = _first_row(samples[0].feeds)
+        off = self._why_not(row, most, varying=varying)
+        if not off:
+            off = self._why_dependent(row, _first_row(samples[-1].feeds))
+        if off:
+            row, most = samples[0].feeds, rows_of(samples[0].feeds) or 1
+        times = self._times(row, most)
+        single = times[rows_of(row) or 1]
+        turn_rows = max(
+            (rows for rows, taken in times.items() if taken <= _TURN_SECONDS), default=0
+        )
+        if not (on_cpu and by_sizes) or delay:
+            turn_rows = 0
+        turn_elements = elements_of(row) * turn_rows // (rows_of(row) or 1)
+        rows = 1
+        if not off:
+            rows = _worthwhile(times, single)
+            if rows == 1:
+                off = "a batch is not faster than its requests one by one"
+            elif not on_cpu and (off := self._why_costly(row, rows, single)):
+                rows = 1
+        sizes = () if on_cpu else tuple(each for each in times if each <= rows)
+        return BatchLimits(rows, sizes, off, delay, turn_rows, turn_elements)
+
+    def _why_not(self, row: Feeds, most: int, *, varying: bool) -> str:
+        """Return why the model has no batches as far as its signature shows; "": it may have."""
+        signature = self._signature
+        tensors = (*signature.inputs.values(), *signature.outputs.values())
+        fixed = next((each for each in tensors if not each.shape or each.shape[0] >= 0), None)
+        off = ""
+        if most < 2:
+            off = "serving.batching.maxSize is 1"
+        elif varying:
+            off = "outputs differ from run to run"
+        elif signature.valued:
+            off = "values of inputs are sizes"
+        elif fixed is not None:
+            off = f"the first dimension of {fixed.name!r} is not dynamic"
+        elif rows_of(row) != 1:
+            off = "the inputs of a golden sample have different first dimensions"
+        elif not self._accepts(row, 1) or not self._accepts(row, 2):
+            off = "the shape profiles do not admit two requests at once"
+        return off
+
+    def _accepts(self, row: Feeds, rows: int) -> bool:
+        shapes = {name: [rows, *array.shape[1:]] for name, array in row.items()}
+        try:
+            for name, shape in shapes.items():
+                self._signature.inputs[name].count(shape)
+            self._signature.check_together(shapes)
+        except RequestError:
+            return False
+        return True
+
+    def _why_dependent(self, row: Feeds, other: Feeds) -> str:
+        """Return why requests must not run together; "": their outputs do not depend on it."""
+        if any(other[name].shape != array.shape for name, array in row.items()):
+            other = row
+        other = {name: _larger(array) for name, array in other.items()}
+        try:
+            alone = self._run(row)
+            for batch, place in (([row, other], 0), ([other, row], 1), ([row, row], 1)):
+                parts = split(self._run(join(batch)), [1, 1])
+                if parts is None or alone[0].shape[:1] != (1,):
+                    return "the first dimension of an output is not that of the inputs"
+                name = self._differing(alone, parts[place])
+                if name is not None:
+                    return f"output {name!r} of a request depends on the others in its batch"
+        except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
+            return f"the model fails on two requests at once: {plain(str(error))}"
+        return ""
+
+    def _why_costly(self, row: Feeds, rows: int, single: float) -> str:
+        """Return why batches cost more than they save, as their sizes change from run to run; "": they do not.
+
+        A provider may plan anew whenever the sizes are not those of the run before: of a text detector with
+        62 convolutions ONNX Runtime's CUDA provider runs 3 ms at one size, 147 ms at another one each time.
+        """
+        batch = join([row] * rows)
+        changed = float("inf")
+        for _ in range(_CHANGES):
+            self._run(row)
+            began = self._clock()
+            self._run(batch)
+            changed = min(changed, self._taken(began))
+        if changed <= _GAIN * rows * single:
+            return ""
+        return (
+            f"a run takes {changed * 1e3:.3g} ms where the one before had another size: {rows} requests one by one"
+            f" take {rows * single * 1e3:.3g} ms"
+        )
+
+    def _times(self, row: Feeds, most: int) -> dict[int, float]:
+        """Return the seconds of a run by rows: of `row`, and twice as many while that pays.
+
+        The first one that does not fit into memory is the last, or, of runs that are not short, the first
+        one that does not pay: joining two small requests may cost more than a run saves, unlike many.
+        """
+        end = self._clock() + _SECONDS
+        unit = rows_of(row) or 1
+        found = {unit: self._time(row, 1, end)}
+        before = self._resident()
+        rows = unit * 2
+        while rows <= most and self._accepts(row, rows) and self._clock() < end:
+            growth = max(self._resident() - before, rows * _bytes_of(row))
+            if self._memory is not None and self._resident() + 2 * growth > self._memory:
+                break
+            try:
+                found[rows] = self._time(row, rows // unit, end)
+            except Exception as error:  # noqa: BLE001 - as above; smaller ones ran
+                _log.warning("no batches of %d requests: %s", rows, plain(str(error)))
+                break
+            if found[rows] > max(2 * _GAIN * found[rows // 2], _TURN_SECONDS):
+                break
+            rows *= 2
+        return found
+
+    def _time(self, row: Feeds, count: int, end: float) -> float:
+        best = float("inf")
+        for number in range(_RUNS):
+            began = self._clock()
+            if count == 1:
+                feeds = row
+                self._run(feeds)
+            else:
+                feeds = join([row] * count)
+                split(self._run(feeds), [1] * count)
+            taken = self._taken(began)
+            best = min(best, taken)
+            self._buckets.warmed_up(feeds, taken)
+            if number and self._clock() > end:
+                break
+        return best
+
+
+def batch_feeds(samples: Sequence[GoldenSample], limits: BatchLimits) -> Feeds:
+    """Return the inputs of a full batch, which have run; {}: there are no batches."""
+    return join([_first_row(samples[0].feeds)] * limits.rows) if limits.rows > 1 else {}
+
+
+def _bytes_of(feeds: Feeds) -> int:
+    return sum(array.nbytes for array in feeds.values())
+
+
+def _first_row(feeds: Feeds) -> Feeds:
+    return {name: array[:1] if array.ndim else array for name, array in feeds.items()}
+
+
+def _larger(array: NDArray[Any]) -> NDArray[Any]:
+    return array * array.dtype.type(_LARGER) if array.dtype.kind == "f" else array
+
+
+def _worthwhile(times: dict[int, float], single: float) -> int:
+    """Return the rows of the smallest batch that is about as fast per row as any; 1: none gains."""
+    each = {rows: taken / rows for rows, taken in times.items()}
+    fastest = min(each.values())
+    if fastest > _GAIN * single:
+        return 1
+    return min(rows for rows, taken in each.items() if taken <= _ABOUT * fastest)

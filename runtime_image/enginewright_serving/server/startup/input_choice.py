@@ -1,0 +1,91 @@
+"""Finds out at startup whether inputs in memory that the device reads directly make runs faster.
+
+They cost a copy in this process, which large inputs may pay for and small ones do not. It is chosen before
+the golden samples run, so that these prove what serves.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+import onnxruntime as ort
+from enginewright_runtime.core.ort_messages import plain
+from enginewright_runtime.proof.latency.figures import is_warm
+from enginewright_runtime.session.direct_inputs import Allocate, DirectInputs
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.signature import Signature
+
+from enginewright_serving.server.protocol.decode import Feeds
+
+_log: Final = logging.getLogger(__name__)
+_GAIN: Final = 0.95  # a run takes at most this share of the time with NumPy's memory
+_RUNS: Final = 30  # of each, in turns
+_MOST_WARM_UPS: Final = 50
+_SECONDS: Final = 2.0  # for both and their warm-up
+
+
+@dataclass(frozen=True)
+class InputChoice:
+    """How inputs reach the device."""
+
+    session: Any  # for `StoppableSession`
+    report: dict[str, Any] = field(
+        default_factory=dict
+    )  # for users; {}: there was nothing to choose
+
+
+def choose(
+    session: ort.InferenceSession,
+    allocate: Allocate | None,
+    signature: Signature,
+    feeds: Feeds,
+    clock: Callable[[], float] = time.perf_counter,
+) -> InputChoice:
+    """Return the faster way for `feeds`, the usual inputs.
+
+    Args:
+        session: that serves.
+        allocate: a tensor in memory that the device reads directly; None: there is no such memory.
+        signature: of the model.
+        feeds: of a golden sample.
+        clock: seconds, for tests.
+    """
+    if allocate is None:
+        return InputChoice(session)
+    direct = DirectInputs(session, allocate)
+    outputs = list(signature.outputs)
+    ways = [partial(Runner(each, signature).run, outputs, feeds) for each in (session, direct)]
+    try:
+        usual, faster = _medians(ways, clock)
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
+        _log.warning("inputs are not copied directly: %s", plain(str(error)))
+        return InputChoice(session, {"direct": False})
+    pays = faster <= _GAIN * usual
+    seconds = {"usual": round(usual, 9), "direct": round(faster, 9)}
+    return InputChoice(direct if pays else session, {"direct": pays, "seconds": seconds})
+
+
+def _medians(ways: Sequence[Callable[[], Any]], clock: Callable[[], float]) -> list[float]:
+    """Return the median time of each way, which run in turns; all are warm before."""
+    end = clock() + _SECONDS
+    for way in ways:
+        warming: list[float] = []
+        while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and clock() < end:
+            warming.append(_timed(way, clock))
+    times: list[list[float]] = [[] for _ in ways]
+    for number in range(_RUNS):
+        if number and clock() >= end:
+            break
+        for found, way in zip(times, ways, strict=True):
+            found.append(_timed(way, clock))
+    return [float(np.median(each)) for each in times]
+
+
+def _timed(run: Callable[[], Any], clock: Callable[[], float]) -> float:
+    began = clock()
+    run()
+    return clock() - began

@@ -1,0 +1,80 @@
+"""Runs the model at startup to find out what it may do: all outputs, their time, and whether they agree."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from enginewright_runtime.session.datatypes import BF16
+from enginewright_runtime.session.runner import Runner
+from enginewright_runtime.session.signature import Signature, Tensor
+from numpy.typing import NDArray
+
+from enginewright_serving.server.observe.memory import resident_bytes
+from enginewright_serving.server.protocol.decode import Feeds
+
+# Of an output's largest magnitude. Kernels round differently by batch size; a scale that neighbours
+# share changes 8-bit activations by 1% and more.
+_TOLERANCES: Final = {"FP64": 1e-4, "FP32": 1e-3, "FP16": 1e-2, "BF16": 3e-2}
+
+
+@dataclass(frozen=True, slots=True)
+class Instruments:
+    """What proofs measure with."""
+
+    resident: Callable[[], int] = resident_bytes  # bytes that the process takes
+    clock: Callable[[], float] = time.perf_counter  # seconds
+
+
+OF_THIS_PROCESS: Final = Instruments()
+
+
+class RunProver:
+    """What proofs of one session have in common."""
+
+    def __init__(self, runner: Runner, signature: Signature, instruments: Instruments) -> None:
+        self._runner = runner
+        self._signature = signature
+        self._outputs = list(signature.outputs)
+        self._resident = instruments.resident
+        self._clock = instruments.clock
+        self.slowest = 0.0  # seconds of a run
+
+    def _run(self, feeds: Feeds) -> list[NDArray[Any]]:
+        """Return all outputs for `feeds`."""
+        return self._runner.run(self._outputs, feeds)
+
+    def _taken(self, began: float) -> float:
+        """Return the seconds of a run that began then and has just ended."""
+        taken = self._clock() - began
+        self.slowest = max(self.slowest, taken)
+        return taken
+
+    def _differing(
+        self, expected: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]]
+    ) -> str | None:
+        """Return the first output that differs by more than rounding; None: all are the same."""
+        for name, one, other in zip(self._outputs, expected, actual, strict=True):
+            if not _same(self._signature.outputs[name], one, other):
+                return name
+        return None
+
+
+def _same(tensor: Tensor, single: NDArray[Any], joined: NDArray[Any]) -> bool:
+    """Whether two outputs are the same but for rounding."""
+    tolerance = _TOLERANCES.get(tensor.datatype.name)
+    if single.shape != joined.shape:
+        return False
+    if tolerance is None:
+        return bool(np.array_equal(single, joined))
+    if tensor.datatype is BF16:  # the upper half of a float32
+        single, joined = (
+            (each.astype(np.uint32) << 16).view(np.float32) for each in (single, joined)
+        )
+    finite = np.isfinite(single)
+    if not np.array_equal(finite, np.isfinite(joined)):
+        return False
+    expected = single[finite].astype(np.float64)
+    largest = float(np.abs(expected).max(initial=0.0))
+    return bool((np.abs(joined[finite] - expected) <= tolerance * largest).all())

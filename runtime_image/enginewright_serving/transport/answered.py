@@ -1,0 +1,69 @@
+"""An inference request that was answered, as the access log and traces report it."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from enginewright_serving.transport.request_context import RequestContext
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from enginewright_serving.transport.message import HttpRequest
+
+
+class Answered(NamedTuple):
+    """One request of a client. Times are of `time.monotonic()`."""
+
+    context: RequestContext
+    protocol: str  # http or grpc
+    method: str  # of HTTP, or of the service
+    status: int  # as HTTP has it
+    grpc_status: str  # its name; "": HTTP
+    began: float  # when its head had arrived
+    ended: float  # when its response was written
+    received: int  # bytes of its body
+    sent: int  # bytes of the response's body
+    client: str  # IP address
+
+
+class Observer(Protocol):
+    """Receives every answered request, in the event loop."""
+
+    def add(self, answered: Answered) -> None:
+        """Take one request; neither blocks nor fails."""
+
+
+def report_http(
+    observers: Iterable[Observer],
+    request: "HttpRequest",
+    context: RequestContext,
+    status: int,
+    *,
+    began: float,
+    ended: float,
+    sent: int,
+    client: str,
+) -> None:
+    """Report a request over HTTP to `observers`."""
+    answered = Answered(
+        context=context,
+        protocol="http",
+        method=request.method.decode(),
+        status=status,
+        grpc_status="",
+        began=began,
+        ended=ended,
+        received=request.length,
+        sent=sent,
+        client=client,
+    )
+    for observer in observers:
+        observer.add(answered)
+
+
+def client_address(transport: "asyncio.Transport | None") -> str:
+    """Return the client's IP address, of IPv4 as such also if it is mapped to IPv6; "": it is not known."""
+    name = None if transport is None else transport.get_extra_info("peername")
+    address: str = name[0] if name else ""
+    plain = address.removeprefix("::ffff:")
+    return plain if "." in plain else address

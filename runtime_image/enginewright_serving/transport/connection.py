@@ -1,0 +1,702 @@
+"""HTTP/1.1 on a socket: framing, limits and timeouts, independent of the application.
+
+A body is read from the socket directly into the memory that the session will read: once a request's
+headers are complete, the buffer that the event loop reads into *is* the body, aligned so that the
+first tensor starts on a 64-byte boundary; only the first 256 KiB of a large one are copied. Requests of one connection are answered one at a time and
+in order; reading from a client that pipelines pauses until then, and the next one is answered when it
+is the connection's turn.
+
+Bodies are charged to the account when they arrive and until they are answered, responses until they are
+written.
+"""
+
+import asyncio
+import contextlib
+import enum
+import random
+import time
+from collections import deque
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
+
+from typing_extensions import override
+
+from enginewright_serving.transport.account import Holding
+from enginewright_serving.transport.answered import client_address
+from enginewright_serving.transport.chunked import ChunkedDecoder, ChunkedError
+from enginewright_serving.transport.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
+from enginewright_serving.transport.head import HeadError, HeadParser
+from enginewright_serving.transport.message import (
+    JOINED_BYTES,
+    Body,
+    HttpRequest,
+    HttpResponse,
+    charged_bytes,
+)
+from enginewright_serving.transport.pace import TransferPace
+from enginewright_serving.transport.pausing_protocol import PausingProtocol
+from enginewright_serving.transport.request_context import RequestContext
+from enginewright_serving.transport.settings import AGE_JITTER, SLOW_RATE
+
+if TYPE_CHECKING:
+    from enginewright_serving.transport.http_application import HttpApplication
+
+RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
+
+_HEAD_END: Final = b"\r\n\r\n"
+_STATUS_LINES: Final = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NEVER: Final = float("inf")
+_TLS_HANDSHAKE: Final = 0x16  # the first byte of a client that speaks TLS; in no method
+_LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much as kilobytes of data
+_PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of microseconds
+_TURNS_SECONDS: Final = 0.1  # more than the turns of a client that pipelines a few requests take
+
+
+class _State(enum.Enum):
+    HEAD = enum.auto()  # between requests or inside a head
+    BODY = enum.auto()  # a body of known length
+    CHUNKED = enum.auto()
+    BUSY = enum.auto()  # the application owes a response
+    CLOSING = enum.auto()  # the last response is sent; further input is discarded
+
+
+# looking up a member of an enumeration costs several times as much as a name
+_HEAD: Final = _State.HEAD
+_BODY: Final = _State.BODY
+_CHUNKED: Final = _State.CHUNKED
+_BUSY: Final = _State.BUSY
+_CLOSING: Final = _State.CLOSING
+
+
+class Connection(PausingProtocol):
+    """One client's connection."""
+
+    __slots__ = (
+        "_account",
+        "_app",
+        "_body_view",
+        "_buffer",
+        "_chunked",
+        "_expires",
+        "_filled",
+        "_head_since",
+        "_heads",
+        "_incoming",
+        "_is_new",
+        "_outgoing",
+        "_pending",
+        "_pending_at",
+        "_request",
+        "_settings",
+        "_since",
+        "_state",
+        "_tls_keeps_until",
+        "_turns_since",
+        "_unsent",
+        "_unsent_size",
+        "_unwritten",
+        "_view",
+        "_writing_paused",
+        "_yielded",
+    )
+
+    def __init__(
+        self, app: "HttpApplication[Connection]", heads: HeadParser, buffer: bytearray
+    ) -> None:
+        """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
+        super().__init__()
+        self._app = app
+        self._account = app.inflight.account
+        self._heads = heads
+        self._settings = app.settings
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._state = _HEAD
+        self._pending = b""  # part of a head, or requests that arrived while one is in progress
+        self._pending_at = 0  # bytes of it that have been processed
+        self._is_new = True  # it has had no answer yet
+        self._since = 0.0  # when it connected, was answered, sent a head or began to close
+        self._head_since = _NEVER  # when the first part of a head arrived
+        self._filled = 0
+        self._expires = _NEVER
+        self._writing_paused = False
+        self._yielded = False  # the next request is answered in the event loop's next turn
+        self._turns_since = _NEVER  # when it first yielded with requests that arrived without pause
+        self._request: HttpRequest | None = None
+        self._body_view: memoryview | None = None
+        self._chunked: ChunkedDecoder | None = None
+        # of the last answer that is counted, until the socket has taken it; and when its head came
+        self._unwritten: tuple[HttpRequest, HttpResponse, float] | None = None
+        self._unsent: deque[memoryview] = deque()  # of a response over TLS, until it is encrypted
+        self._unsent_size = 0  # its bytes
+        self._tls_keeps_until = 0.0  # the end of such a response, for a client that reads slowly
+        self._incoming = Holding(self._evict_sender)
+        self._outgoing = Holding(self.abort)
+
+    # Called by the event loop.
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._use(transport)
+        self._since = now = time.monotonic()
+        # at different times, so that clients that connected together do not reconnect together
+        spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
+        self._expires = now + self._settings.connection_age * spread
+        if not self._app.connected(self):
+            self._finish(self._app.refuse(503, "too many connections; try again later"))
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._report_left()
+        request = self._request
+        if request is not None:
+            request.abandoned = True
+            # else whoever owes the response does
+            if self._state is not _BUSY or request.replaceable:
+                self._app.release(request)
+        self._account.release(self._outgoing)
+        self._incoming.close()
+        self._outgoing.close()
+        self._state = _CLOSING
+        self._transport = None
+        self._request = None
+        self._body_view = None
+        self._chunked = None
+        self._unwritten = None
+        self._unsent.clear()
+        self._pending = b""
+        self._app.disconnected(self)
+
+    @override
+    def eof_received(self) -> bool:
+        return False  # a client that closes its side is treated as disconnected
+
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
+        body = self._body_view
+        if body is None:
+            return self._view
+        end = self._filled + RECEIVE_BYTES if self._account.is_crowded else len(body)
+        return body[self._filled : end]
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._body_view is not None and self._request is not None:
+            self._filled += nbytes
+            self._body_arrived(self._request)
+        elif self._state is _CLOSING:
+            self._read_in_turn()  # what is discarded may be much
+        elif self._held_up():
+            self._keep(self._pending[self._pending_at :] + self._view[:nbytes], 0)
+        elif self._pending:
+            data = self._pending + self._view[:nbytes]
+            self._pending = b""
+            self._consume(data, memoryview(data), 0, len(data))
+        else:
+            self._turns_since = _NEVER
+            self._consume(self._buffer, self._view, 0, nbytes)
+
+    @override
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+        if self._transport is not None and not self._transport.can_write_eof():
+            # what a client of TLS sends may be answered there, such as updates of keys
+            self._pause_reading()
+
+    @override
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        if self._transport is not None and not self._transport.can_write_eof():
+            self._encrypt(self._transport)
+            if self._writing_paused:
+                return
+            if self._state is _CLOSING:
+                self._transport.close()
+        self._account.release(self._outgoing)
+        if self._unwritten is not None:
+            self._app.answered(self, *self._unwritten)
+            self._unwritten = None
+        if self._transport is not None:
+            self._since = time.monotonic()
+            self._continue()
+
+    # Called by the application.
+
+    def respond(self, response: HttpResponse) -> None:
+        """Answer the request that `HttpApplication.serve` accepted; no-op if the client is gone."""
+        if self._state is _BUSY:
+            self._turns_since = _NEVER
+            self._write(response)
+            self._continue()
+
+    def reserve(self, response: HttpResponse) -> bool:
+        """Charge a large response before it is sent; False: there is no space for it."""
+        if response.length <= JOINED_BYTES or self._state is not _BUSY:
+            return True
+        account = self._account
+        self._outgoing.is_exempt = self._incoming.is_exempt
+        return account.hold(self._outgoing, account.charged_response(response.length))
+
+    def check(self, now: float) -> None:
+        """Close the connection if it exceeds a time limit; `now` is `time.monotonic()`."""
+        transport, settings = self._transport, self._settings
+        if transport is None or self._state is _BUSY:
+            return
+        if arriving := self._incoming.progress:
+            if not arriving.update(now, self._filled):
+                self._finish(self._too_slow())
+        elif leaving := self._outgoing.progress:
+            unsent = self._unsent_size + transport.get_write_buffer_size()
+            if not leaving.update(now, self._outgoing.size - unsent):
+                transport.abort()
+        elif self._state is _CLOSING:
+            if now > max(self._since + settings.linger_seconds, self._tls_keeps_until):
+                transport.abort()
+        elif now > self._head_since + settings.head_seconds:
+            self._finish(self._too_slow())
+        elif now > min(self._since + settings.idle_seconds, self._aged_limit()):
+            self._close(transport, now, linger=False)
+
+    def _too_slow(self) -> HttpResponse:
+        return self._app.refuse(408, "the request took too long to arrive")
+
+    def _evict_sender(self) -> None:
+        """End a body that arrives, since the memory is needed for others."""
+        self._finish(self._app.refuse(408, "the request arrived too slowly while memory was short"))
+
+    def close_idle(self) -> None:
+        """Close if no request is in progress."""
+        if self._idle and self._transport is not None:
+            self._close(self._transport, time.monotonic(), linger=False)
+
+    @property
+    def _idle(self) -> bool:
+        return self._state is _HEAD and not self._pending and not self._writing_paused
+
+    def _aged_limit(self) -> float:
+        """Return when an idle connection is closed for its age.
+
+        A client that sends requests reads `Connection: close` before that. One that pauses may send
+        its next request while the connection is being closed, so a short pause is not enough.
+        """
+        if not self._idle:
+            return _NEVER
+        return max(self._expires, self._since + self._settings.aged_idle_seconds)
+
+    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
+        """Return for what the connection waits, and since when; None: its response is due, or it is closed.
+
+        One whose next request waits for its turn counts as new since its first turn, and goes before
+        all others if its turns do not end.
+        """
+        transport = self._transport
+        if transport is None:
+            return None
+        if self._state is _BUSY:
+            is_due = self._request is None or not self._request.replaceable
+            return None if is_due else (WaitsFor.NEW, self._since)
+        if transfer := self._incoming.progress or self._outgoing.progress:
+            is_slow = transfer.rate < SLOW_RATE
+            return WaitsFor.STALLED if is_slow else WaitsFor.ACTIVE, self._since
+        if self._state is _CLOSING:
+            return WaitsFor.LINGERS, self._since
+        if self._request is not None or transport.is_closing():
+            return None
+        return self._waits_between_requests(now)
+
+    def _waits_between_requests(self, now: float) -> tuple[WaitsFor, float]:
+        if self._yielded:
+            is_flood = now - self._turns_since > _TURNS_SECONDS
+            return WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
+        since = min(self._head_since, now) if self._pending else self._since
+        if self._is_new or self._pending:
+            is_silent = now - since > SILENT_SECONDS
+            recent = WaitsFor.NEW if self._is_new else WaitsFor.ACTIVE
+            return WaitsFor.SILENT if is_silent else recent, since
+        return WaitsFor.IDLE if now - since > IDLE_SECONDS else WaitsFor.ACTIVE, since
+
+    @property
+    def address(self) -> str:
+        """The client's IP address; "": it is gone."""
+        return client_address(self._transport)
+
+    @property
+    def counted_requests(self) -> int:
+        """Inference requests of clients that are not answered, including an answer not yet written."""
+        request = self._request
+        return int(self._unwritten is not None or (request is not None and request.counted))
+
+    def abort(self) -> None:
+        """Close the connection immediately."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            self._drop_body()
+            self._unsent.clear()
+            transport.abort()
+
+    def _drop_body(self) -> None:
+        """Free a body that has not arrived completely."""
+        self._body_view = None
+        self._chunked = None
+        if self._request is not None and self._state is not _BUSY:
+            self._request.body = None
+
+    # Reading.
+
+    def _consume(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> None:
+        """Process `data[at:end]`, which continues the bytes processed before.
+
+        Args:
+            data: the shared buffer, or bytes that were pending, of which none are copied.
+            view: of `data`.
+            at: where to begin.
+            end: where to stop; of bytes their length.
+        """
+        begun = False
+        while at < end:
+            if self._state is _HEAD and not self._writing_paused:
+                if begun:
+                    self._yield()
+                    break
+                begun = True
+                stop = data.find(_HEAD_END, at, end) + len(_HEAD_END)
+                if stop < len(_HEAD_END):
+                    self._keep_partial_head(view[at:end])
+                    return
+                self._take_head(view[at:stop], end - stop)
+                at = stop
+            elif self._state is _BODY:
+                at += self._take_body(view[at:end])
+            elif self._state is _CHUNKED and not self._yielded:
+                at += self._take_chunks(view[at:end])
+            elif self._state is _CLOSING:
+                return
+            else:
+                break
+        if at < end:
+            if isinstance(data, bytes):
+                self._keep(data, at)
+            else:
+                self._keep(bytes(view[at:end]), 0)
+
+    def _keep_partial_head(self, part: memoryview) -> None:
+        if len(part) > self._settings.head_bytes:
+            self._finish(self._head_too_large())
+            return
+        if part[0] == _TLS_HANDSHAKE:
+            self._finish(self._app.refuse(400, "this port speaks HTTP without TLS; use http"))
+            return
+        if self._head_since == _NEVER:
+            self._head_since = time.monotonic()
+        self._pending = bytes(part)
+
+    def _head_too_large(self) -> HttpResponse:
+        return self._app.refuse(
+            431, f"request line and headers are longer than {self._settings.head_bytes} bytes"
+        )
+
+    def _keep(self, data: bytes, at: int) -> None:
+        """Keep `data[at:]`, which arrived too early, and stop reading: the rest stays in the kernel."""
+        self._pending, self._pending_at = data, at
+        self._pause_reading()
+
+    def _yield(self) -> None:
+        """Proceed when it is the connection's turn."""
+        self._yielded = True
+        self._turns_since = min(self._turns_since, time.monotonic())
+        self._app.turns.take(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._yielded = False
+        if self._transport is not None:
+            self._continue()
+
+    def _continue(self) -> None:
+        """Process what was kept, such as what a pipelining client sent before a response; read on."""
+        if self._held_up():
+            return
+        pending, at = self._pending, self._pending_at
+        self._pending, self._pending_at = b"", 0
+        if pending:
+            self._consume(pending, memoryview(pending), at, len(pending))
+        if not self._pending or not self._held_up():
+            self._resume_reading()
+
+    def _held_up(self) -> bool:
+        """Whether input must wait until a response is written, or for the connection's turn."""
+        if self._state is _HEAD and self._writing_paused:
+            return True
+        return self._state is _BUSY or self._yielded
+
+    def _read_in_turn(self) -> None:
+        """Read on when it is the connection's turn."""
+        self._pause_reading()
+        self._app.turns.take(self._resume_reading)
+
+    def _take_head(self, head: memoryview, followed: int) -> None:
+        """Parse one complete head, after which so many bytes have already arrived."""
+        self._head_since = _NEVER
+        if len(head) > self._settings.head_bytes:
+            self._finish(self._head_too_large())
+            return
+        self._since = time.monotonic()
+        try:
+            request = self._heads.parse(head)
+        except HeadError as error:
+            self._finish(self._app.refuse(error.status, error.message), error.context)
+            return
+        if request is None:
+            return
+        self._request = request
+        refusal = self._app.admit(request)
+        if refusal is None and request.length:
+            refusal = self._app.check_size(request, request.length)
+        if refusal is not None:
+            self._refuse(request, refusal, followed)
+        elif request.length or request.chunked:
+            self._expect_body(request, followed)
+        else:
+            self._complete(request)
+
+    def _refuse(self, request: HttpRequest, refusal: HttpResponse, followed: int) -> None:
+        """Refuse a valid request before its body; keep the connection open if possible."""
+        if not request.length and not request.chunked:
+            self._write(refusal)
+        elif (
+            request.chunked
+            or request.length > self._settings.drained_body_bytes
+            or (request.expects_continue and not followed)
+        ):
+            self._finish(refusal)
+        else:
+            request.refusal = refusal
+            request.expects_continue = False
+            self._expect_body(request, followed)
+
+    def _expect_body(self, request: HttpRequest, followed: int) -> None:
+        self._filled = 0
+        self._incoming.is_exempt = request.reserved
+        request.holding = self._incoming
+        if request.chunked or followed < request.length:
+            self._account.begin(self._incoming, self._progress(self._since))
+        if request.chunked:
+            self._state = _CHUNKED
+            self._chunked = ChunkedDecoder()
+        else:
+            self._state = _BODY
+            request.body = Body(request.length, request.json_length or 0, arrives=True)
+            self._body_view = request.body.view()
+        if request.expects_continue and not followed and self._transport is not None:
+            self._transport.write(_CONTINUE)
+
+    def _take_body(self, part: memoryview) -> int:
+        """Copy the part of the body that was read with the head; the rest is read in place."""
+        view, request = self._body_view, self._request
+        assert view is not None  # noqa: S101 - state BODY says so
+        assert request is not None  # noqa: S101 - likewise
+        taken = min(len(part), len(view) - self._filled)
+        view[self._filled : self._filled + taken] = part[:taken]
+        self._filled += taken
+        self._body_arrived(request)
+        return taken
+
+    def _body_arrived(self, request: HttpRequest) -> None:
+        """Charge a body that has grown; have the request answered if it is complete."""
+        if self._filled >= self._incoming.size and not self._charge(
+            request, charged_bytes(self._filled, request.length)
+        ):
+            return
+        body, view = request.body, self._body_view
+        if self._filled == request.length:
+            self._complete(request)
+            return
+        if body is not None and view is not None and self._filled == len(view):
+            self._body_view = body.grow()
+        if self._account.is_crowded:
+            self._read_in_turn()
+
+    def _charge(self, request: HttpRequest, size: int) -> bool:
+        """Charge `size` bytes of the body that arrives; False: it was refused."""
+        if self._account.hold(self._incoming, size):
+            return True
+        self._finish(self._app.refuse_bytes(request))
+        return False
+
+    def _take_chunks(self, part: memoryview) -> int:
+        decoder, request = self._chunked, self._request
+        assert decoder is not None  # noqa: S101 - state CHUNKED says so
+        assert request is not None  # noqa: S101 - likewise
+        try:
+            taken = decoder.feed(part, _LINES_PER_TURN)
+        except ChunkedError as error:
+            self._finish(self._app.refuse(400, f"not a valid chunked body: {error}"))
+            return len(part)
+        self._filled += taken
+        size = len(decoder.data)
+        if refusal := self._app.check_size(request, size):
+            self._finish(refusal)
+        elif size <= self._incoming.size or self._charge(request, charged_bytes(size, size)):
+            if decoder.done:
+                request.length = size
+                request.body = Body(size, request.json_length or 0)
+                request.body.view()[:] = decoder.data
+                self._chunked = None
+                self._complete(request)
+            elif taken < len(part):
+                self._yield()
+        return taken
+
+    def _complete(self, request: HttpRequest) -> None:
+        """Have the current request answered, whose body is complete."""
+        self._body_view = None
+        if self._incoming.progress is not None:
+            self._account.end(self._incoming)
+        response = request.refusal
+        if response is None:
+            self._state = _BUSY
+            response = self._app.serve(self, request)
+        if response is not None:
+            self._write(response)
+
+    # Writing.
+
+    def _write(self, response: HttpResponse) -> None:
+        """Answer the current request, then wait for the next one or close."""
+        request, transport = self._request, self._transport
+        assert request is not None  # noqa: S101 - only called with one
+        if transport is None:
+            return
+        self._app.release(request)
+        began, now = self._since, time.monotonic()
+        wanted = request.keep_alive
+        keep = wanted and not self._app.draining and now < self._expires
+        if not keep:
+            connection = b"Connection: close\r\n"
+        elif request.version == "1.0":
+            connection = b"Connection: keep-alive\r\n"
+        else:
+            connection = b""
+        if request.context is not None:
+            connection += request.context.header()
+        parts = response.parts if request.method != b"HEAD" else []
+        self._send(transport, response, parts, connection)
+        self._request = None
+        if keep:
+            self._state = _HEAD
+            self._since = now
+            self._is_new = False
+        else:
+            self._close(transport, now, linger=wanted)
+        if request.counted:
+            self._count(request, response, began)
+        elif request.route is None:
+            self._app.refused(self, request, response, began)
+
+    def _count(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
+        """Have a request counted, once its answer is written."""
+        if self._writing_paused:
+            self._unwritten = request, response, began
+        else:
+            self._app.answered(self, request, response, began)
+
+    def _finish(self, response: HttpResponse, context: RequestContext | None = None) -> None:
+        """Answer an invalid request, or one whose body is not read, and close."""
+        transport = self._transport
+        if transport is None or self._state is _CLOSING:
+            return
+        request, self._request = self._request, None
+        began = self._since
+        if request is not None:
+            request.length = self._filled if self._state is not _HEAD else 0
+            self._app.release(request)
+        self._drop_body()
+        head_only = request is not None and request.method == b"HEAD"
+        if request is not None:
+            context = request.context
+        headers = b"Connection: close\r\n" + (b"" if context is None else context.header())
+        self._send(transport, response, [] if head_only else response.parts, headers)
+        self._close(transport, time.monotonic(), linger=True)
+        if request is not None and request.counted:
+            self._count(request, response, began)
+        elif request is not None and request.route is None:
+            self._app.refused(self, request, response, began)
+
+    def _report_left(self) -> None:
+        """Report an inference whose client has left before its answer was written."""
+        request, began = self._request, self._since
+        if self._unwritten is not None:
+            request, _, began = self._unwritten
+        elif request is not None and self._state is not _BUSY:
+            request.length = self._filled
+        if request is not None and request.counted:
+            self._app.left(self, request, began)
+
+    def _send(
+        self,
+        transport: asyncio.Transport,
+        response: HttpResponse,
+        parts: list[bytes | memoryview],
+        connection: bytes,
+    ) -> None:
+        head = b"%b%b%b%bContent-Length: %d\r\n\r\n" % (
+            _STATUS_LINES[response.status],
+            self._app.date,
+            response.headers,
+            connection,
+            response.length,
+        )
+        if response.length <= JOINED_BYTES:
+            transport.write(b"".join([head, *parts]))
+        elif transport.can_write_eof():
+            transport.writelines([head, *parts])
+        else:
+            for part in (head, *parts):
+                view = memoryview(part)
+                self._unsent += (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))
+            self._unsent_size = sum(map(len, self._unsent))
+            self._encrypt(transport)
+        self._charge_unsent(response)
+
+    def _encrypt(self, transport: asyncio.Transport) -> None:
+        """Write what the client reads: TLS encrypts and keeps whatever is written."""
+        while self._unsent and not self._writing_paused:
+            piece = self._unsent.popleft()
+            self._unsent_size -= len(piece)
+            transport.write(piece)
+            self._tls_keeps_until = time.monotonic() + self._settings.transfer_window
+
+    def _charge_unsent(self, response: HttpResponse) -> None:
+        """Charge a response for as long as the client has not read it."""
+        account, outgoing = self._account, self._outgoing
+        if not self._writing_paused:
+            if outgoing.size:
+                account.release(outgoing)
+        elif outgoing.size or account.hold(outgoing, account.charged_response(response.length)):
+            account.begin(outgoing, self._progress(time.monotonic()))
+        else:
+            self.abort()
+
+    def _progress(self, now: float) -> TransferPace:
+        settings = self._settings
+        return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
+
+    def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
+        """Close once everything is written.
+
+        Closing a socket with unread input resets the connection, and the client may lose a response
+        that it has not read yet. So after a response that the client does not expect to be the last
+        (`linger`), only the sending side is closed, and input is read and discarded for a while. TLS
+        does that whenever it is closed.
+        """
+        self._state = _CLOSING
+        self._pending = b""
+        self._since = now
+        if linger and transport.can_write_eof() and not transport.is_closing():
+            with contextlib.suppress(OSError):  # the client is gone
+                transport.write_eof()
+            self._resume_reading()
+        elif transport.can_write_eof() or not self._writing_paused:
+            transport.close()  # else `resume_writing` does

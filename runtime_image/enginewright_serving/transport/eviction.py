@@ -1,0 +1,87 @@
+"""Which connection is closed for a new one when there are as many as allowed. Pure.
+
+Connections that wait for their client are closed in the order of `WaitsFor`, of those in the same state the
+one that has waited longest. So whoever holds many without using them never keeps out the kubelet's probes,
+and a flood of new connections displaces itself.
+"""
+
+import enum
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection
+from operator import itemgetter
+from typing import Final, Protocol
+
+SILENT_SECONDS: Final = 0.25  # in which the first request of a new connection has usually arrived
+IDLE_SECONDS: Final = (
+    1.0  # in which a client that was answered may be about to send its next request
+)
+_ORDER_SECONDS: Final = (
+    0.2  # for which an order is used, unless it is used up: finding it takes a millisecond
+)
+
+
+class WaitsFor(enum.IntEnum):
+    """What a connection waits for; the lowest is closed first."""
+
+    FLOODS = enum.auto()  # its turn, and it has sent requests for some time without a pause
+    SILENT = enum.auto()  # a request of which nothing, or only a part of the head, has arrived
+    LINGERS = enum.auto()  # its client to close it, after the last response
+    STALLED = enum.auto()  # a body or the reading of a response, which hardly move
+    IDLE = enum.auto()  # the next request
+    NEW = enum.auto()  # its first request, or its turn, not for long
+    ACTIVE = enum.auto()  # the next request, not for long, or a body or the reading of a response
+
+
+class OpenConnection(Protocol):
+    """A connection, of any protocol."""
+
+    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
+        """Return for what it waits, and since when; None: it does not wait for its client."""
+
+    def abort(self) -> None:
+        """Close it immediately."""
+
+
+_Waiting = tuple[WaitsFor, float, OpenConnection]
+
+
+class Eviction:
+    """Closes connections for others."""
+
+    def __init__(self, clock: Callable[[], float], newest: int) -> None:
+        """Create it; so many of the newest connections are closed last, as they are read from first."""
+        self._clock = clock
+        self._newest = newest
+        self._order: list[_Waiting] = []  # the first to close is last
+        self._found = float("-inf")  # when
+
+    def close_one(self, clients: Collection[OpenConnection]) -> bool:
+        """Close the first of the clients that wait; False: none waits."""
+        now = self._clock()
+        if now - self._found < _ORDER_SECONDS and self._close_next(now):
+            return True
+        self._order, self._found = self._ordered(clients, now), now
+        return self._close_next(now)
+
+    def forget(self) -> None:
+        """Let go of connections that may be closed by now."""
+        self._order = []
+
+    def _close_next(self, now: float) -> bool:
+        while self._order:
+            wait, since, client = self._order.pop()
+            found = client.waits(now)
+            if found is not None and (found == (wait, since) or found[0] < wait):
+                client.abort()
+                return True
+        return False
+
+    def _ordered(self, clients: Collection[OpenConnection], now: float) -> list[_Waiting]:
+        waiting = [(*found, each) for each in clients if (found := each.waits(now))]
+        waiting.sort(key=itemgetter(0, 1))
+        first_new = bisect_left(waiting, WaitsFor.NEW, key=itemgetter(0))
+        end = bisect_right(waiting, WaitsFor.NEW, key=itemgetter(0))
+        begin = max(first_new, end - self._newest)
+        order = [*waiting[:begin], *waiting[end:], *waiting[begin:end]]
+        order.reverse()
+        return order

@@ -1,0 +1,170 @@
+"""DATA frames of one connection, which are taken as they arrive (RFC 9113 6.1).
+
+The client may send as much as it likes: the account admits bodies as they arrive, so receive windows
+have their maximum (5.2.2), and nothing waits for WINDOW_UPDATE.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from enginewright_serving.transport.http2 import frames
+from enginewright_serving.transport.http2.budget import FrameBudget
+from enginewright_serving.transport.http2.errors import (
+    ConnectionFaultError,
+    ErrorCode,
+    StreamFaultError,
+)
+from enginewright_serving.transport.http2.sender import Sender
+from enginewright_serving.transport.http2.stream import do_nothing
+from enginewright_serving.transport.http2.streams import Streams
+
+MAX_FRAME: Final = 1024 * 1024  # bytes of DATA that may be read from the socket at once
+
+_UPDATE_BYTES: Final = 2**30  # received, after which the connection's window is renewed
+_TINY_BYTES: Final = 256  # of DATA, which then counts as not useful
+
+
+class Bodies:
+    """Takes DATA frames, and what is skipped, in any pieces."""
+
+    __slots__ = (
+        "_ends",
+        "_frames",
+        "_left",
+        "_pad_left",
+        "_received",
+        "_reset",
+        "_sender",
+        "_streams",
+    )
+
+    def __init__(
+        self,
+        streams: Streams,
+        sender: Sender,
+        budget: FrameBudget,
+        reset: Callable[[int, ErrorCode], None],
+    ) -> None:
+        """Begin between two frames.
+
+        Args:
+            streams: of the connection.
+            sender: what is written goes to it.
+            budget: of frames that are not useful.
+            reset: resets a stream for what the client did.
+        """
+        self._streams = streams
+        self._sender = sender
+        self._frames = budget
+        self._reset = reset
+        self._left = 0  # bytes of the current frame, without padding
+        self._pad_left = 0
+        self._ends = False
+        self._received = 0  # bytes of DATA since the connection's window was renewed
+
+    @property
+    def in_payload(self) -> bool:
+        """Whether `take_payload` takes the next bytes."""
+        return bool(self._left or self._pad_left)
+
+    @property
+    def discards(self) -> bool:
+        """Whether the rest of the current frame is of no use."""
+        return self._streams.arriving is None and self._left > 0
+
+    def begin(self, stream_id: int, flags: int, length: int, padding: int) -> None:
+        """Begin a DATA frame (6.1), whose padding has `padding` bytes, -1 without.
+
+        Raises:
+            ConnectionFaultError: for what the client did wrong.
+        """
+        self._received += length
+        if self._received >= _UPDATE_BYTES:
+            self._sender.write(frames.window_update(0, self._received))
+            self._received = 0
+        size = length - 1 - padding
+        if size < 0:
+            raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "DATA is shorter than its padding")
+        self._ends = bool(flags & frames.END_STREAM)
+        if size < _TINY_BYTES and not self._ends:
+            self._frames.spend()
+        self._left, self._pad_left = size, max(padding, 0)
+        stream = self._streams.arriving = self._streams.open.get(stream_id)
+        if stream is None:
+            self._check_late(stream_id)
+            return
+        try:
+            stream.count(size)
+        except StreamFaultError as fault:
+            self._reset(stream_id, fault.code)
+            return
+        if not size:
+            self._end()
+
+    def skip(self, length: int) -> None:
+        """Begin a frame of a type that is not known (5.5).
+
+        Raises:
+            ConnectionFaultError: there are too many.
+        """
+        self._frames.spend()
+        self._streams.arriving = None
+        self._left = length
+
+    def take_payload(self, part: memoryview) -> int:
+        """Take what has arrived of the current frame; return how much that is."""
+        size = min(self._left, len(part))
+        if size:
+            self._left -= size
+            stream = self._streams.arriving
+            if stream is not None:
+                stream.handler.receive(part[:size])
+                if not self._left:
+                    self._end()
+        padding = min(self._pad_left, len(part) - size)
+        self._pad_left -= padding
+        return size + padding
+
+    def memory(self, least: int) -> memoryview | None:
+        """Return where the next bytes belong, if more than `least` are left of the frame."""
+        if self._left <= least or self._streams.arriving is None:
+            return None
+        return self._streams.arriving.handler.memory(self._left)
+
+    def received(self, size: int) -> None:
+        """Take bytes that were read into `memory`."""
+        self._left -= size
+        stream = self._streams.arriving
+        if stream is not None:
+            stream.handler.received(size)
+            if not self._left:
+                self._end()
+
+    def drop(self) -> None:
+        """Forget the current frame."""
+        self._streams.arriving = None
+        self._left = self._pad_left = 0
+
+    def close(self) -> None:
+        """Refer to the connection no more."""
+        self._reset = do_nothing
+
+    def _check_late(self, stream_id: int) -> None:
+        streams = self._streams
+        if stream_id > streams.last:
+            streams.refuse_idle(stream_id)
+        elif not streams.is_ended_by_server(stream_id):
+            self._reset(stream_id, ErrorCode.STREAM_CLOSED)
+
+    def _end(self) -> None:
+        """End the current DATA frame, whose padding may still follow."""
+        stream, self._streams.arriving = self._streams.arriving, None
+        if stream is None or not self._ends or not stream.receiving:
+            return
+        try:
+            stream.end()
+        except StreamFaultError as fault:
+            self._reset(stream.id, fault.code)
+        else:
+            self._streams.owed += stream.unsent is None
+            stream.handler.end()

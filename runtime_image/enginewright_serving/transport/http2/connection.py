@@ -1,0 +1,476 @@
+"""HTTP/2 on a socket: reading, turns, time limits and the end, independent of the application.
+
+Implements RFC 9113 for a server of unary calls: no push, no priorities, with prior knowledge (3.3) or
+over TLS, as the transport is. `Session` is what the frames mean.
+
+A connection processes a limited number of frames in one turn of the event loop, so that others get
+theirs, and reads nothing while the client does not read what was written to it (CVE-2019-9512,
+9515, 9517).
+"""
+
+import asyncio
+import enum
+import random
+import time
+from typing import Final, Protocol
+
+from typing_extensions import override
+
+from enginewright_serving.transport.account import Holding
+from enginewright_serving.transport.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
+from enginewright_serving.transport.http2 import frames
+from enginewright_serving.transport.http2.bodies import Bodies
+from enginewright_serving.transport.http2.errors import ConnectionFaultError, ErrorCode
+from enginewright_serving.transport.http2.sender import Sender
+from enginewright_serving.transport.http2.session import RequestHandlers, Session
+from enginewright_serving.transport.http2.streams import Going, Streams
+from enginewright_serving.transport.http2.transfers import transfer_seconds
+from enginewright_serving.transport.inflight import InFlight
+from enginewright_serving.transport.input_turns import InputTurns
+from enginewright_serving.transport.pace import TransferPace
+from enginewright_serving.transport.pausing_protocol import PausingProtocol
+from enginewright_serving.transport.settings import AGE_JITTER, TransportSettings
+
+_DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
+_TURN_FRAMES: Final = 128  # processed in one turn of the event loop: a few milliseconds at most
+_HEADERS_WEIGH: Final = 3  # a request is decoded and answered
+_CROWD_FRAMES: Final = 16  # likewise, while many connections wait for their turns
+_LARGE_BYTES: Final = 16 * 1024  # read at once
+_CROWD_BYTES: Final = 64 * 1024  # of a message, read at a time while many arrive
+_NEVER: Final = float("inf")
+_TURNS_SECONDS: Final = 0.1  # more than the turns of a client that sends many requests at once take
+
+
+class Http2Application(Protocol):
+    """What keeps the connections."""
+
+    draining: bool
+    inflight: InFlight
+    turns: InputTurns
+
+    @property
+    def settings(self) -> TransportSettings:
+        """The limits."""
+
+    def connected(self, connection: "Http2Connection") -> bool:
+        """Add a new connection; False: no capacity is left."""
+
+    def disconnected(self, connection: "Http2Connection") -> None:
+        """Remove a connection."""
+
+
+class _Http2State(enum.Enum):
+    PREFACE = enum.auto()
+    OPEN = enum.auto()
+    CLOSING = enum.auto()  # everything is sent; further input is discarded
+
+
+class Http2Connection(PausingProtocol):
+    """One client's connection."""
+
+    __slots__ = (
+        "_app",
+        "_bodies",
+        "_buffer",
+        "_deadline",
+        "_direct",
+        "_expires",
+        "_flush_scheduled",
+        "_handlers",
+        "_part_since",
+        "_pending",
+        "_pending_at",
+        "_processing",
+        "_read_by",
+        "_sender",
+        "_session",
+        "_settings",
+        "_state",
+        "_streams",
+        "_turns_since",
+        "_unwritten",
+        "_view",
+        "_yielded",
+    )
+
+    _bodies: Bodies
+    _sender: Sender
+    _session: Session
+    _streams: Streams
+    _unwritten: Holding
+
+    def __init__(self, app: Http2Application, handlers: RequestHandlers, buffer: bytearray) -> None:
+        """Serve `handlers`; the buffer is shared, since no callback leaves data in it."""
+        super().__init__()
+        self._app = app
+        self._handlers = handlers
+        self._settings = app.settings
+        self._buffer = buffer
+        self._view = memoryview(buffer)
+        self._state = _Http2State.PREFACE
+        self._direct: memoryview | None = None  # of a body, that is being read into
+        self._pending = b""  # part of a frame, or frames that wait for the connection's turn
+        self._pending_at = 0
+        self._yielded = False  # the next frames are processed in the event loop's next turn
+        self._turns_since = _NEVER
+        self._processing = False  # what is sent meanwhile is written afterwards
+        self._flush_scheduled = False
+        self._read_by = _NEVER  # when the client must have read what was written
+        self._part_since = _NEVER  # since when part of a frame or header block is awaited
+        self._deadline = _NEVER  # of the client's preface, PING's acknowledgement, or closing
+        self._expires = _NEVER
+
+    # Called by the event loop.
+
+    @override
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        stream = self._use(transport)
+        now = time.monotonic()
+        self._deadline = now + self._settings.head_seconds
+        # at different times, so that clients that connected together do not reconnect together
+        spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
+        self._expires = now + self._settings.connection_age * spread
+        self._sender = sender = Sender(stream)
+        self._unwritten = Holding(self.abort)
+        self._session = session = Session(
+            self._handlers,
+            self._settings,
+            sender,
+            self._app.inflight.account,
+            due=self._due,
+            abort=self.abort,
+        )
+        self._bodies, self._streams = session.bodies, session.streams
+        sender.sent, sender.sent_data = session.sent, session.sent_data
+        if self._app.connected(self):
+            self._flush()
+        else:
+            self._fail(
+                ConnectionFaultError(
+                    ErrorCode.ENHANCE_YOUR_CALM, "too many connections; try again later"
+                )
+            )
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._state = _Http2State.CLOSING
+        self._transport = self._direct = None
+        self._pending = b""
+        self._app.inflight.account.release(self._unwritten)
+        self._unwritten.close()
+        self._session.close(self._app.turns)
+        self._app.disconnected(self)
+
+    @override
+    def eof_received(self) -> bool:
+        return False  # a client that closes its side is treated as disconnected
+
+    @override
+    def get_buffer(self, sizehint: int) -> memoryview:
+        direct = self._bodies.memory(_DIRECT_BYTES)
+        if direct is not None and self._app.inflight.account.is_crowded:
+            direct = direct[:_CROWD_BYTES]
+        self._direct = direct
+        return self._view if direct is None else direct
+
+    @override
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._state is _Http2State.CLOSING:
+            self._yield_turn()  # what is discarded may be much
+            return
+        if self._direct is not None:
+            self._take_direct(nbytes)
+        elif self._reading_paused:
+            self._pending = self._pending[self._pending_at :] + self._view[:nbytes]
+            self._pending_at = 0
+        elif self._pending:
+            data = self._pending[self._pending_at :] + self._view[:nbytes]
+            self._pending = b""
+            self._process(data, 0, len(data))
+        else:
+            self._process(self._buffer, 0, nbytes)
+        if nbytes >= _LARGE_BYTES and self._is_one_of_many():
+            self._yield_turn()
+
+    def _is_one_of_many(self) -> bool:
+        """Whether reading on immediately, or what is discarded, would delay others."""
+        many = self._app.inflight.account.is_crowded or self._bodies.discards
+        return many and not self._yielded
+
+    @override
+    def pause_writing(self) -> None:
+        self._sender.paused = True
+        unwritten = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        now = time.monotonic()
+        self._read_by = now + transfer_seconds(self._settings, unwritten)
+        self._pause_reading()
+        account, holding = self._app.inflight.account, self._unwritten
+        if not account.hold(holding, account.charged_response(unwritten)):
+            self.abort()
+            return
+        settings = self._settings
+        pace = TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
+        account.begin(holding, pace)
+
+    @override
+    def resume_writing(self) -> None:
+        self._sender.paused = False
+        self._read_by = _NEVER
+        self._app.inflight.account.release(self._unwritten)
+        self._session.transfers.release_read()
+        self._sender.pump()
+        self._flush()
+        self._continue()
+
+    # Called by the application.
+
+    def check(self, now: float) -> None:
+        """End requests, responses and the connection at their time limits (`time.monotonic()`)."""
+        transport, session = self._transport, self._session
+        if transport is None:
+            return
+        if self._state is _Http2State.CLOSING or not session.begun:
+            if now > self._deadline:
+                transport.abort()
+            return
+        if now > self._read_by:
+            transport.abort()
+            return
+        if pace := self._unwritten.progress:
+            pace.update(now, self._unwritten.size - transport.get_write_buffer_size())
+        if not self._held_up() and now > self._part_since + self._settings.head_seconds:
+            self._fail(
+                ConnectionFaultError(ErrorCode.ENHANCE_YOUR_CALM, "a frame took too long to arrive")
+            )
+            return
+        session.transfers.check(now)
+        streams = self._streams
+        if streams.going is Going.NO:
+            idle = not streams.open and now > streams.idle_since + self._settings.idle_seconds
+            if idle or now > self._expires or self._app.draining:
+                self._go_away()
+        elif streams.going is Going.ANNOUNCED and now > self._deadline:
+            session.control.refuse_new_streams()
+        self._flush()
+
+    def close_idle(self) -> None:
+        """Have the client open no more streams; close once those that it has opened are answered."""
+        if self._transport is None or self._state is _Http2State.CLOSING:
+            return
+        if not self._session.begun:
+            self._transport.close()
+        elif self._streams.going is Going.NO:
+            self._go_away()
+            self._flush()
+
+    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
+        """Return for what the connection waits, and since when, as `eviction.OpenConnection` does."""
+        session, streams = self._session, self._streams
+        found: tuple[WaitsFor, float] | None
+        if self._transport is None:
+            found = None
+        elif self._state is _Http2State.CLOSING:
+            found = WaitsFor.LINGERS, self._deadline - self._settings.linger_seconds
+        elif streams.open or self._sender.paused:
+            since = streams.moves_since()
+            moves = WaitsFor.STALLED if session.transfers.hardly_move else WaitsFor.ACTIVE
+            found = None if since is None else (moves, since)
+        elif self._yielded:
+            is_flood = now - self._turns_since > _TURNS_SECONDS
+            found = WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
+        elif not session.begun or self._part_since != _NEVER:
+            since = min(self._part_since, streams.idle_since)
+            found = WaitsFor.SILENT if now - since > SILENT_SECONDS else WaitsFor.NEW, since
+        else:
+            is_idle = now - streams.idle_since > IDLE_SECONDS
+            found = WaitsFor.IDLE if is_idle else WaitsFor.ACTIVE, streams.idle_since
+        return found
+
+    @property
+    def counted_requests(self) -> int:
+        """Inference requests of clients that are not answered, including answers not yet written."""
+        return sum(stream.handler.counted for stream in self._streams.open.values())
+
+    def abort(self) -> None:
+        """Close the connection immediately."""
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    # Reading.
+
+    def _process(self, data: bytes | bytearray, at: int, end: int) -> None:
+        """Process frames in `data[at:end]`, keep what is incomplete, write what is due."""
+        began = at
+        self._processing = True
+        try:
+            at = self._consume(data, at, end)
+        except ConnectionFaultError as fault:
+            self._fail(fault)
+            return
+        finally:
+            self._processing = False
+        if at < end:
+            if isinstance(data, bytes):
+                self._pending, self._pending_at = data, at
+            else:
+                self._pending, self._pending_at = bytes(self._view[at:end]), 0
+        in_block = self._session.in_block
+        if at == end and not in_block:
+            self._part_since = _NEVER
+        elif self._part_since == _NEVER or (at > began and not in_block):
+            self._part_since = time.monotonic()
+        self._flush()
+
+    def _consume(self, data: bytes | bytearray, at: int, end: int) -> int:
+        """Process complete frames, and of bodies what has arrived; return where the rest begins."""
+        view, bodies = memoryview(data), self._bodies
+        if self._state is _Http2State.PREFACE:
+            at = self._take_preface(view[at:end], at)
+        left = _CROWD_FRAMES if self._app.turns.is_crowded else _TURN_FRAMES
+        while True:
+            if bodies.in_payload:
+                at += bodies.take_payload(view[at:end])
+                if bodies.in_payload:
+                    return at
+            if end - at < frames.HEAD.size or self._state is _Http2State.PREFACE:
+                return at
+            if left <= 0:
+                self._yield_turn()
+                return at
+            left -= _HEADERS_WEIGH if data[at + 3] == frames.HEADERS else 1
+            taken = self._take_frame(data, view, at, end)
+            if not taken:
+                return at
+            at += taken
+
+    def _take_direct(self, size: int) -> None:
+        """Take bytes that were read into a body."""
+        self._direct = None
+        self._processing = True
+        try:
+            self._bodies.received(size)
+        except ConnectionFaultError as fault:
+            self._fail(fault)
+        finally:
+            self._processing = False
+        self._flush()
+
+    def _take_preface(self, view: memoryview, at: int) -> int:
+        known = min(len(view), len(frames.PREFACE))
+        if view[:known] != frames.PREFACE[:known]:
+            raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2")
+        if known < len(frames.PREFACE):
+            return at
+        self._state = _Http2State.OPEN
+        return at + known
+
+    def _take_frame(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> int:
+        """Process the frame at `at` up to its payload, if that can be taken in parts, else with it.
+
+        Return the number of bytes; 0: more must arrive.
+        """
+        session = self._session
+        high, low, kind, flags, stream_id = frames.HEAD.unpack_from(data, at)
+        length: int = high << 16 | low
+        stream_id &= frames.LARGEST
+        session.check_frame(kind, flags, stream_id, length)
+        body = at + frames.HEAD.size
+        if kind == frames.DATA:
+            if not flags & frames.PADDED:
+                self._bodies.begin(stream_id, flags, length, -1)
+                return frames.HEAD.size
+            if body == end:
+                return 0
+            self._bodies.begin(stream_id, flags, length, data[body])
+            return frames.HEAD.size + 1
+        if kind > frames.CONTINUATION:
+            self._bodies.skip(length)
+            return frames.HEAD.size
+        if body + length > end:
+            return 0
+        session.take_frame(kind, flags, stream_id, bytes(view[body : body + length]))
+        return body + length - at
+
+    def _yield_turn(self) -> None:
+        """Process what is left in the event loop's next turn."""
+        self._pause_reading()
+        self._yielded = True
+        self._turns_since = min(self._turns_since, time.monotonic())
+        self._app.turns.take(self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._yielded = False
+        self._continue()
+
+    def _continue(self) -> None:
+        """Process what waited for the connection's turn or for the client to read; read on."""
+        if self._held_up():
+            return
+        data, at = self._pending, self._pending_at
+        self._pending, self._pending_at = b"", 0
+        if data:
+            self._process(data, at, len(data))
+        if not self._held_up():
+            self._turns_since = _NEVER
+            self._resume_reading()
+
+    def _held_up(self) -> bool:
+        return self._yielded or self._sender.paused or self._transport is None
+
+    # Writing.
+
+    def _due(self) -> None:
+        """Write a response, if possible with others of the same turn of the event loop."""
+        if self._processing or self._flush_scheduled:
+            return
+        if self._streams.open:
+            self._flush_scheduled = True
+            asyncio.get_running_loop().call_soon(self._flush)
+        else:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write what is due; close after the last response of a connection that goes away."""
+        self._flush_scheduled = False
+        if self._transport is None:
+            return
+        self._sender.flush()
+        if self._session.transfers.read and not self._sender.paused:
+            self._session.transfers.release_read()
+        if (
+            self._streams.going is Going.FINAL
+            and not self._streams.open
+            and self._state is _Http2State.OPEN
+            and not self._sender.paused
+        ):
+            self._close(self._transport)
+
+    def _go_away(self) -> None:
+        self._deadline = time.monotonic() + self._settings.linger_seconds
+        self._session.control.go_away()
+
+    def _fail(self, fault: ConnectionFaultError) -> None:
+        """End the connection for what the client did (RFC 9113 5.4.1)."""
+        if self._state is not _Http2State.CLOSING and self._transport is not None:
+            self._session.fail(fault)
+            self._sender.flush()
+            self._close(self._transport)
+
+    def _close(self, transport: asyncio.Transport) -> None:
+        """Close once everything is written.
+
+        Closing a socket with unread input resets the connection, and the client may lose what it has
+        not read yet. So only the sending side is closed, and input is read and discarded for a while.
+        """
+        self._state = _Http2State.CLOSING
+        self._pending = b""
+        self._deadline = time.monotonic() + self._settings.linger_seconds
+        if unsent := transport.get_write_buffer_size():
+            self._deadline += transfer_seconds(self._settings, unsent)
+        if transport.can_write_eof() and not transport.is_closing():
+            transport.write_eof()
+            self._resume_reading()
+        else:  # over TLS, which discards input too, and may keep the end of a response
+            self._deadline += self._settings.transfer_window
+            transport.close()

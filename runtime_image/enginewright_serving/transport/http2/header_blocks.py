@@ -1,0 +1,112 @@
+"""Header blocks of one connection: put together from frames, decoded, and prepared for the application.
+
+A client repeats its headers, and then sends the same bytes: as long as the compression's table does
+not change, what they mean is kept.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from enginewright_serving.transport.http2 import frames
+from enginewright_serving.transport.http2.errors import ConnectionFaultError, ErrorCode
+from enginewright_serving.transport.http2.fields import RequestHead, request_head
+from enginewright_serving.transport.http2.hpack import (
+    BlockDecoder,
+    Field,
+    HpackError,
+    ListTooLargeError,
+)
+
+_KEPT: Final = 4
+
+
+class HeaderBlocks:
+    """Reads the header blocks of one connection, in their order (RFC 9113 4.3)."""
+
+    __slots__ = ("_block", "_decoder", "_kept", "_limit", "_prepare", "ends", "stream")
+
+    def __init__(self, prepare: Callable[[RequestHead], object], limit: int) -> None:
+        """Limit a block to `limit` bytes, before and after decompression; `prepare` is the application's."""
+        self._prepare = prepare
+        self._limit = limit
+        self._decoder = BlockDecoder(limit)
+        self._kept: dict[bytes, tuple[object, int | None]] = {}
+        self._block = b""
+        self.stream = 0  # of the block that is not complete; 0: there is none
+        self.ends = False  # the current block is the last of its stream
+
+    def check(self, kind: int, stream: int, length: int) -> None:
+        """Check the head of any frame: those of a block follow each other (RFC 9113 6.10).
+
+        Raises:
+            ConnectionFaultError: they do not, or the block is too large.
+        """
+        if self.stream:
+            if kind != frames.CONTINUATION or stream != self.stream:
+                raise ConnectionFaultError(
+                    ErrorCode.PROTOCOL_ERROR, "a header block must be continued"
+                )
+        elif kind == frames.CONTINUATION:
+            raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "CONTINUATION continues nothing")
+        if kind in _BLOCKS and len(self._block) + length > self._limit:
+            raise ConnectionFaultError(
+                ErrorCode.ENHANCE_YOUR_CALM, f"headers are longer than {self._limit} bytes"
+            )
+
+    def begin(self, flags: int, stream: int, payload: bytes) -> bytes | None:
+        """Take HEADERS; return the block if it is complete."""
+        self.ends = bool(flags & frames.END_STREAM)
+        block = frames.header_block(payload, flags, stream)
+        if flags & frames.END_HEADERS:
+            return block
+        self._block, self.stream = block, stream
+        return None
+
+    def proceed(self, flags: int, payload: bytes) -> bytes | None:
+        """Take CONTINUATION; return the block if it is complete."""
+        self._block += payload
+        if not flags & frames.END_HEADERS:
+            return None
+        block, self._block, self.stream = self._block, b"", 0
+        return block
+
+    def prepare(self, block: bytes) -> tuple[object, int | None]:
+        """Return what the application needs of a request's head, and its Content-Length.
+
+        Raises:
+            ConnectionFaultError: the block cannot be decoded.
+            StreamFaultError: the request is malformed.
+        """
+        known = self._kept.get(block)
+        if known is not None:
+            return known
+        changes = self._decoder.changes
+        head = request_head(self.decode(block))
+        prepared = self._prepare(head), head.length
+        if changes == self._decoder.changes:
+            if len(self._kept) >= _KEPT:
+                self._kept.clear()
+            self._kept[block] = prepared
+        return prepared
+
+    def decode(self, block: bytes) -> list[Field]:
+        """Return the fields of a block, of which none may be skipped.
+
+        Raises:
+            ConnectionFaultError: it cannot be decoded, so neither can the next ones.
+        """
+        changes = self._decoder.changes
+        try:
+            fields = self._decoder.decode(block)
+        except HpackError as error:
+            raise ConnectionFaultError(ErrorCode.COMPRESSION_ERROR, str(error)) from error
+        except ListTooLargeError as error:
+            raise ConnectionFaultError(
+                ErrorCode.ENHANCE_YOUR_CALM, f"header fields are larger than {self._limit} bytes"
+            ) from error
+        if changes != self._decoder.changes:
+            self._kept.clear()
+        return fields
+
+
+_BLOCKS: Final = frozenset({frames.HEADERS, frames.CONTINUATION})

@@ -1,0 +1,115 @@
+"""A stream, and what its request is delivered to."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from enginewright_serving.transport.http2.errors import ErrorCode, StreamFaultError
+
+if TYPE_CHECKING:
+    from collections import deque
+
+    from enginewright_serving.transport.account import Holding
+    from enginewright_serving.transport.pace import TransferPace
+
+
+class RequestHandler(Protocol):
+    """Receives one request and answers it with `Session.respond`."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether it is an inference request of a client."""
+
+    @property
+    def reserved(self) -> bool:
+        """Whether it is the pod's own sidecar's: neither refused nor given up for others."""
+
+    @property
+    def awaited(self) -> int:
+        """Bytes of a body of which only a part has arrived."""
+
+    def receive(self, part: memoryview) -> None:
+        """Take a part of the body; its memory is reused afterwards."""
+
+    def memory(self, size: int) -> memoryview | None:
+        """Return where up to `size` next bytes of the body belong, to be read there directly."""
+
+    def received(self, size: int) -> None:
+        """Take `size` bytes that were read into `memory`."""
+
+    def end(self) -> None:
+        """Take the end of the request."""
+
+    def expire(self) -> None:
+        """Refuse the request, which takes too long to arrive."""
+
+    def sent(self) -> None:
+        """Take note that the response is written completely."""
+
+    def cancel(self) -> None:
+        """Drop the request: the client has reset the stream or disconnected."""
+
+
+class Stream:
+    """The state of one stream that is not closed (RFC 9113 5.1)."""
+
+    __slots__ = (
+        "expected",
+        "handler",
+        "id",
+        "outgoing",
+        "pace",
+        "received",
+        "receiving",
+        "started",
+        "trailers",
+        "unsent",
+        "unsent_size",
+        "window",
+        "written",
+    )
+
+    handler: RequestHandler
+
+    def __init__(self, number: int, window: int, expected: int | None, started: float) -> None:
+        self.id = number
+        self.receiving = True  # the client has not ended its side
+        self.received = 0  # bytes of body
+        self.expected = expected  # Content-Length
+        self.started = started
+        self.window = window  # bytes that the client accepts
+        self.unsent: deque[memoryview] | None = None  # parts of a response that wait for a window
+        self.trailers = b""  # header block after them
+        self.unsent_size = 0  # bytes of them at first
+        self.written = 0  # bytes of them that have been written
+        self.outgoing: Holding | None = None  # what is charged for them
+        self.pace: TransferPace | None = (
+            None  # of the request, then of the response, while it moves
+        )
+
+    def count(self, size: int) -> None:
+        """Count a part of the body.
+
+        Raises:
+            StreamFaultError: the client's side has ended (RFC 9113 5.1), or the body is longer than
+                its Content-Length (8.1.1).
+        """
+        if not self.receiving:
+            raise StreamFaultError(ErrorCode.STREAM_CLOSED)
+        self.received += size
+        if self.expected is not None and self.received > self.expected:
+            raise StreamFaultError(ErrorCode.PROTOCOL_ERROR)
+
+    def end(self) -> None:
+        """Mark the client's side as ended.
+
+        Raises:
+            StreamFaultError: it has ended before, or the body is shorter than its Content-Length.
+        """
+        if not self.receiving:
+            raise StreamFaultError(ErrorCode.STREAM_CLOSED)
+        if self.expected is not None and self.received != self.expected:
+            raise StreamFaultError(ErrorCode.PROTOCOL_ERROR)
+        self.receiving = False
+
+
+def do_nothing(*_: object) -> None:
+    """Do nothing: the connection is closed."""

@@ -1,0 +1,158 @@
+"""Requests and responses of one connection that take time: how fast they are, and what is held for them.
+
+What a response takes until the client accepts it is charged to the account.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+
+from enginewright_serving.transport.account import ByteAccount, Holding
+from enginewright_serving.transport.http2 import frames
+from enginewright_serving.transport.http2.errors import ErrorCode
+from enginewright_serving.transport.http2.sender import Sender
+from enginewright_serving.transport.http2.stream import Stream, do_nothing
+from enginewright_serving.transport.http2.streams import Streams
+from enginewright_serving.transport.pace import TransferPace
+from enginewright_serving.transport.settings import SLOW_RATE, TransportSettings
+
+_QUIET_SECONDS: Final = (
+    1.0  # without a new call, before which the client's others would wait with a slow one
+)
+
+
+class Transfers:
+    """What one connection's client sends or reads."""
+
+    __slots__ = (
+        "_abort",
+        "_account",
+        "_due",
+        "_sender",
+        "_settings",
+        "_slow_until",
+        "_streams",
+        "read",
+    )
+
+    def __init__(
+        self,
+        streams: Streams,
+        sender: Sender,
+        settings: TransportSettings,
+        account: ByteAccount,
+        *,
+        due: Callable[[], None],
+        abort: Callable[[], None],
+    ) -> None:
+        """Begin without one.
+
+        Args:
+            streams: of the connection.
+            sender: what is written goes to it.
+            settings: of the server.
+            account: responses are charged to it until the client has read them.
+            due: called after a response was ended.
+            abort: closes the connection.
+        """
+        self._streams = streams
+        self._sender = sender
+        self._settings = settings
+        self._account = account
+        self._due = due
+        self._abort = abort
+        self._slow_until = -1  # the last stream when all were found to be slow
+        self.read: list[Holding] = []  # of responses that are written, maybe not yet by the kernel
+
+    def close(self) -> None:
+        """Refer to the connection no more."""
+        self._due = self._abort = do_nothing
+
+    # How fast they are.
+
+    def check(self, now: float) -> None:
+        """End requests and responses at their time limits; those in progress share the rate."""
+        streams = tuple(self._streams.open.values())
+        requests = sum(each.receiving for each in streams)
+        responses = sum(each.unsent is not None for each in streams)
+        for each in streams:
+            if each.unsent is not None:
+                if not self.pace(each).update(now, each.written, responses):
+                    self._end(each)
+            elif each.receiving and not self.pace(each).update(now, each.received, requests):
+                each.handler.expire()
+        slow, still_open = SLOW_RATE, self._streams.open
+        are_slow = all(each.pace and each.pace.rate < slow for each in still_open.values())
+        is_quiet = now > self._streams.opened_at + _QUIET_SECONDS
+        self._slow_until = self._streams.last if are_slow and is_quiet else -1
+
+    def pace(self, stream: Stream) -> TransferPace:
+        """Return the pace of what a stream transfers, since its beginning."""
+        if stream.pace is None:
+            stream.pace = self.new_pace(stream.started)
+        return stream.pace
+
+    def new_pace(self, now: float) -> TransferPace:
+        """Return the pace of a transfer that begins."""
+        settings = self._settings
+        return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
+
+    @property
+    def hardly_move(self) -> bool:
+        """Whether all that the client sends or reads was slow when it was checked, and no call is new."""
+        return bool(self._streams.open) and self._slow_until == self._streams.last
+
+    # Responses that wait for the client.
+
+    def charge(self, stream: Stream, length: int) -> bool:
+        """Charge a response of `length` bytes that must wait; False: there is no space for it."""
+        account = self._account
+        holding = Holding(partial(self._give_up, stream))
+        holding.is_exempt = stream.handler.reserved
+        if not account.hold(holding, account.charged_response(length)):
+            return False
+        stream.outgoing = holding
+        stream.pace = self.new_pace(time.monotonic())
+        self._slow_until = -1
+        account.begin(holding, stream.pace)
+        return True
+
+    def release_read(self) -> None:
+        """Charge responses no more that are written completely."""
+        read, self.read = self.read, []
+        for each in read:
+            self._account.release(each)
+
+    def drop(self, stream: Stream) -> None:
+        """Send nothing more of a stream's response, if one waits."""
+        self._sender.drop(stream)
+        holding, stream.outgoing = stream.outgoing, None
+        if holding is not None:
+            self._account.release(holding)
+
+    def cancel(self, streams: Iterable[Stream]) -> None:
+        """Drop requests and responses of streams that are not open any more."""
+        for stream in streams:
+            self.drop(stream)
+            stream.handler.cancel()
+            del stream.handler
+        self.release_read()
+
+    def _give_up(self, stream: Stream) -> None:
+        """End a response, since its memory is needed for others."""
+        if self._streams.open.get(stream.id) is stream and not self._sender.paused:
+            self._end(stream)
+            self._due()
+        else:  # parts of it are in the transport's buffer
+            self._abort()
+
+    def _end(self, stream: Stream) -> None:
+        self._sender.write(frames.reset(stream.id, ErrorCode.CANCEL))
+        self.drop(stream)
+        self._streams.close(stream.id, by_server=True)
+
+
+def transfer_seconds(settings: TransportSettings, size: int) -> float:
+    """Return how long a transfer of `size` bytes may take."""
+    return settings.transfer_window + size / settings.transfer_rate

@@ -1,0 +1,63 @@
+"""What HTTP connections need of the application behind them."""
+
+from typing import Protocol, TypeVar
+
+from enginewright_serving.transport.inflight import InFlight
+from enginewright_serving.transport.input_turns import InputTurns
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
+from enginewright_serving.transport.settings import TransportSettings
+
+_C_contra = TypeVar("_C_contra", contravariant=True)  # the connections
+
+
+class HttpApplication(Protocol[_C_contra]):
+    """What answers requests."""
+
+    inflight: InFlight
+    turns: InputTurns
+    draining: bool
+    date: bytes  # header line, updated by the application
+
+    @property
+    def settings(self) -> TransportSettings:
+        """The limits."""
+
+    def connected(self, connection: _C_contra) -> bool:
+        """Add a new connection; False: no capacity is left."""
+
+    def disconnected(self, connection: _C_contra) -> None:
+        """Remove a connection and whatever it still waits for."""
+
+    def admit(self, request: HttpRequest) -> HttpResponse | None:
+        """Check a request's head; a response refuses the request before its body is read."""
+
+    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
+        """Check the bytes of a body, announced or arrived so far; a response refuses them."""
+
+    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
+        """Build the response to a request whose bytes the account has no space for."""
+
+    def release(self, request: HttpRequest) -> None:
+        """Release what `admit` reserved and what is charged for the body; idempotent."""
+
+    def serve(self, connection: _C_contra, request: HttpRequest) -> HttpResponse | None:
+        """Answer; None: `connection.respond` will be called later, and `release` before it."""
+
+    def answered(
+        self, connection: _C_contra, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Count a request that is `counted`: the socket has taken the last byte of its response.
+
+        `began` is when its head had arrived, as `time.monotonic()`.
+        """
+
+    def left(self, connection: _C_contra, request: HttpRequest, began: float) -> None:
+        """Report a request that is `counted`, whose client has left before its answer was written."""
+
+    def refused(
+        self, connection: _C_contra, request: HttpRequest, response: HttpResponse, began: float
+    ) -> None:
+        """Report a request without a route, which was refused."""
+
+    def refuse(self, status: int, message: str) -> HttpResponse:
+        """Build the response to bytes that are not a valid request."""

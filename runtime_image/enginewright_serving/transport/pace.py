@@ -1,0 +1,51 @@
+"""How fast a body arrives or a response is read, over a window. Pure: the clock is given.
+
+A limit on the whole transfer would let a client that begins fast, or announces much, pause for as long
+as the rest may take.
+"""
+
+from typing import Final
+
+_RATE_SECONDS: Final = 1.0  # before which a rate says nothing
+
+
+class _Window:
+    """What has been transferred within about the last `seconds`."""
+
+    __slots__ = ("_newer", "_older", "_seconds")
+
+    def __init__(self, now: float, seconds: float) -> None:
+        self._seconds = seconds
+        self._older = self._newer = (now, 0)
+
+    def update(self, now: float, moved: int) -> tuple[float, int]:
+        """Return for how long, up to twice the window, and how much in that time."""
+        since, before = self._older
+        if now - self._newer[0] >= self._seconds:
+            self._older, self._newer = self._newer, (now, moved)
+        return now - since, moved - before
+
+
+class TransferPace:
+    """The progress of one transfer. Times in seconds, amounts in bytes, rates in bytes per second."""
+
+    __slots__ = ("_judged", "_minimum", "_recent", "_window", "rate")
+
+    def __init__(self, now: float, *, window: float, minimum: float) -> None:
+        """Begin; in each `window` the transfer must keep the rate `minimum`."""
+        self._window = window
+        self._minimum = minimum
+        self._judged = _Window(now, window / 2)
+        self._recent = _Window(now, _RATE_SECONDS)
+        self.rate = float("inf")  # within the last one or two seconds; infinite: not yet known
+
+    def update(self, now: float, moved: int, sharing: int = 1) -> bool:
+        """Take note of what has been transferred in all; False: too little in the last window.
+
+        So many transfers, `sharing`, have the minimum together.
+        """
+        seconds, amount = self._recent.update(now, moved)
+        if seconds >= _RATE_SECONDS:
+            self.rate = amount / seconds
+        seconds, amount = self._judged.update(now, moved)
+        return seconds < self._window or amount * sharing >= self._minimum * seconds
