@@ -20,7 +20,7 @@ from enginewright_contract.reasons import Reason
 from hack.tables import fields, metrics, project, proofs, reasons, runtime, serving
 
 ROOT: Final = Path(__file__).resolve().parent.parent
-PAGES: Final = (ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md")))
+PAGES: Final = (ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md")))
 RULES_TEST: Final = ROOT / "hack/monitoring/rules.test.yaml"
 _BLOCK: Final = re.compile(
     r"(<!-- hack/docs: ([^>]*?) -->\n).*?(\n?<!-- /hack/docs -->)", re.DOTALL

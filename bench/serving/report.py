@@ -1,4 +1,4 @@
-"""The results as Markdown, for the terminal and docs/measurements.md."""
+"""The results as Markdown, for the terminal and docs/reference/benchmarks.md."""
 
 from typing import Final
 

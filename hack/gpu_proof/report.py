@@ -1,4 +1,4 @@
-"""Writes what a run has measured into docs/gpu.md, between its markers, and its date into README's table."""
+"""Writes what a run has measured into docs/reference/gpu-results.md, between its markers, and its date into README's table."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any, Final
 from hack.gpu_proof.packing import ROOT
 from hack.gpu_proof.pieces import PieceError
 
-PAGE: Final = ROOT / "docs/gpu.md"
+PAGE: Final = ROOT / "docs/reference/gpu-results.md"
 _BEGIN: Final = "<!-- hack/gpu-proof: results -->"
 _END: Final = "<!-- /hack/gpu-proof -->"
 _FOLDERS: Final = re.compile(r"(?<![\w.:])(?:/[\w.+-]+){2,}/")  # of the machine

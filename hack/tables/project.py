@@ -12,6 +12,7 @@ from tests.support import thorough
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SITE: Final = ROOT / "zensical.toml"
+_LINK: Final = re.compile(r"\[([^]]+)\]\([^)]+\)")
 _NAME: Final = r"[A-Za-z][\w-]*"
 _BESIDE: Final = re.compile(rf'"({_NAME})(?:\[\w+\])?[><=][^"]*"\]?,?  # (.+)$', re.MULTILINE)
 
@@ -74,7 +75,7 @@ def pages() -> str:
     if silent := [name for name, found in asked.items() if not found]:
         raise ValueError(f"{silent} do not start with the question that they answer")
     rows = (
-        (" ".join(found[2].split()), f"[{found[1]}]({name})")
+        (" ".join(_LINK.sub(r"\1", found[2]).split()), f"[{found[1]}]({name})")
         for name, found in asked.items()
         if found and name != "index.md"
     )

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 from hack.tables.markdown import table
 
 TESTS: Final = Path(__file__).resolve().parents[2] / "tests"
+COMPACT: Final = "Hostile"  # section of clients that mean harm: the names of its tests say enough
 LAYERS: Final = ("unit", "integration", "apiserver", "cluster", "e2e", "gpu")
 _LINES: Final = re.compile(
     r"^# (fault|event): (.+(?:\n#   .+)*)|^(?:async )?def (test_\w+)", re.MULTILINE
@@ -71,8 +72,11 @@ def rows(found: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
 
 
 def faults(section: str) -> str:
-    """Return the faults of one section, with their detection and tests."""
-    return table(("fault", "detected by", "after", "test"), rows(marks(), "fault", section))
+    """Return the faults of one section, with their detection and tests; of `COMPACT` only the tests."""
+    described = rows(marks(), "fault", section)
+    if section == COMPACT:
+        return ", ".join(tests for *_, tests in described) + "."
+    return table(("fault", "detected by", "after", "test"), described)
 
 
 def events(section: str) -> str:

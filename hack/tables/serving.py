@@ -13,7 +13,7 @@ MEASURED: Final = Path(__file__).resolve().parents[2] / "bench/results/serving.j
 
 def conditions() -> str:
     """Return the plot, and what the figures depend on: processor, versions, rounds."""
-    plot = "![Requests per second of model servers](serving.svg)"
+    plot = "![Requests per second of model servers](../serving.svg)"
     return _shown(lambda measured: f"{plot}\n\n{report.conditions(measured)}")
 
 

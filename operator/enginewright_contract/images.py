@@ -28,9 +28,7 @@ COMPILED_BACKENDS: Final = frozenset({"tensorrt", "tensorrt-rtx"})  # those that
 DEVICE_BACKENDS: Final = COMPILED_BACKENDS | {"cuda"}  # those that need a GPU
 
 # for the backends in `ImageFacts.unusable`
-UNUSABLE_REMEDY: Final = (
-    "build the image with the required version (docs/serving.md, Images for GPUs)"
-)
+UNUSABLE_REMEDY: Final = "build the image with the required version (docs/images.md)"
 
 
 class ImageFacts(Message):

@@ -20,7 +20,7 @@ class ExitCode(IntEnum):
 
 
 class Fault(Enum):
-    """Who is at fault, and has something to mend; docs/reasons.md shows the values."""
+    """Who is at fault, and has something to mend; docs/reference/reasons.md shows the values."""
 
     SOURCE = "source"  # what spec.source names has changed, or cannot be reached
     MODEL = "model"  # what was exported

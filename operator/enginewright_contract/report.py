@@ -74,7 +74,7 @@ class Finding(Message):
     proposal: Proposal | None = None  # appended to the remedy
     nodes: tuple[str, ...] = ()  # "name (OpType)", at most 100
     node_count: int = 0  # including those that are not listed
-    rule: str = ""  # name of the rule that found it, in docs/rules.md; "": not found by a rule
+    rule: str = ""  # name of the rule that found it (docs/reference/rules.md); "": none did
 
     @model_validator(mode="before")
     @classmethod

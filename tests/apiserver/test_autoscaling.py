@@ -18,6 +18,7 @@ from enginewright.observed.deployments import count_managers
 from tests.apiserver.test_operator_lifecycle import MODEL, World
 from tests.e2e.harness import Namespace, eventually
 from tests.support.operator_process import OperatorProcess, chart_kubeconfig
+from tests.support.plan_objects import made
 
 pytestmark = pytest.mark.apiserver
 
@@ -131,12 +132,7 @@ def test_a_live_count_is_handed_over_and_taken_back(world: Autoscaled) -> None:
 def shared(world: Autoscaled) -> None:
     """Do the first write of a handover."""
     world.turn(on=True)
-    body = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": NAME, "namespace": world.user.name},
-        "spec": {"replicas": 5},
-    }
+    body = made("Deployment", NAME, world.user.name, spec={"replicas": 5})
     file = world.folder / "handover.json"
     file.write_text(json.dumps(body))
     apply = ("apply", "--server-side", f"--field-manager={HANDOVER_MANAGER}")

@@ -17,6 +17,7 @@ from tests.e2e.harness import REPOSITORY, Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.api_requests import NotFoundError
 from tests.support.operator_process import OperatorProcess
+from tests.support.plan_objects import made
 
 pytestmark = pytest.mark.apiserver
 
@@ -100,12 +101,7 @@ def world(kubeconfig_of_nodes: Path, tmp_path: Path) -> Iterator[World]:
 def test_a_labelled_node_gets_a_class_that_the_api_server_takes(world: World) -> None:
     world.add_node("n1", L4, tainted=True)
     cpu = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
-    played_class = {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": "cpu"},
-        "spec": cpu,
-    }
+    played_class = made("AcceleratorClass", "cpu", spec=cpu)
     world.admin.apply(played_class)
     with world.operator() as operator:
         operator.wait_ready()
@@ -157,16 +153,15 @@ def test_what_the_administrator_makes_of_it_stays(world: World) -> None:
         operator.wait_quiet()
         assert set(world.classes()) == {"l4", "t4"}
         # A second class for the same device is a conflict, reported by both.
-        rival = {
-            "apiVersion": "enginewright.dev/v1alpha1",
-            "kind": "AcceleratorClass",
-            "metadata": {"name": "all-gpus"},
-            "spec": {
+        rival = made(
+            "AcceleratorClass",
+            "all-gpus",
+            spec={
                 "nodeSelector": {"nvidia.com/gpu.compute.major": "8"},
                 "resourceName": "nvidia.com/gpu",
                 "backends": ["cuda"],
             },
-        }
+        )
         world.admin.apply(rival)
         world.wait_ready("l4", "OverlappingClass")
         world.wait_ready("all-gpus", "OverlappingClass")

@@ -18,6 +18,7 @@ from tests.apiserver.test_operator_lifecycle import GOOD, World, model
 from tests.e2e.harness import Namespace, eventually
 from tests.support import broken_models as broken
 from tests.support.operator_process import CPU_IMAGE
+from tests.support.plan_objects import made
 from tests.support.preflight_runs import COMMAND, Desk
 
 pytestmark = pytest.mark.apiserver
@@ -110,15 +111,15 @@ def installed(world: World, operator_environment: dict[str, str]) -> None:
         "env": [{"name": "ENGINEWRIGHT_CONFIG", "value": config}],
     }
     world.system.apply(
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": "enginewright", "labels": labels},
-            "spec": {
+        made(
+            "Deployment",
+            "enginewright",
+            labels=labels,
+            spec={
                 "selector": {"matchLabels": labels},
                 "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
             },
-        }
+        )
     )
 
 
@@ -257,18 +258,15 @@ def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_pa
     }
     entries = {f"example.com/cpu@{digest}": facts, "example.com/cpu:2": facts}
     world.system.apply(
-        {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {
-                "name": "enginewright-images",
-                "labels": {"app.kubernetes.io/managed-by": "enginewright"},
-            },
-            "data": {
+        made(
+            "ConfigMap",
+            "enginewright-images",
+            labels={"app.kubernetes.io/managed-by": "enginewright"},
+            data={
                 f"k{number}": json.dumps({"image": image, "facts": held})
                 for number, (image, held) in enumerate(entries.items())
             },
-        }
+        )
     )
     rules = [{"apiGroups": [""], "resources": ["configmaps"]}]
     there = {"KUBECONFIG": str(reader(world, "images", rules))}

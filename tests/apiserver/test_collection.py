@@ -22,11 +22,10 @@ from tests.support.operator_process import (
     chart_kubeconfig,
     store_settings,
 )
-from tests.support.plan_objects import COLLECTED
+from tests.support.plan_objects import COLLECTED, made
 
 pytestmark = pytest.mark.apiserver
 
-VERSION: Final = "enginewright.dev/v1alpha1"
 WHOLE: Final = {"nodes_total": 415, "nodes_accelerated": 415, "elsewhere": ()}
 
 
@@ -44,14 +43,7 @@ class Store(World):
 
     def has_a_model(self, uri: str) -> None:
         spec = {"source": {"uri": uri}}
-        self.user.apply(
-            {
-                "apiVersion": VERSION,
-                "kind": "InferenceModel",
-                "metadata": {"name": "m"},
-                "spec": spec,
-            }
-        )
+        self.user.apply(made("InferenceModel", "m", spec=spec))
 
     def serves(self, number: int, prepared: str) -> str:
         """Prepare the model and build its engine, the `number`-th ones; the engine's key."""
@@ -100,13 +92,10 @@ def beginnings(*keys: str) -> set[str]:
 @pytest.fixture
 def store(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Store]:
     store = Store(new_namespace(), new_namespace(), tmp_path)
-    store.user.delete_all("inferencemodels,inferenceengines", everywhere=True)
-    store.user.delete_all("acceleratorclasses,nodes")
-    for namespace in (store.system, store.user):
-        played.add_account(namespace)
-    played.add_node(store.user, "node-1")
+    store.furnish()
     yield store
     store.user.delete_all("inferencemodels,inferenceengines")
+    store.user.delete_all("acceleratorclasses")
 
 
 FIRST, SECOND = "cd" * 32, "ef" * 32  # keys of prepared models
@@ -164,15 +153,14 @@ def test_what_serves_what_is_rolled_out_and_what_may_come_back_stays_and_then_go
 
 
 def test_a_result_outlives_the_operator_and_a_restart_begins_no_collection(store: Store) -> None:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": STORE},
-        "spec": {
+    claim = made(
+        "PersistentVolumeClaim",
+        STORE,
+        spec={
             "accessModes": ["ReadWriteMany"],
             "resources": {"requests": {"storage": "1Gi"}},
         },
-    }
+    )
     store.user.apply(claim)
     with store.collecting(interval="2s", maxSize="3k") as operator:
         operator.wait_ready()
@@ -211,13 +199,9 @@ def test_a_result_outlives_the_operator_and_a_restart_begins_no_collection(store
 
 def test_nothing_is_removed_where_a_revision_of_another_version_is_stored(store: Store) -> None:
     labels = {"app.kubernetes.io/managed-by": "enginewright", "enginewright.dev/model": "m"}
-    newer = {
-        "apiVersion": "apps/v1",
-        "kind": "ControllerRevision",
-        "metadata": {"name": "m-newer", "labels": labels},
-        "revision": 1,
-        "data": {"artifacts": ["ab" * 32]},
-    }
+    newer = made(
+        "ControllerRevision", "m-newer", labels=labels, revision=1, data={"artifacts": ["ab" * 32]}
+    )
     store.user.apply(newer)
     store.apply()  # an InferenceEngine shows that there is a store
     bucket = {"uri": "s3://models/team"}

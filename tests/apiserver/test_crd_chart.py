@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.e2e.harness import REPOSITORY, CommandError, Namespace, eventually, run
+from tests.support.plan_objects import made
 
 pytestmark = pytest.mark.apiserver
 
@@ -48,19 +49,18 @@ def home(helm_kubeconfig: Path, helm: Helm, tmp_path_factory: pytest.TempPathFac
 
 
 def claim(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": name},
-        "spec": {
+    return made(
+        "PersistentVolumeClaim",
+        name,
+        spec={
             "accessModes": ["ReadWriteMany"],
             "resources": {"requests": {"storage": "1Gi"}},
         },
-    }
+    )
 
 
 def config_map(name: str) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "b"}}
+    return made("ConfigMap", name, data={"a": "b"})
 
 
 def apply_as_operator(home: Namespace, body: dict[str, Any]) -> str:
@@ -80,12 +80,7 @@ def test_install_brings_the_definitions_and_the_cpu_class(home: Namespace) -> No
 def test_the_api_server_takes_the_operators_pod(home: Namespace) -> None:
     template = home.get("deployment", "enginewright")["spec"]["template"]
     home.kubectl("label", "namespace", HOME, "pod-security.kubernetes.io/enforce=restricted")
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "operator", "labels": template["metadata"]["labels"]},
-        "spec": template["spec"],
-    }
+    pod = made("Pod", "operator", labels=template["metadata"]["labels"], spec=template["spec"])
     home.kubectl("create", "--dry-run=server", "--filename", "-", stdin=json.dumps(pod))
 
 
@@ -170,12 +165,7 @@ def test_upgrade_brings_the_new_schema_and_leaves_the_administrators_class(
 
 # event: Operator | the operator is uninstalled | all pods | the chart's notes
 def test_uninstall_keeps_the_definitions_and_the_models(home: Namespace, helm: Helm) -> None:
-    body = {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "InferenceModel",
-        "metadata": {"name": "kept"},
-        "spec": {"source": {"uri": "pvc://models/model.onnx"}},
-    }
+    body = made("InferenceModel", "kept", spec={"source": {"uri": "pvc://models/model.onnx"}})
     home.apply(body)
     reported = helm("uninstall", "enginewright")
     assert "inferencemodels.enginewright.dev" in reported

@@ -19,6 +19,7 @@ from enginewright.api.inference_model_status import (
 from enginewright.api.job_failure import JobFailure
 
 from tests.e2e.harness import REPOSITORY, Namespace
+from tests.support.plan_objects import made
 
 pytestmark = pytest.mark.apiserver
 
@@ -175,12 +176,7 @@ STATUS = InferenceModelStatus(
 
 
 def smallest(name: str = "resnet50", **spec: Any) -> dict[str, Any]:
-    return {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "InferenceModel",
-        "metadata": {"name": name},
-        "spec": {"source": {"uri": "pvc://models/model.onnx"}, **spec},
-    }
+    return made("InferenceModel", name, spec={"source": {"uri": "pvc://models/model.onnx"}, **spec})
 
 
 def write_status(namespace: Namespace, name: str, status: InferenceModelStatus) -> None:
@@ -323,17 +319,16 @@ def test_columns(namespace: Namespace) -> None:
 
 
 def test_columns_of_classes(namespace: Namespace) -> None:
-    body = {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": "mig-1g-10gb"},
-        "spec": {
+    body = made(
+        "AcceleratorClass",
+        "mig-1g-10gb",
+        spec={
             "nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100"},
             "resourceName": "nvidia.com/mig-1g.10gb",
             "computeCapability": "8.0",
             "backends": ["tensorrt", "cuda"],
         },
-    }
+    )
     namespace.apply(body)
     status = {"status": {"observedGeneration": 1, "nodes": 3}}
     namespace.patch("aclass", "mig-1g-10gb", status, "status")
@@ -342,7 +337,7 @@ def test_columns_of_classes(namespace: Namespace) -> None:
     assert row["BACKENDS"] == '["tensorrt","cuda"]'
     assert row["RESOURCE"] == "nvidia.com/mig-1g.10gb"
     assert namespace.get("aclass", "mig-1g-10gb")["spec"] == {
-        **body["spec"],  # type: ignore[dict-item]  # a literal of several types
+        **body["spec"],
         "aheadOfTime": False,
     }
     namespace.delete("aclass", "mig-1g-10gb")
@@ -368,9 +363,11 @@ def test_wait_for_a_condition(namespace: Namespace) -> None:
     namespace.kubectl("wait", "--for=condition=Ready", "im/resnet50", "--timeout=10s")
 
 
-def test_the_documentation_can_be_applied(namespace: Namespace) -> None:
-    text = (REPOSITORY / "docs/resource.md").read_text()
-    blocks = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+@pytest.mark.parametrize("page", ["resource", "accelerators"])
+def test_the_documentation_can_be_applied(namespace: Namespace, page: str) -> None:
+    text = (REPOSITORY / f"docs/{page}.md").read_text()
+    found = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+    blocks = [block for block in found if block.startswith("apiVersion: ")]
     assert blocks
     for block in blocks:
         namespace.kubectl("create", "--dry-run=server", "--filename", "-", stdin=block)

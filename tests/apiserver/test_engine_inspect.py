@@ -9,6 +9,7 @@ import pytest
 
 from tests.apiserver.test_engine_definition import NAME, engine, write_status
 from tests.e2e.harness import Namespace
+from tests.support.plan_objects import made
 
 pytestmark = pytest.mark.apiserver
 
@@ -27,16 +28,15 @@ def inspect(namespace: Namespace, *arguments: str) -> tuple[int, str, str]:
 
 
 def accelerator_class(name: str, capability: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": name},
-        "spec": {
+    return made(
+        "AcceleratorClass",
+        name,
+        spec={
             "nodeSelector": {"inspected": name},
             "computeCapability": capability,
             "backends": ["tensorrt"],
         },
-    }
+    )
 
 
 def test_resources(namespace: Namespace) -> None:

@@ -21,7 +21,7 @@ from enginewright_contract.task import (
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import CPU_IMAGE, OperatorProcess, chart_kubeconfig
-from tests.support.plan_objects import ENGINE, engine_spec, published_engine
+from tests.support.plan_objects import ENGINE, engine_spec, made, published_engine
 
 pytestmark = pytest.mark.apiserver
 
@@ -77,14 +77,7 @@ class World:
     def apply(self, **build: Any) -> None:
         """Apply an engine, like a model's plan."""
         spec = engine_spec(**build)
-        self.user.apply(
-            {
-                "apiVersion": "enginewright.dev/v1alpha1",
-                "kind": "InferenceEngine",
-                "metadata": {"name": self.name},
-                "spec": spec,
-            }
-        )
+        self.user.apply(made("InferenceEngine", self.name, spec=spec))
 
     def jobs(self, component: str) -> list[dict[str, Any]]:
         return self.user.items("jobs", f"enginewright.dev/component={component}")
@@ -148,6 +141,14 @@ class World:
         self.play(self.job("engine"), built(self.key))
         self.wait("True", "Built")
 
+    def furnish(self) -> None:
+        """Set up one node, and remove everything of earlier tests."""
+        self.user.delete_all("inferencemodels,inferenceengines", everywhere=True)
+        self.user.delete_all("acceleratorclasses,nodes")
+        for namespace in (self.system, self.user):
+            played.add_account(namespace)
+        played.add_node(self.user, "node-1")
+
     def versions(self) -> dict[str, str]:
         """Return resource versions of everything that the operator writes about engines."""
         return {
@@ -159,11 +160,7 @@ class World:
 @pytest.fixture
 def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[World]:
     world = World(new_namespace(), new_namespace(), tmp_path)
-    world.user.delete_all("inferencemodels,inferenceengines", everywhere=True)
-    world.user.delete_all("acceleratorclasses,nodes")
-    for namespace in (world.system, world.user):
-        played.add_account(namespace)
-    played.add_node(world.user, "node-1")
+    world.furnish()
     yield world
     world.user.delete_all("inferencemodels,inferenceengines")
     world.user.delete_all("acceleratorclasses")
@@ -434,12 +431,11 @@ def know_images(world: World, count: int = 2) -> None:
 
 
 def model(name: str, **source: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "InferenceModel",
-        "metadata": {"name": name},
-        "spec": {"source": {"uri": f"https://example.com/{name}.onnx", **source}},
-    }
+    return made(
+        "InferenceModel",
+        name,
+        spec={"source": {"uri": f"https://example.com/{name}.onnx", **source}},
+    )
 
 
 def add_models(world: World, *names: str, **source: str) -> None:

@@ -112,7 +112,7 @@ def fleet(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Fl
 
 
 # event: Operator | a new version with other runtime images is installed | all pods; models move
-#   [one after the other](fleet.md), and those that fail keep their image | `kubectl get im -o wide`
+#   [one after the other](../fleet.md), and those that fail keep their image | `kubectl get im -o wide`
 @pytest.mark.timeout(900)
 def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
     with fleet.start(CPU_IMAGE) as operator:

@@ -28,6 +28,7 @@ from tests.support.operator_process import (
     OperatorProcess,
     chart_kubeconfig,
 )
+from tests.support.plan_objects import made
 
 pytestmark = pytest.mark.apiserver
 
@@ -76,21 +77,15 @@ REFUSED: dict[str, dict[str, Any]] = {
 
 
 def model(name: str = MODEL, uri: str = "https://example.com/m.onnx") -> dict[str, Any]:
-    return {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "InferenceModel",
-        "metadata": {"name": name},
-        "spec": {"source": {"uri": uri}},
-    }
+    return made("InferenceModel", name, spec={"source": {"uri": uri}})
 
 
 def accelerator_class(name: str = "cpu", **selector: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "AcceleratorClass",
-        "metadata": {"name": name},
-        "spec": {"nodeSelector": selector or {"kubernetes.io/os": "linux"}, "backends": ["cpu"]},
-    }
+    return made(
+        "AcceleratorClass",
+        name,
+        spec={"nodeSelector": selector or {"kubernetes.io/os": "linux"}, "backends": ["cpu"]},
+    )
 
 
 @dataclass
@@ -494,12 +489,7 @@ def test_a_namespace_that_is_being_deleted_is_left_alone(world: World) -> None:
 
 def test_an_object_of_somebody_else_is_not_taken(world: World) -> None:
     ports = [{"port": 5432}]
-    theirs = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": MODEL},
-        "spec": {"selector": {"app": "database"}, "ports": ports},
-    }
+    theirs = made("Service", MODEL, spec={"selector": {"app": "database"}, "ports": ports})
     world.user.apply(theirs)
     with world.operator() as operator:
         operator.wait_ready()

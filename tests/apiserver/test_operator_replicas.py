@@ -22,6 +22,7 @@ from tests.apiserver.test_operator_lifecycle import (
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import OperatorProcess
+from tests.support.plan_objects import made
 from tests.support.source_cutter import Cutter
 
 pytestmark = pytest.mark.apiserver
@@ -256,18 +257,17 @@ def test_a_second_release_does_nothing_says_why_and_takes_over(
     world: World, new_namespace: Callable[[], Namespace]
 ) -> None:
     elsewhere = new_namespace()
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "staging"},
-        "spec": {
+    deployment = made(
+        "Deployment",
+        "staging",
+        spec={
             "selector": {"matchLabels": {"a": "b"}},
             "template": {
                 "metadata": {"labels": {"a": "b"}},
                 "spec": {"containers": [{"name": "c", "image": "i"}]},
             },
         },
-    }
+    )
     elsewhere.apply(deployment)
     second = OperatorProcess(
         world.user.kubeconfig, elsewhere.name, world.folder, settings={"deployment": "staging"}

@@ -37,6 +37,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.e2e.harness import Namespace
 from tests.support import simulated_cluster as played
+from tests.support.plan_objects import made
 from tests.support.waiting import Deadline
 
 pytestmark = pytest.mark.apiserver
@@ -119,12 +120,7 @@ def add_pod(namespace: Namespace) -> PodAddress:
         "enginewright.dev/revision": "r1",
     }
     container = {"name": "sidecar", "image": "example.com/cpu:1"}
-    pod: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "p", "labels": labels},
-        "spec": {"containers": [container]},
-    }
+    pod: dict[str, Any] = made("Pod", "p", labels=labels, spec={"containers": [container]})
     played.add_account(namespace)
     namespace.create(pod)
     status = {

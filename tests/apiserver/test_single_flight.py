@@ -18,50 +18,26 @@ from tests.apiserver.test_engine_lifecycle import (
 )
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
+from tests.support.plan_objects import made
 
 pytestmark = pytest.mark.apiserver
 
 NAMES: Final = [f"m{number:02}" for number in range(50)]
-_VERSION: Final = "enginewright.dev/v1alpha1"
-_SELECTOR: Final = {"example.com/gpu": "l4"}
 
 
 @pytest.fixture
 def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[World]:
     world = World(new_namespace(), new_namespace(), tmp_path)
-    world.user.delete_all("inferencemodels,inferenceengines", everywhere=True)
-    world.user.delete_all("acceleratorclasses,nodes")
-    for namespace in (world.system, world.user):
-        played.add_account(namespace)
-    played.add_node(world.user, "node-1")
-    played.add_node(world.user, "node-2", **_SELECTOR)
-    spec = {
-        "nodeSelector": _SELECTOR,
-        "backends": ["tensorrt-rtx"],
-        "resourceName": "nvidia.com/gpu",
-        "computeCapability": "8.9",
-        "aheadOfTime": True,
-    }
-    world.user.apply(
-        {
-            "apiVersion": _VERSION,
-            "kind": "AcceleratorClass",
-            "metadata": {"name": "l4"},
-            "spec": spec,
-        }
-    )
+    world.furnish()
+    played.add_gpu_class(world.user)
     yield world
     world.user.delete_all("inferencemodels,inferenceengines")
+    world.user.delete_all("acceleratorclasses")
 
 
 def model(name: str) -> dict[str, Any]:
     spec = {"source": {"uri": "https://example.com/m.onnx"}, "rollout": {"canary": {"replicas": 0}}}
-    return {
-        "apiVersion": _VERSION,
-        "kind": "InferenceModel",
-        "metadata": {"name": name},
-        "spec": spec,
-    }
+    return made("InferenceModel", name, spec=spec)
 
 
 def reasons(world: World, condition: str = "Ready") -> list[str]:

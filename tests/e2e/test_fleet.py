@@ -95,7 +95,7 @@ def fleet(namespace: Namespace) -> Iterator[Namespace]:
 
 
 # event: Operator | a new version whose runtime image lacks an operator of one of eight models | none;
-#   seven move, two at a time, one [keeps its image](fleet.md) | `kubectl get im -o wide`
+#   seven move, two at a time, one [keeps its image](../fleet.md) | `kubectl get im -o wide`
 def test_eight_models_move_to_an_image_that_cannot_run_one_of_them(fleet: Namespace) -> None:
     old, new = image("cpu"), image("openvino")
     running = load.start(fleet, NAMES[0], BODY, *NAMES[1:])

@@ -8,21 +8,23 @@ holds: what its `for` adds comes on top.
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
+from numpy.typing import NDArray
 
 from tests.support.adversary import (
     Lie,
     Tensors,
     answers,
+    each_output,
     execution,
     honest,
     outputs,
-    placement,
 )
 from tests.support.monitoring import RULES, Stack, running
 from tests.support.serving import Server, linear_model
@@ -32,40 +34,8 @@ pytestmark = pytest.mark.timeout(300)
 
 PACE = 0.2  # of the checks' intervals
 LOADED = 5.0  # a machine with other work on it may take so many times the stated time
+RANDOM = np.random.default_rng()
 CPU, GPU = "CPUExecutionProvider", "CUDAExecutionProvider"
-
-
-def scaled(tensors: Tensors) -> Tensors:
-    return {name: np.asarray(array * np.float32(1.1)) for name, array in tensors.items()}
-
-
-def not_numbers(tensors: Tensors) -> Tensors:
-    return {name: np.full_like(array, np.nan) for name, array in tensors.items()}
-
-
-def random(tensors: Tensors) -> Tensors:
-    """What uninitialised memory looks like: another answer every time."""
-    generator = np.random.default_rng()
-    return {
-        name: generator.normal(0, 1e6, array.shape).astype(np.float32)
-        for name, array in tensors.items()
-    }
-
-
-def zeros(tensors: Tensors) -> Tensors:
-    return {name: np.zeros_like(array) for name, array in tensors.items()}
-
-
-def turned(tensors: Tensors) -> Tensors:
-    return {name: np.ascontiguousarray(np.flip(array)) for name, array in tensors.items()}
-
-
-def flat(tensors: Tensors) -> Tensors:
-    return {name: array.reshape(-1) for name, array in tensors.items()}
-
-
-def wide(tensors: Tensors) -> Tensors:
-    return {name: array.astype(np.float64) for name, array in tensors.items()}
 
 
 def without_one(tensors: Tensors) -> Tensors:
@@ -83,74 +53,54 @@ class Stale:
         return self._first
 
 
-UNPLACED = "EnginewrightCheckFailed|EnginewrightCPUFallback"
+FAILED = "EnginewrightCheckFailed"
+UNPLACED = f"{FAILED}|EnginewrightCPUFallback"
+OUTPUTS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "a tenth too large": lambda array: array * np.float32(1.1),
+    "that are no numbers": lambda array: np.full_like(array, np.nan),
+    # as uninitialised memory: another answer every time
+    "that are random": lambda array: RANDOM.normal(0, 1e6, array.shape).astype(np.float32),
+    "that are zero": np.zeros_like,
+    "in another order": np.flip,
+    "in another shape": np.ravel,
+    "of another type": lambda array: array.astype(np.float64),
+}
+RUNS: dict[str, dict[str, Any]] = {
+    "another ONNX Runtime": {"ort_version": "1.0.0"},
+    "another opset": {"opset": 3},
+    "another model": {"model_digest": "0" * 64},
+    "another revision": {"revision": "r0"},
+    "another backend": {"backend": "cuda"},
+    "an engine where there is none": {"engine_key": "0" * 64},
+    "two distributions of ONNX Runtime": {"ort_distributions": ["onnxruntime", "onnxruntime-gpu"]},
+}
+PLACED: dict[str, tuple[dict[str, Any], str]] = {
+    "nodes on another provider": (
+        {"placement": {"nodes": {GPU: 2}, "elsewhere": ["MatMul_0 (MatMul)", "Sum_1 (ReduceSum)"]}},
+        "EnginewrightCPUFallback",
+    ),
+    "no nodes anywhere": ({"placement": {"nodes": {}, "elsewhere": []}}, UNPLACED),
+    "a provider that is not the backend's": (
+        {
+            "provider": GPU,
+            "providers": [GPU, CPU],
+            "placement": {"nodes": {GPU: 2}, "elsewhere": []},
+        },
+        UNPLACED,
+    ),
+    "a provider that the session has not": ({"providers": []}, UNPLACED),
+}
 LIES = [
-    # what it computes
-    Lie("outputs a tenth too large", outputs(scaled), 5, reason="ParityFailed"),
-    Lie("outputs that are no numbers", outputs(not_numbers), 5, reason="ParityFailed"),
-    Lie("outputs that are random", outputs(random), 5, reason="ParityFailed"),
-    Lie("outputs that are zero", outputs(zeros), 5, reason="ParityFailed"),
-    Lie("outputs in another order", outputs(turned), 5, reason="ParityFailed"),
-    Lie("outputs in another shape", outputs(flat), 5, reason="ParityFailed"),
-    Lie("outputs of another type", outputs(wide), 5, reason="ParityFailed"),
+    *(
+        Lie(f"outputs {name}", each_output(change), 5, reason="ParityFailed")
+        for name, change in OUTPUTS.items()
+    ),
     Lie("an output that is missing", outputs(without_one), 5, reason="ParityFailed"),
     Lie("the answer to another request", outputs(Stale()), 40, reason="ParityFailed"),
-    # where it computes
-    Lie(
-        "nodes on another provider",
-        placement(nodes={GPU: 2}, elsewhere=["MatMul_0 (MatMul)", "ReduceSum_1 (ReduceSum)"]),
-        10,
-        alert="EnginewrightCPUFallback",
-    ),
-    Lie(
-        "no nodes anywhere",
-        placement(nodes={}, elsewhere=[]),
-        10,
-        alert=UNPLACED,
-    ),
-    Lie(
-        "a provider that is not the backend's",
-        execution(
-            provider=GPU,
-            providers=[GPU, CPU],
-            placement={"nodes": {GPU: 2}, "elsewhere": [], "context_nodes": []},
-        ),
-        10,
-        alert=UNPLACED,
-    ),
-    Lie(
-        "a provider that the session has not",
-        execution(providers=[]),
-        10,
-        alert=UNPLACED,
-    ),
-    # what it runs
-    Lie(
-        "another ONNX Runtime", execution(ort_version="1.0.0"), 20, alert="EnginewrightCheckFailed"
-    ),
-    Lie("another opset", execution(opset=3), 20, alert="EnginewrightCheckFailed"),
-    Lie("another model", execution(model_digest="0" * 64), 20, alert="EnginewrightCheckFailed"),
-    Lie("another revision", execution(revision="r0"), 20, alert="EnginewrightCheckFailed"),
-    Lie("another backend", execution(backend="cuda"), 20, alert="EnginewrightCheckFailed"),
-    Lie(
-        "an engine where there is none",
-        execution(engine_key="0" * 64),
-        20,
-        alert="EnginewrightCheckFailed",
-    ),
-    Lie(
-        "two distributions of ONNX Runtime",
-        execution(ort_distributions=["onnxruntime", "onnxruntime-gpu"]),
-        20,
-        alert="EnginewrightCheckFailed",
-    ),
+    *(Lie(name, execution(**said), 10, alert=alert) for name, (said, alert) in PLACED.items()),
+    *(Lie(name, execution(**said), 20, alert=FAILED) for name, said in RUNS.items()),
     # how well it is
-    Lie(
-        "errors in one answer of ten",
-        answers({200: 900, 500: 100}),
-        30,
-        alert="EnginewrightCheckFailed",
-    ),
+    Lie("errors in one answer of ten", answers({200: 900, 500: 100}), 30, alert=FAILED),
     Lie(
         "ready while every inference fails",
         lambda proxy: proxy.refusing.update({"/infer": 500}),

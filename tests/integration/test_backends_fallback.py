@@ -1,7 +1,6 @@
 """Real fallbacks of real libraries, each with the reason that the library gives, none silent."""
 
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from enginewright_contract.report import Finding
 from enginewright_runtime.session import driver, libcuda, load_errors
 
 from tests.support import broken_models as broken
+from tests.support.extensions import compile_c
 from tests.support.serving import run_json
 
 CUDA_LIBRARIES = ("libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libcudart.so.13")
@@ -101,18 +101,10 @@ def test_tensorrt_runs_nothing_without_its_library_even_where_fallback_is_allowe
 
 
 def shared_objects(folder: Path, sources: dict[str, str]) -> Path:
-    """Compile one library a name; skip where there is no compiler."""
-    if not shutil.which("cc"):
-        pytest.skip("there is no C compiler")
+    """Compile one library a name."""
     folder.mkdir()
     for name, source in sources.items():
-        subprocess.run(
-            ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name), "-xc", "-"],
-            input=source,
-            text=True,
-            check=True,
-            timeout=60,
-        )
+        compile_c(folder / name, source, f"-Wl,-soname,{name}")
     return folder
 
 

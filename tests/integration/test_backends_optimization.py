@@ -4,14 +4,12 @@ import logging
 from pathlib import Path
 
 import numpy as np
-import onnx
 import onnxruntime as ort
 import pytest
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.base import SessionBackend, SessionRequest
 from enginewright_runtime.session.optimization import HIGHEST, LEVELS, LOWEST, below
-from onnx import ModelProto, helper, numpy_helper
 
 from tests.integration.test_tensorrt_precisions import model
 from tests.support import broken_models as broken
@@ -22,17 +20,11 @@ WORDS = (
 )
 
 
-def save(model: ModelProto, folder: Path) -> Path:
-    path = folder / "model.onnx"
-    onnx.save(model, path)
-    return path
-
-
 def test_a_model_that_an_optimisation_breaks(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """ONNX Runtime 1.31.1 fuses FP8 into a convolution on integers, which refuses it."""
-    path = save(model("FP8"), tmp_path)
+    path = broken.save(model("FP8"), tmp_path)
     with pytest.raises(SessionError, match="QLinearConv"):
         loading.create("cpu", path, level="EXTENDED")
     loaded = loading.create("cpu", path)
@@ -75,7 +67,7 @@ def test_the_highest_level_that_loads(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     seen = fails_above(works, monkeypatch)
-    loaded = loading.create("cpu", save(broken.relu(), tmp_path))
+    loaded = loading.create("cpu", broken.save(broken.relu(), tmp_path))
     assert (loaded.level, seen) == (works, tried)
     assert loaded.session.run(None, {"x": -np.ones((1, 4), np.float32)})[0].tolist() == [[0] * 4]
     assert f"graph optimisations {works}, since ONNX Runtime refuses the model" in caplog.text
@@ -86,7 +78,7 @@ def test_a_level_that_is_named_is_the_only_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = fails_above("BASIC", monkeypatch)
-    path = save(broken.relu(), tmp_path)
+    path = broken.save(broken.relu(), tmp_path)
     assert loading.create("cpu", path, level="BASIC").level == "BASIC"
     with pytest.raises(SessionError, match="Attempting to get index"):
         loading.create("cpu", path, level="EXTENDED")
@@ -104,38 +96,30 @@ def test_want_of_memory_is_no_reason_to_lower(
 
     monkeypatch.setattr(loading, "_session", session)
     with pytest.raises(SessionError, match="bad_alloc"):
-        loading.create("cpu", save(broken.relu(), tmp_path))
+        loading.create("cpu", broken.save(broken.relu(), tmp_path))
     assert tried == ["ALL"]
 
 
 def test_what_is_right_has_all(tmp_path: Path) -> None:
-    assert loading.create("cpu", save(broken.relu(), tmp_path)).level == HIGHEST
+    assert loading.create("cpu", broken.save(broken.relu(), tmp_path)).level == HIGHEST
 
 
 def test_what_is_wrong_is_refused_in_the_first_words(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    path = save(broken.one_node("NoSuchOperator"), tmp_path)
+    path = broken.save(broken.one_node("NoSuchOperator"), tmp_path)
     with pytest.raises(SessionError, match="NoSuchOperator"):
         loading.create("cpu", path)
     assert not caplog.records
 
 
-def test_levels_in_order() -> None:
-    assert list(LEVELS) == ["ALL", "EXTENDED", "BASIC", "DISABLE"]
-    assert list(below("ALL")) == ["EXTENDED", "BASIC", "DISABLE"]
-    assert not list(below(LOWEST))
-
-
 @pytest.mark.parametrize("level", LEVELS)
 def test_levels_reach_onnx_runtime(level: str, tmp_path: Path) -> None:
     """Folding shows in the placement: two constants added are a node only without it."""
-    two = numpy_helper.from_array(np.array([2.0], np.float32), "two")
-    nodes = [
-        helper.make_node("Add", ["two", "two"], ["four"], name="constant"),
-        helper.make_node("Add", ["x", "four"], ["y"], name="add"),
-    ]
-    model = broken.build(nodes, [broken.value("x", 4)], [broken.value("y", 4)], [two])
-    loaded = loading.create("cpu", save(model, tmp_path), level=level)
+    model = broken.parsed(
+        """(float[4] x) => (float[4] y) { [constant] four = Add(two, two) [add] y = Add(x, four) }""",
+        broken.initializer("two", [2]),
+    )
+    loaded = loading.create("cpu", broken.save(model, tmp_path), level=level)
     assert loaded.placement.total == (2 if level == LOWEST else 1)

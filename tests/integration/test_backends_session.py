@@ -1,61 +1,32 @@
 """Sessions on real ONNX Runtime: strict about where they run, and reported when they do not."""
 
-import json
-import subprocess
 import sys
-import textwrap
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.core import limits
-from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.ort_messages import plain, status
 from enginewright_runtime.session import base, libraries, loading
-from onnx import helper
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
 
 
-def save(model: onnx.ModelProto, folder: Path) -> Path:
-    path = folder / "model.onnx"
-    onnx.save(model, path)
-    return path
-
-
 def mixed_model() -> onnx.ModelProto:
     """Return a model of which OpenVINO takes the matrix product and not the determinant."""
-    return broken.build(
-        [
-            helper.make_node("MatMul", ["x", "x"], ["a"], name="product"),
-            helper.make_node("Relu", ["a"], ["b"], name="relu"),
-            helper.make_node("Add", ["b", "x"], ["c"], name="sum"),
-            helper.make_node("Det", ["c"], ["y"], name="determinant"),
-        ],
-        [broken.value("x", 2, 3, 3)],
-        [broken.value("y", 2)],
+    return broken.parsed(
+        """(float[2, 3, 3] x) => (float[2] y) {
+        [product] a = MatMul(x, x) [relu] b = Relu(a) [sum] c = Add(b, x) [determinant] y = Det(c) }"""
     )
-
-
-def in_openvino(python: Path, program: str, *arguments: str) -> Any:
-    """Run a program with onnxruntime-openvino; return the JSON that it prints last."""
-    done = subprocess.run(
-        [str(python), "-c", textwrap.dedent(program), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def test_the_cpu_backend_runs_every_node(tmp_path: Path) -> None:
-    loaded = loading.create("cpu", save(mixed_model(), tmp_path), threads=1)
+    loaded = loading.create("cpu", broken.save(mixed_model(), tmp_path), threads=1)
     assert loaded.placement.nodes == {"CPUExecutionProvider": 4}
     assert (loaded.placement.total, loaded.placement.share) == (4, 1.0)
     assert loaded.placement.elsewhere == ()
@@ -64,10 +35,8 @@ def test_the_cpu_backend_runs_every_node(tmp_path: Path) -> None:
 
 
 def test_a_model_that_folds_to_nothing_is_no_fallback(tmp_path: Path) -> None:
-    model = broken.build(
-        [helper.make_node("Constant", [], ["y"], value_floats=[1.0])], [], [broken.value("y", 1)]
-    )
-    placement = loading.create("cpu", save(model, tmp_path)).placement
+    model = broken.no_inputs()
+    placement = loading.create("cpu", broken.save(model, tmp_path)).placement
     assert (placement.total, placement.share) == (0, 1.0)
 
 
@@ -77,12 +46,6 @@ def test_a_backend_that_is_not_in_the_image() -> None:
     ) as caught:
         loading.create("openvino", Path("none.onnx"))
     assert caught.value.reason is Reason.PROVIDER_MISSING
-
-
-def test_what_onnx_runtime_refuses_keeps_its_words(tmp_path: Path) -> None:
-    with pytest.raises(SessionError) as caught:
-        loading.create("cpu", save(broken.no_kernel(), tmp_path))
-    assert status(str(caught.value)) == "NOT_IMPLEMENTED"
 
 
 def test_two_distributions_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,33 +106,9 @@ def test_a_distribution_without_a_name_owns_nothing(
     assert libraries.owners.__wrapped__("eight") == ()
 
 
-def test_partial_placement_is_reported_node_by_node(openvino_python: Path, tmp_path: Path) -> None:
-    found = in_openvino(
-        openvino_python,
-        """
-        import json, sys
-        from pathlib import Path
-        from enginewright_runtime.session import loading
-        loaded = loading.create("openvino", Path(sys.argv[1]), threads=1)
-        placement = loaded.placement
-        print(json.dumps([loaded.session.get_providers()[0], placement.nodes, placement.elsewhere]))
-        """,
-        str(save(mixed_model(), tmp_path)),
-    )
-    assert found == [
-        "OpenVINOExecutionProvider",
-        {"OpenVINOExecutionProvider": 3, "CPUExecutionProvider": 1},
-        ["determinant (Det)"],
-    ]
-
-
 def test_whole_fallback_is_refused(openvino_python: Path, tmp_path: Path) -> None:
     """OpenVINO takes no node of this; ONNX Runtime would serve it from the CPU without a word."""
-    model = broken.build(
-        [helper.make_node("Det", ["x"], ["y"], name="determinant")],
-        [broken.value("x", 2, 3, 3)],
-        [broken.value("y", 2)],
-    )
+    model = broken.parsed("(float[2, 3, 3] x) => (float[2] y) { [determinant] y = Det(x) }")
     place = Workplace(tmp_path, openvino_python, fresh=True)
     stage, outcome = place.prepare(place.task(place.put("model.onnx", model), backend="openvino"))
     assert (stage, outcome.report.reason) == ("convert", Reason.UNSUPPORTED_OPERATOR)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,9 +20,9 @@ from enginewright_runtime.proof.latency import comparing, worker
 from enginewright_runtime.proof.latency.comparing import BenchmarkCandidate, compare, measure
 from enginewright_runtime.proof.latency.figures import chosen, is_warm, latency, rows
 from enginewright_runtime.proof.latency.process import WorkerProcess
-from onnx import TensorProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
+from tests.support.extensions import compile_c
 
 
 @pytest.mark.parametrize(
@@ -94,12 +93,9 @@ def files(tmp_path: Path) -> Files:
 def chain(length: int) -> onnx.ModelProto:
     """Return matrix products one after the other."""
     names = ["x", *(f"h{index}" for index in range(length - 1)), "y"]
-    return broken.build(
-        [helper.make_node("MatMul", [names[at], "w"], [names[at + 1]]) for at in range(length)],
-        [broken.value("x", "batch", 256)],
-        [broken.value("y", "batch", 256)],
-        [numpy_helper.from_array(np.eye(256, dtype=np.float32), "w")],
-    )
+    nodes = " ".join(f"{names[at + 1]} = MatMul({names[at]}, w)" for at in range(length))
+    text = f'(float["batch", 256] x) => (float["batch", 256] y) {{ {nodes} }}'
+    return broken.parsed(text, broken.initializer("w", np.eye(256)))
 
 
 def test_candidates_in_turn(files: Files) -> None:
@@ -138,17 +134,12 @@ def test_usual_shapes_alone(files: Files) -> None:
 def test_one_that_fails_does_not_keep_the_others(files: Files, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(b"nothing")
-    other_input = broken.build(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        [broken.value("x", 1, 4)],
-        [broken.value("y", 1, 4)],
-    )
     results = compare(
         [
             BenchmarkCandidate("damaged", damaged, "cpu"),
             files.candidate("good", chain(2)),
             files.candidate("elsewhere", chain(2), "openvino"),
-            files.candidate("narrow", other_input),
+            files.candidate("narrow", broken.relu()),
         ],
         files.inputs,
         seconds=0.2,
@@ -203,12 +194,7 @@ def test_a_worker_that_dies_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_strings_and_slow_first_runs(files: Files) -> None:
-    model = broken.build(
-        [helper.make_node("StringConcat", ["x", "x"], ["y"])],
-        [broken.value("x", 2, kind=TensorProto.STRING)],
-        [broken.value("y", 2, kind=TensorProto.STRING)],
-        opset=20,
-    )
+    model = broken.parsed("(string[2] x) => (string[2] y) { y = StringConcat(x, x) }", opset=20)
     samples: dict[str, Any] = {"sample/x": np.array(["a", "b"])}
     np.savez(files.inputs, **samples)
     candidate = files.candidate("words", model)
@@ -238,10 +224,6 @@ int nvmlDeviceGetMemoryInfo(void *device, memory_t *memory) {
 @pytest.mark.parametrize(("result", "used"), [(0, 42), (9, None)])
 def test_memory_of_a_device(result: int, used: int | None, tmp_path: Path) -> None:
     """Where there is no device, the library is a stand-in with nvml.h's signatures."""
-    source, library = tmp_path / "nvml.c", tmp_path / "libnvml.so"
-    source.write_text(STUB.replace("RESULT", str(result)))
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True, timeout=60
-    )
-    assert device_bytes(str(library)) == used
+    library = compile_c(tmp_path / "libnvml.so", STUB, f"-DRESULT={result}")
+    assert device_bytes(library) == used
     assert device_bytes(str(tmp_path / "none.so")) is None

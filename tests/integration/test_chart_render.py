@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import operator
 import subprocess
 from datetime import timedelta
 from pathlib import Path
@@ -43,6 +44,17 @@ FULL: Object = {
     "affinity": {"nodeAffinity": {}},
     "replicas": 3,
     "watchNamespaces": ["shop", "home"],
+}
+NOBODY: Object = {
+    "runAsNonRoot": True,
+    "runAsUser": 65532,
+    "runAsGroup": 65532,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+RESTRICTED: Object = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
 }
 VARIANTS = {
     "smallest": {"images": {"operator": "operator:1", "runtime": {"cpu": "cpu:1"}}},
@@ -120,18 +132,9 @@ def pod(objects: list[Object]) -> Object:
 
 def test_pods_are_restricted(objects: list[Object]) -> None:
     spec = pod(objects)
-    assert spec["securityContext"] == {
-        "runAsNonRoot": True,
-        "runAsUser": 65532,
-        "runAsGroup": 65532,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    assert spec["securityContext"] == NOBODY
     (container,) = spec["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    assert container["securityContext"] == RESTRICTED
     assert not {"hostNetwork", "hostPID", "hostIPC", "volumes", "initContainers"} & spec.keys()
 
 
@@ -319,22 +322,52 @@ def test_the_operator_reads_what_the_chart_writes() -> None:
     assert settings.namespaces == frozenset({"shop", "home"})
 
 
-def test_the_operator_reads_the_defaults() -> None:
-    settings = load_settings(environment(render(VARIANTS["smallest"])))
-    assert settings.namespaces is None
-    config = settings.config
-    assert config.images == {"cpu": "cpu:1"}
-    assert config.image_pull_secrets == ()
-    assert config.store.storage_class is None
-    assert config.fleet == FleetConfig()
+BUCKET: Object = {"uri": "s3://models/team", "secretRef": "keys", "serviceAccountName": ""}
+REPOSITORY_OF_IMAGES: Object = {"repository": "registry.example.com/team/images", "secretRef": "p"}
+JOBS: Object = {"nodeSelector": {"pool": "b"}, "labels": {"kueue.x-k8s.io/queue-name": "b"}}
+EVERY_VARIANT = {variant: f"{variant}:1" for variant in set(contract_images.VARIANTS.values())}
 
 
-def test_a_bucket_for_the_store_arrives() -> None:
-    bucket = {"uri": "s3://models/team", "secretRef": "keys", "serviceAccountName": ""}
-    values = {**IMAGES, "store": {"bucket": bucket}}
-    read = load_settings(environment(render(values))).config.store
-    assert read.bucket == StoreBucket(uri="s3://models/team", secret="keys")
-    assert load_settings(environment(render(VARIANTS["smallest"]))).config.store.bucket is None
+@pytest.mark.parametrize(
+    ("values", "name", "read"),
+    [
+        ({}, "namespaces", None),
+        ({}, "config.images", {"cpu": "cpu:1", "openvino": "vino:1"}),
+        ({"images": {"operator": "o:1", "runtime": EVERY_VARIANT}}, "config.images", EVERY_VARIANT),
+        ({}, "config.image_pull_secrets", ()),
+        ({}, "config.store.storage_class", None),
+        ({}, "config.fleet", FleetConfig()),
+        ({}, "config.store.bucket", None),
+        (
+            {"store": {"bucket": BUCKET}},
+            "config.store.bucket",
+            StoreBucket(uri="s3://models/team", secret="keys"),
+        ),
+        ({}, "config.store.node_cache", None),
+        (
+            {"store": {"bucket": BUCKET, "cache": {"enabled": False}}},
+            "config.store.node_cache",
+            None,
+        ),
+        (
+            {"store": {"bucket": BUCKET}},
+            "config.store.node_cache",
+            "enginewright-cache.home.svc:8080",
+        ),
+        ({}, "config.store.images", None),
+        (
+            {"store": {"images": REPOSITORY_OF_IMAGES}},
+            "config.store.images",
+            ImageRepository("registry.example.com/team/images", "p"),
+        ),
+        ({"jobs": JOBS}, "config.jobs.node_selector", JOBS["nodeSelector"]),
+        ({"jobs": JOBS}, "config.jobs.labels", JOBS["labels"]),
+        ({"jobs": JOBS}, "config.jobs.priority_class_name", "enginewright-jobs"),
+    ],
+)
+def test_the_operator_reads(values: Object, name: str, read: object) -> None:
+    settings = load_settings(environment(render({**IMAGES, **values})))
+    assert operator.attrgetter(name)(settings) == read
 
 
 def shared(*groups: Object, **bucket: str) -> Object:
@@ -349,24 +382,6 @@ def test_groups_of_namespaces_of_earlier_releases_are_refused_with_what_to_do() 
     none = environment(render(shared()))  # as `helm upgrade --reuse-values` leaves the default
     assert none == environment(render({**IMAGES, "store": {"bucket": {"uri": "s3://models"}}}))
     assert "shared" not in none["ENGINEWRIGHT_CONFIG"]
-
-
-def test_a_repository_for_images_arrives() -> None:
-    images = {"repository": "registry.example.com/team/images", "secretRef": "pusher"}
-    read = load_settings(environment(render({**IMAGES, "store": {"images": images}})))
-    assert read.config.store.images == ImageRepository(images["repository"], "pusher")
-    assert load_settings(environment(render(IMAGES))).config.store.images is None
-    assert "set store.images.repository" in refusal(
-        {**IMAGES, "store": {"images": {"secretRef": "pusher"}}}
-    )
-    for wrong in (
-        "https://registry.example.com/team",
-        "registry.example.com/team:v1",
-        "team/images",
-    ):
-        assert f"store.images.repository is {wrong}: write HOST/PATH" in refusal(
-            {**IMAGES, "store": {"images": {"repository": wrong}}}
-        )
 
 
 def test_values_of_an_earlier_chart_are_enough() -> None:
@@ -390,31 +405,17 @@ def test_the_cache_of_a_node_exists_only_with_a_bucket() -> None:
     assert of_kind(render(IMAGES), "DaemonSet") == []
     off = {**IMAGES, "store": {**CACHED["store"], "cache": {"enabled": False}}}
     assert of_kind(render(off), "DaemonSet") == []
-    for values in (IMAGES, off):
-        assert load_settings(environment(render(values))).config.store.node_cache is None
-    found = load_settings(environment(render(CACHED))).config.store.node_cache
-    assert found == "enginewright-cache.home.svc:8080"
 
 
 def test_the_cache_of_a_node_is_restricted_and_has_no_rights() -> None:
     (daemon_set,) = of_kind(render(CACHED), "DaemonSet")
     spec = daemon_set["spec"]["template"]["spec"]
-    assert spec["securityContext"] == {
-        "runAsNonRoot": True,
-        "runAsUser": 65532,
-        "runAsGroup": 65532,
-        "fsGroup": 65532,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+    assert spec["securityContext"] == NOBODY | {"fsGroup": 65532}
     assert spec["automountServiceAccountToken"] is False
     assert "serviceAccountName" not in spec
     assert spec["tolerations"] == [{"operator": "Exists"}]
     (container,) = spec["containers"]
-    assert container["securityContext"] == {
-        "allowPrivilegeEscalation": False,
-        "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
-    }
+    assert container["securityContext"] == RESTRICTED
     assert container["image"] == "operator:1"
     assert {"env", "envFrom"} & container.keys() == set()
     assert spec["volumes"] == [{"name": "cache", "emptyDir": {"sizeLimit": "20Gi"}}]
@@ -499,14 +500,6 @@ def test_the_notes_are_about_the_store_that_is_configured() -> None:
     assert "AcceleratorClasses, and the artefacts in s3://models/team." in about_bucket
 
 
-def test_where_jobs_run_arrives() -> None:
-    jobs = {"nodeSelector": {"pool": "builds"}, "labels": {"kueue.x-k8s.io/queue-name": "builds"}}
-    config = load_settings(environment(render({**VARIANTS["smallest"], "jobs": jobs}))).config
-    assert config.jobs.node_selector == jobs["nodeSelector"]
-    assert config.jobs.labels == jobs["labels"]
-    assert config.jobs.priority_class_name == "enginewright-jobs", "it changes only this"
-
-
 def priority_of_jobs(objects: list[Object]) -> str | None:
     return load_settings(environment(objects)).config.jobs.priority_class_name
 
@@ -539,14 +532,6 @@ def test_an_administrators_priority_class_takes_precedence(create: bool) -> None
     assert priority_of_jobs(objects) == "batch"
     # Jobs from before may still name it
     assert len(of_kind(objects, "PriorityClass")) == create
-
-
-def test_an_image_of_every_variant_arrives_under_its_name() -> None:
-    runtime = {variant: f"{variant}:1" for variant in set(contract_images.VARIANTS.values())}
-    config = load_settings(
-        environment(render({"images": {"operator": "operator:1", "runtime": runtime}}))
-    ).config
-    assert config.images == runtime
 
 
 def test_pod_values_arrive() -> None:
@@ -616,6 +601,14 @@ def test_releases_do_not_share_names() -> None:
         ({**IMAGES, "store": {"cache": {"size": "much"}}}, "/store/cache/size"),
         ({**IMAGES, "store": {"cache": {"keepFree": "much"}}}, "/store/cache/keepFree"),
         ({**IMAGES, "store": {"cache": {"sizes": 1}}}, "'sizes' not allowed"),
+        ({**IMAGES, "store": {"images": {"secretRef": "p"}}}, "set store.images.repository"),
+        *(
+            (
+                {**IMAGES, "store": {"images": {"repository": wrong}}},
+                f"store.images.repository is {wrong}: write HOST/PATH",
+            )
+            for wrong in ("https://registry.example.com/team", "example.com/team:v1", "team/images")
+        ),
         ({**IMAGES, "replicas": -1}, "/replicas"),
         ({**IMAGES, "watchNamespaces": ["My RunSettings"]}, "/watchNamespaces/0"),
         ({**IMAGES, "watchNamespaces": "shop"}, "/watchNamespaces"),

@@ -15,10 +15,9 @@ from enginewright_cli.app import app
 from enginewright_cli.inspect.fit import EngineTarget, judge
 from enginewright_cli.inspect.result import EngineInspection
 from enginewright_contract.images import ImageFacts
-from onnx import helper
 from typer.testing import CliRunner
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import relu
 from tests.support.engines import EnginePlace, mixed
 from tests.support.plan_objects import engine_spec, made
 from tests.support.web import WebServer, serve
@@ -116,29 +115,15 @@ def test_files_of_an_artefact_alone(artifact: Path, tmp_path: Path) -> None:
     assert alone["notes"] == ["manifest only: its files are not in the same folder"]
 
 
-def cut(copy: Path) -> None:
-    path = copy / "model/part-0.engine"
-    path.write_bytes(path.read_bytes()[:1000])
-
-
-def changed(copy: Path) -> None:
-    path = copy / "model/model.onnx"
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
-
-
-def missing(copy: Path) -> None:
-    (copy / "golden/inputs.npz").unlink()
+def write(name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    """Return what changes one file of an artefact."""
+    return lambda copy: (copy / name).write_bytes(change((copy / name).read_bytes()))
 
 
 def linked(copy: Path) -> None:
     path = copy / "build.log"
     path.rename(copy.parent / "build.log")
     path.symlink_to(copy.parent / "build.log")
-
-
-def outside(copy: Path) -> None:
-    path = copy / "manifest.json"
-    path.write_text(path.read_text().replace('"build.log"', '"../build.log"'))
 
 
 def other_builder(copy: Path) -> None:
@@ -155,27 +140,29 @@ def other_builder(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "reported"),
     [
-        (cut, "model/part-0.engine is cut off: it has 1000 bytes"),
-        (changed, "model/model.onnx is not the file that the manifest lists"),
-        (missing, "golden/inputs.npz is missing"),
+        (
+            write("model/part-0.engine", lambda content: content[:1000]),
+            "model/part-0.engine is cut off: it has 1000 bytes",
+        ),
+        (
+            write("model/model.onnx", lambda content: content[:-1] + b"x"),
+            "model/model.onnx is not the file that the manifest lists",
+        ),
+        (lambda copy: (copy / "golden/inputs.npz").unlink(), "golden/inputs.npz is missing"),
         (linked, "build.log is not the file that the manifest lists"),
-        (outside, "../build.log is not the file that the manifest lists"),
+        (
+            write("manifest.json", lambda text: text.replace(b'"build.log"', b'"../build.log"')),
+            "../build.log is not the file that the manifest lists",
+        ),
         (other_builder, "was built by version 1.6.1.116, but the manifest says 1.7.1.116"),
     ],
 )
-def test_damage(damage: Callable[[Path], None], reported: str, copy: Path) -> None:
+def test_damage(damage: Callable[[Path], object], reported: str, copy: Path) -> None:
     damage(copy)
     shown, _ = run(str(copy), code=1)
     assert "will not load" in shown
     assert f"because {reported}" in shown or reported in shown
     assert not read(str(copy), "--compute-capability", "8.9", code=1)["fit"]["loads"]
-
-
-def test_a_cut_off_engine(artifact: Path, tmp_path: Path) -> None:
-    path = tmp_path / "cut.engine"
-    path.write_bytes((artifact / "model/part-0.engine").read_bytes()[:5000])
-    shown, _ = run(str(path), code=1)
-    assert "cut.engine has 5000 bytes, but its header says" in shown
 
 
 def test_engines_around_which_a_model_is(copy: Path) -> None:
@@ -224,9 +211,7 @@ def test_control_characters_of_an_engine_are_spelled_out(copy: Path) -> None:
     assert "\x1b" not in shown
 
 
-PLAIN = build(
-    [helper.make_node("Relu", ["x"], ["y"])], [value("x", 1, 4)], [value("y", 1, 4)]
-).SerializeToString()
+PLAIN = relu().SerializeToString()
 
 
 @pytest.mark.parametrize(

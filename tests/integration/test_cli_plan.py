@@ -28,11 +28,6 @@ def plan(desk: Desk, *arguments: str, **options: Any) -> "subprocess.CompletedPr
     return desk.run("plan", *arguments, command=COMMAND, **options)
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
-
-
 NOWHERE = {"KUBECONFIG": "/nonexistent/config"}
 
 

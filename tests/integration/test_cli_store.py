@@ -115,21 +115,6 @@ def test_an_artefact_is_taken_from_a_volume_to_a_bucket(
     assert place.store().find(KEYS[0]) == Store(folder).find(KEYS[0])
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_what_was_damaged_on_the_way_is_not_imported(
-    name: str, folder: Path, tmp_path: Path
-) -> None:
-    run("export", str(folder), KEYS[0], str(tmp_path / "taken"))
-    (tmp_path / "taken" / name).write_bytes(b"damaged")
-    (tmp_path / "other").mkdir()
-    shown = run("import", str(tmp_path / "other"), str(tmp_path / "taken"), code=2)
-    assert f"is damaged: file {name} has 7 bytes instead of" in shown
-    assert Store(tmp_path / "other").find(KEYS[0]) is None
-    (tmp_path / "taken" / name).unlink()
-    shown = run("import", str(tmp_path / "other"), str(tmp_path / "taken"), code=2)
-    assert f"is damaged: file {name} is missing" in shown
-
-
 def test_what_is_no_export(folder: Path, tmp_path: Path) -> None:
     assert "holds no artefact" in run("import", str(folder), str(tmp_path / "none"), code=2)
     (tmp_path / "manifest.json").write_text("{}")
@@ -258,11 +243,6 @@ def test_nothing_is_needed_only_if_that_is_said(unused: Path) -> None:
     assert f"prepared {KEYS[1]}: intact\n1 artefact, 0 damaged" in run("verify", str(unused))
 
 
-def test_without_limits_no_artefact_is_listed(unused: Path) -> None:
-    assert run("gc", str(unused), "--delete") == "0 files, 0 B removed\n"
-    assert "2 artefacts, 0 damaged" in run("verify", str(unused))
-
-
 @pytest.mark.parametrize(
     ("arguments", "reported"),
     [
@@ -306,15 +286,6 @@ def test_a_file_that_names_no_keys_removes_nothing(
     shown = run("gc", str(unused), "--keep-file", str(keep), "--max-size", "0", "--delete", code=2)
     assert reported in shown
     assert "2 artefacts, 0 damaged" in run("verify", str(unused))
-
-
-def test_old_reports_are_listed_and_removed(folder: Path) -> None:
-    Store(folder).put_report("job", "fetch", "12345")
-    assert "0 files" in run("gc", str(folder))
-    os.utime(folder / "reports/job/fetch.json", (0, 0))
-    assert "reports/job/fetch.json: 5 B\n1 file, 5 B left over" in run("gc", str(folder))
-    assert "1 file, 5 B removed" in run("gc", str(folder), "--delete")
-    assert not (folder / "reports/job").exists()
 
 
 def test_what_a_damaged_manifest_hides_is_reported(address: str, place: Place) -> None:

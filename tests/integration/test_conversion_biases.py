@@ -7,10 +7,10 @@ import numpy as np
 import onnx
 from enginewright_contract.manifest import MODEL_NAME
 from enginewright_runtime.prepare.convert.biases import fold_biases
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto
 from onnxruntime import quantization
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import initializer, parsed
 from tests.support.converting import converted, feeds, recipe, run, same, weight
 
 TENSORRT = recipe(backend="tensorrt-rtx")
@@ -28,13 +28,12 @@ class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # onnxr
 
 def quantized(folder: Path, *, symmetric: bool) -> Path:
     """Return two convolutions with biases, quantised statically by onnxruntime.quantization."""
-    nodes = [
-        helper.make_node("Conv", ["x", "w1", "b1"], ["c1"], name="one", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c1"], ["r1"], name="relu"),
-        helper.make_node("Conv", ["r1", "w2", "b2"], ["y"], name="two", pads=[1, 1, 1, 1]),
-    ]
-    weights = [weight("w1", 8, 3, 3, 3), weight("b1", 8), weight("w2", 4, 8, 3, 3), weight("b2", 4)]
-    model = build(nodes, [value("x", "n", 3, 8, 8)], [value("y", "n", 4, 8, 8)], weights)
+    model = parsed(
+        """(float["n", 3, 8, 8] x) => (float["n", 4, 8, 8] y) {
+        [one] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1, b1) [relu] r1 = Relu(c1)
+        [two] y = Conv <pads = [1, 1, 1, 1]> (r1, w2, b2) }""",
+        *(weight("w1", 8, 3, 3, 3), weight("b1", 8), weight("w2", 4, 8, 3, 3), weight("b2", 4)),
+    )
     source, target = folder / "float.onnx", folder / "int8.onnx"
     onnx.save(model, source)
     quantization.quantize_static(
@@ -77,15 +76,12 @@ def test_where_nobody_minds_they_stay(tmp_path: Path) -> None:
 
 def test_what_only_looks_like_one_stays(tmp_path: Path) -> None:
     """Data of every request, and tables of 32-bit integers."""
-    table = numpy_helper.from_array(np.arange(6, dtype=np.int32).reshape(2, 3), "table")
-    scale = numpy_helper.from_array(np.array(0.5, np.float32), "scale")
-    nodes = [
-        helper.make_node("DequantizeLinear", ["table", "scale"], ["t"]),
-        helper.make_node("DequantizeLinear", ["x", "scale"], ["d"]),
-        helper.make_node("Add", ["t", "d"], ["y"]),
-    ]
-    inputs = [value("x", 2, 3, kind=TensorProto.INT32)]
-    model = build(nodes, inputs, [value("y", 2, 3)], [table, scale])
+    model = parsed(
+        """(int32[2, 3] x) => (float[2, 3] y) {
+        t = DequantizeLinear(table, scale) d = DequantizeLinear(x, scale) y = Add(t, d) }""",
+        initializer("table", np.arange(6).reshape(2, 3), np.int32),
+        initializer("scale", 0.5),
+    )
     assert fold_biases(model, tmp_path) == []
 
 

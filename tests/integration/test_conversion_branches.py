@@ -10,57 +10,44 @@ from enginewright_runtime.graph.scoped.branches import take_constant_branches
 from enginewright_runtime.graph.scoped.inference import infer
 from enginewright_runtime.graph.scoped.propagation import known_values
 from enginewright_runtime.graph.scoped.scopes import Scope
-from onnx import GraphProto, ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import parsed, value
 from tests.support.converting import copy, feeds, operators, real, run, same, weight
 
 INT64 = TensorProto.INT64
 BOOL = TensorProto.BOOL
 
 
-def branch(name: str, operator: str, *weights: TensorProto) -> GraphProto:
-    """Return a body of one node over the value "a" around it, with inner names that others have."""
-    inputs = ["a", *(tensor.name for tensor in weights)]
-    node = helper.make_node(operator, inputs, ["inner"], name="same-name")
-    return helper.make_graph([node], name, [], [value("inner")], list(weights))
+def conditional(condition: str = "") -> ModelProto:
+    """Return x [batch, 4] > Relu > If: what "c" says decides between Exp and a sum with a weight.
 
-
-def conditional(*condition: onnx.NodeProto) -> ModelProto:
-    """Return x [batch, 4] > Relu > If: what "c" says decides between Exp and a sum with a weight."""
-    then, other = branch("then", "Exp"), branch("else", "Add", weight("w", 4))
-    return build(
-        [
-            helper.make_node("Relu", ["x"], ["a"], name="relu"),
-            *condition,
-            helper.make_node("If", ["c"], ["out"], name="if", then_branch=then, else_branch=other),
-            helper.make_node("Identity", ["out"], ["y"], name="last"),
-        ],
-        [value("x", "batch", 4)],
-        [value("y", "batch", 4)],
+    The branches' nodes read the value "a" around them, and have inner names that others have.
+    """
+    model = parsed(
+        f"""(float["batch", 4] x) => (float["batch", 4] y) {{ [relu] a = Relu(x) {condition}
+        [if] out = If (c) <
+            else_branch = else () => (float inner) {{ ["same-name"] inner = Add(a, w) }},
+            then_branch = then () => (float inner) {{ ["same-name"] inner = Exp(a) }}>
+        [last] y = Identity(out) }}""",
         ir_version=10,
     )
+    model.graph.node[-2].attribute[0].g.initializer.append(weight("w", 4))
+    return model
 
 
-def constant(name: str, number: int) -> onnx.NodeProto:
-    return helper.make_node("Constant", [], [name], value_ints=[number])
-
-
-def last_size_is(number: int) -> ModelProto:
-    """Return a model that asks whether the last dimension is `number`, as exporters do."""
+def size_is(index: int, number: int) -> ModelProto:
+    """Return a model that asks whether a dimension is `number`, as exporters do."""
     return conditional(
-        helper.make_node("Shape", ["a"], ["shape"]),
-        constant("index", -1),
-        helper.make_node("Gather", ["shape", "index"], ["size"]),
-        constant("one", number),
-        helper.make_node("Equal", ["size", "one"], ["equal"]),
-        helper.make_node("Squeeze", ["equal"], ["c"]),
+        f"""shape = Shape(a) index = Constant <value_ints: ints = [{index}]> ()
+        size = Gather(shape, index) one = Constant <value_ints: ints = [{number}]> ()
+        equal = Equal(size, one) c = Squeeze(equal)"""
     )
 
 
 @pytest.mark.parametrize(("size", "taken"), [(4, "Exp"), (5, "Add")])
 def test_a_condition_on_a_known_size_beside_an_open_one(size: int, taken: str) -> None:
-    source = last_size_is(size)
+    source = size_is(-1, size)
     model = copy(source)
     assert take_constant_branches(model, {}) == ["if (If)"]
     # the condition's nodes are gone with it
@@ -70,14 +57,7 @@ def test_a_condition_on_a_known_size_beside_an_open_one(size: int, taken: str) -
 
 
 def test_a_condition_on_an_open_size_is_left_unless_the_size_is_the_same_for_all() -> None:
-    model = conditional(
-        helper.make_node("Shape", ["a"], ["shape"]),
-        constant("index", 0),
-        helper.make_node("Gather", ["shape", "index"], ["size"]),
-        constant("one", 2),
-        helper.make_node("Equal", ["size", "one"], ["equal"]),
-        helper.make_node("Squeeze", ["equal"], ["c"]),
-    )
+    model = size_is(0, 2)
     before = model.SerializeToString()
     assert take_constant_branches(model, {}) == []
     assert model.SerializeToString() == before
@@ -90,25 +70,6 @@ def test_a_condition_that_a_caller_gives_is_left() -> None:
     assert take_constant_branches(model, {}) == []
     # a default that a caller may replace is no constant to the server, which cannot replace it
     assert "If" in operators(model)
-
-
-def test_the_ifs_of_a_real_model_follow_from_one_another(models: Path) -> None:
-    """Sizes go through a Pad whose pads are computed, and ranks through the Ifs before."""
-    source = graphs.parse(real(models, "silero_vad_half.onnx"))
-    model = copy(source)
-    taken = take_constant_branches(model, {"input": [None, 576]})
-    assert len(taken) == 6
-    assert "If" not in operators(model)
-    onnx.checker.check_model(model, full_check=True)
-    generator = np.random.default_rng(0)
-    for batch in (1, 3):
-        inputs = {
-            "input": generator.uniform(-1, 1, (batch, 576)).astype(np.float32),
-            "state": generator.uniform(-1, 1, (2, batch, 128)).astype(np.float32),
-        }
-        same(run(source, inputs), run(model, inputs), share=0)
-    assert [graphs.inputs_of(each) for each in (model,)] == [graphs.inputs_of(source)]
-    assert graphs.outputs_of(model) == graphs.outputs_of(source)
 
 
 def test_branches_that_are_never_taken_are_not_worked_out_with_sizes(models: Path) -> None:
@@ -125,21 +86,15 @@ def test_branches_that_are_never_taken_are_not_worked_out_with_sizes(models: Pat
 
 
 def test_known_values_are_exact_about_what_is_not_known() -> None:
-    nodes = [
-        helper.make_node("Shape", ["x"], ["shape"]),
-        helper.make_node("Size", ["shape"], ["rank"]),
-        constant("first", 0),
-        constant("second", 1),
-        helper.make_node("Gather", ["shape", "first"], ["batch"]),
-        helper.make_node("Gather", ["shape", "second"], ["four"]),
-        helper.make_node("Concat", ["four", "batch"], ["both"], axis=0),
-        helper.make_node("Slice", ["both", "first", "second"], ["four_again"]),
-        helper.make_node("Mul", ["four_again", "four"], ["sixteen"]),
-        helper.make_node("Mul", ["batch", "four"], ["elements"]),
-        helper.make_node("RandomNormalLike", ["four"], ["random"], dtype=1),
-        helper.make_node("Identity", ["x"], ["y"]),
-    ]
-    model = build(nodes, [value("x", "batch", 4)], [value("y", "batch", 4)])
+    model = parsed(
+        """(float["batch", 4] x) => (float["batch", 4] y) {
+        shape = Shape(x) rank = Size(shape)
+        first = Constant <value_ints: ints = [0]> () second = Constant <value_ints: ints = [1]> ()
+        batch = Gather(shape, first) four = Gather(shape, second)
+        both = Concat <axis = 0> (four, batch) four_again = Slice(both, first, second)
+        sixteen = Mul(four_again, four) elements = Mul(batch, four)
+        random = RandomNormalLike <dtype = 1> (four) y = Identity(x) }"""
+    )
     known = known_values(model.graph, infer(model), 17)
     assert {name: array.tolist() for name, array in known.items()} == {
         "first": [0],
@@ -152,7 +107,7 @@ def test_known_values_are_exact_about_what_is_not_known() -> None:
 
 
 def test_what_no_output_needs_is_removed_and_inputs_stay() -> None:
-    model = last_size_is(4)
+    model = size_is(-1, 4)
     model.graph.initializer.extend([weight("unused", 3), weight("x_default", 1)])
     model.graph.input.append(value("unread", 1))
     model.graph.output.pop()

@@ -13,59 +13,25 @@ from enginewright_runtime.graph.scoped.scopes import apart, rename_apart
 from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert.translating import translate
 from enginewright_runtime.prepare.quantize.signatures import element_types
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import GraphProto, ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import parsed
 
-INT, BOOL = TensorProto.INT64, TensorProto.BOOL
 X = np.array([[1.5, -2.0]], np.float32)
-
-
-def body(name: str, nodes: list[NodeProto], *weights: TensorProto, **given: int) -> GraphProto:
-    """Return a body of one float output `out`."""
-    inputs = [helper.make_tensor_value_info(each, kind, []) for each, kind in given.items()]
-    return helper.make_graph(nodes, name, inputs, [value("out", 1, 2)], list(weights))
 
 
 def nested() -> ModelProto:
     """Return an If in whose branches and in whose Loop `t`, `out`, `w` and `k` mean other things each."""
-    ints = [
-        helper.make_node("Add", ["i", "w"], ["t"]),
-        helper.make_node("Cast", ["t"], ["k"], to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["x", "k"], ["out"]),
-    ]
-    turn = helper.make_graph(
-        [
-            helper.make_node("Relu", ["state"], ["t"]),
-            helper.make_node("Add", ["t", "w"], ["k"]),
-            helper.make_node("Identity", ["go"], ["go_on"]),
-        ],
-        "turn",
-        [
-            helper.make_tensor_value_info("n", INT, []),
-            helper.make_tensor_value_info("go", BOOL, []),
-            value("state", 1, 2),
-        ],
-        [helper.make_tensor_value_info("go_on", BOOL, []), value("k", 1, 2)],
-    )
-    floats = [
-        helper.make_node("Loop", ["two", "", "x"], ["t"], body=turn),
-        helper.make_node("Neg", ["t"], ["out"]),
-    ]
-    branches = {
-        "then_branch": body("ints", ints, numpy_helper.from_array(np.array(70000, np.int64), "w")),
-        "else_branch": body(
-            "floats",
-            floats,
-            numpy_helper.from_array(np.array(0.5, np.float32), "w"),
-            numpy_helper.from_array(np.array(2, np.int64), "two"),
-        ),
-    }
-    return build(
-        [helper.make_node("If", ["c"], ["y"], name="if", **branches)],
-        [value("x", 1, 2), value("i", kind=INT), value("c", kind=BOOL)],
-        [value("y", 1, 2)],
+    return parsed(
+        """(float[1, 2] x, int64 i, bool c) => (float[1, 2] y) { [if] y = If (c) <
+            else_branch = floats () => (float[1, 2] out) <float w = {0.5}, int64 two = {2}> {
+                t = Loop (two, , x) <body = turn
+                    (int64 n, bool go, float[1, 2] state) => (bool go_on, float[1, 2] k) {
+                    t = Relu(state) k = Add(t, w) go_on = Identity(go) }>
+                out = Neg(t) },
+            then_branch = ints () => (float[1, 2] out) <int64 w = {70000}> {
+                t = Add(i, w) k = Cast <to = 1> (t) out = Mul(x, k) }> }"""
     )
 
 
@@ -123,16 +89,12 @@ def inner_types(model: ModelProto) -> dict[str, str | None]:
 READERS = pytest.mark.parametrize("types", [types_of, element_types, inner_types])
 
 
-def choosing(node: NodeProto, *after: NodeProto, says: tuple[str, int]) -> ModelProto:
-    """Return a model of which one branch runs `node`, before others, and that says a value's type."""
-    branches = {
-        "then_branch": body("then", [node, helper.make_node("Neg", ["t"], ["out"])]),
-        "else_branch": body("else", [helper.make_node("Neg", ["x"], ["out"])]),
-    }
-    model = build(
-        [helper.make_node("If", ["c"], ["y"], **branches), *after],
-        [value("x", 1, 2), value("i", kind=INT), value("c", kind=BOOL)],
-        [value("y", 1, 2)],
+def choosing(nodes: str, after: str = "", *, says: tuple[str, int]) -> ModelProto:
+    """Return a model of which one branch runs `nodes`, before others, and that says a value's type."""
+    model = parsed(
+        f"""(float[1, 2] x, int64 i, bool c) => (float[1, 2] y) {{ y = If (c) <
+            then_branch = then () => (float[1, 2] out) {{ {nodes} out = Neg(t) }},
+            else_branch = else () => (float[1, 2] out) {{ out = Neg(x) }}> {after} }}"""
     )
     model.graph.value_info.append(helper.make_tensor_value_info(says[0], says[1], []))
     return model
@@ -146,58 +108,38 @@ def then(model: ModelProto) -> GraphProto:
 
 @READERS
 def test_a_graph_says_nothing_of_values_that_are_not_its_own(types: Any) -> None:
-    model = apart(choosing(helper.make_node("Relu", ["x"], ["t"]), says=("t", INT)))
+    model = apart(choosing("t = Relu(x)", says=("t", TensorProto.INT64)))
     assert types(model)["t"] == "tensor(float)"
 
 
 @READERS
 def test_what_a_body_says_of_a_value_around_it_ends_when_that_is_renamed(types: Any) -> None:
     """As shape inference leaves it: of `t` in the branch, of which the other `t` knows nothing."""
-    inside = {
-        name: body(name, [helper.make_node("Neg", ["t"], ["out"])]) for name in ("one", "two")
-    }
-    inside["one"].value_info.append(helper.make_tensor_value_info("t", TensorProto.FLOAT, [1, 2]))
-    relu = helper.make_node("Relu", ["x"], ["t"])
-    source = choosing(relu, helper.make_node("Neg", ["i"], ["t"]), says=("nothing", INT))
-    branch = then(source)
-    nested_if = helper.make_node(
-        "If", ["c"], ["deep"], then_branch=inside["one"], else_branch=inside["two"]
+    source = choosing(
+        """t = Relu(x) deep = If (c) <
+            then_branch = one () => (float[1, 2] out) <float[1, 2] t> { out = Neg(t) },
+            else_branch = two () => (float[1, 2] out) { out = Neg(t) }>""",
+        "t = Neg(i)",
+        says=("nothing", TensorProto.INT64),
     )
-    branch.node.insert(1, nested_if)
     assert types(apart(source))["t"] == "tensor(int64)"
 
 
 @READERS
 def test_a_new_name_is_none_that_a_type_is_known_for(types: Any) -> None:
-    after = helper.make_node("Neg", ["i"], ["t"])
-    model = apart(choosing(helper.make_node("Relu", ["x"], ["t"]), after, says=("t_2", INT)))
+    model = apart(choosing("t = Relu(x)", "t = Neg(i)", says=("t_2", TensorProto.INT64)))
     (made,) = then(model).node[0].output
     assert types(model)[made] == "tensor(float)"
 
 
 def test_bodies_are_translated_by_their_own_types_and_constants() -> None:
     """Two axes of one name, in branches beside each other: each is its own attribute before 13."""
-
-    def squeezed(name: str, axis: int) -> GraphProto:
-        return helper.make_graph(
-            [
-                helper.make_node("Constant", [], ["axis"], value_ints=[axis]),
-                helper.make_node("Unsqueeze", ["x", "axis"], ["wide"]),
-                helper.make_node("ReduceSum", ["wide", "axis"], ["out"], keepdims=0),
-            ],
-            name,
-            [],
-            [value("out", 1, 2)],
-        )
-
-    model = build(
-        [
-            helper.make_node(
-                "If", ["c"], ["y"], then_branch=squeezed("a", 0), else_branch=squeezed("b", 2)
-            )
-        ],
-        [value("x", 1, 2), value("c", kind=BOOL)],
-        [value("y", 1, 2)],
+    branch = """() => (float[1, 2] out) {
+        axis = Constant <value_ints: ints = [%d]> ()
+        wide = Unsqueeze(x, axis) out = ReduceSum <keepdims = 0> (wide, axis) }"""
+    model = parsed(
+        f"""(float[1, 2] x, bool c) => (float[1, 2] y) {{ y = If (c) <
+            else_branch = b {branch % 2}, then_branch = a {branch % 0}> }}"""
     )
     translate(model, 12)
     axes = [
@@ -214,25 +156,15 @@ def test_bodies_are_translated_by_their_own_types_and_constants() -> None:
 #   capture | at `validate`
 def test_bodies_are_ordered_by_what_they_capture() -> None:
     """The If reads `size` in its bodies alone; ONNX Runtime loads the nodes in any order."""
-    branch = helper.make_graph(
-        [helper.make_node("Gather", ["size", "zero"], ["rows"], name="rows")],
-        "branch",
-        [],
-        [helper.make_tensor_value_info("rows", INT, [])],
-    )
-    nodes = [
-        helper.make_node("If", ["c"], ["r"], name="if", then_branch=branch, else_branch=branch),
-        helper.make_node("Shape", ["x"], ["size"], name="size"),
-    ]
-    model = build(
-        nodes,
-        [value("x", 1, 2), value("c", kind=BOOL)],
-        [helper.make_tensor_value_info("r", INT, [])],
-        [numpy_helper.from_array(np.array(0, np.int64), "zero")],
+    branch = "() => (int64 rows) { [rows] rows = Gather(size, zero) }"
+    model = parsed(
+        f"""(float[1, 2] x, bool c) => (int64 r) <int64 zero = {{0}}> {{
+            [if] r = If (c) <then_branch = then {branch}, else_branch = else {branch}>
+            [size] size = Shape(x) }}"""
     )
     ordered = copied(model)
     del ordered.graph.node[:]
-    ordered.graph.node.extend(reversed(nodes))
+    ordered.graph.node.extend(reversed(model.graph.node))
     onnx.checker.check_model(ordered, full_check=True)
     ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     assert set(shape_nodes(model)) == set(shape_nodes(ordered)) == {"size (Shape)", "rows (Gather)"}

@@ -16,7 +16,13 @@ from enginewright_runtime.prepare.convert.verification import (
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_definition
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.support.broken_models import build, random_output, relu, unsorted, value
+from tests.support.broken_models import (
+    initializer,
+    parsed,
+    random_output,
+    relu,
+    unsorted,
+)
 from tests.support.converting import attention, copy, one, operators, recipe, weight
 
 
@@ -127,19 +133,11 @@ def test_the_limits_of_the_runtime_must_be_kept() -> None:
 def quantized() -> ModelProto:
     """Return MatMul with int8 weights [64, 64], as some exporters write them."""
     numbers = np.random.default_rng(0).integers(-128, 127, (64, 64)).astype(np.int8)
-    nodes = [
-        helper.make_node("Cast", ["w"], ["wc"], name="float", to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["wc", "scale"], ["wf"], name="scaled"),
-        helper.make_node("MatMul", ["x", "wf"], ["y"], name="product"),
-    ]
-    return build(
-        nodes,
-        [value("x", "b", 64)],
-        [value("y", "b", 64)],
-        [
-            numpy_helper.from_array(numbers, "w"),
-            helper.make_tensor("scale", TensorProto.FLOAT, [], [0.01]),
-        ],
+    return parsed(
+        """(float["b", 64] x) => (float["b", 64] y) { [float] wc = Cast <to = 1> (w)
+        [scaled] wf = Mul(wc, scale) [product] y = MatMul(x, wf) }""",
+        initializer("w", numbers, np.int8),
+        initializer("scale", 0.01),
     )
 
 

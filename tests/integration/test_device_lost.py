@@ -5,14 +5,13 @@ The fault is a real one: the kernel of a custom operator, compiled here, throws 
 
 import ctypes
 import importlib.util
-import json
 import subprocess
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from enginewright_contract.reasons import NOTHING_RUNS, ExitCode, Reason
+from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
@@ -20,10 +19,10 @@ from enginewright_runtime.core.nvml import XidEvents
 from enginewright_runtime.session.device_errors import LOST, lost_device
 from enginewright_serving.server.observe.health import RunHealth
 from enginewright_serving.server.settings import ServerSettings
-from onnx import TensorProto, helper
 
-from tests.support.extensions import compile_failing, cube
-from tests.support.serving import Feeds, Server, model, tensor
+from tests.support.broken_models import parsed
+from tests.support.extensions import compile_c, compile_failing, cube
+from tests.support.serving import Feeds, Server
 from tests.support.sidecar import Sidecar, artifact, change_manifest, value
 from tests.support.waiting import until
 
@@ -45,16 +44,8 @@ def switch(tmp_path: Path) -> Path:
 @pytest.fixture
 def task(tmp_path: Path, switch: Path) -> ServeTask:
     """Return the task to serve relu(x ** 3) through an operator that throws while `switch` is there."""
-    plain = model(
-        [
-            helper.make_node("Mul", ["x", "x"], ["square"]),
-            helper.make_node("Mul", ["square", "x"], ["h"]),
-            helper.make_node("Relu", ["h"], ["y"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, "n", 4)],
-        [tensor("y", TensorProto.FLOAT, "n", 4)],
-    )
-    task = artifact(tmp_path, plain, [SAMPLE])
+    text = '(float["n", 4] x) => (float["n", 4] y) { square = Mul(x, x) h = Mul(square, x) y = Relu(h) }'
+    task = artifact(tmp_path, parsed(text), [SAMPLE])
     (tmp_path / "artifact/model").mkdir()
     onnx.save(cube(), tmp_path / "artifact/model/model.onnx")
     change_manifest(tmp_path, model="model/model.onnx")
@@ -144,13 +135,7 @@ def test_what_passes_is_no_reason_to_restart(tmp_path: Path, task: ServeTask, sw
 #   server | no alarm
 def test_a_client_s_poison_takes_nothing_away(tmp_path: Path) -> None:
     """Runs of requests fail by the hundred; those of the golden sample do not."""
-    looking_up = model(
-        [
-            helper.make_node("Reshape", ["x", "sizes"], ["y"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, 4), tensor("sizes", TensorProto.INT64, 2)],
-        [tensor("y", TensorProto.FLOAT, None, None)],
-    )
+    looking_up = parsed("(float[4] x, int64[2] sizes) => (float[?, ?] y) { y = Reshape(x, sizes) }")
     sample: Feeds = {"x": np.ones(4, np.float32), "sizes": np.array([2, 2])}
     task = artifact(tmp_path, looking_up, [sample])
     poison = {
@@ -312,12 +297,7 @@ int nvmlEventSetWait_v2(void *set, Event *event, unsigned timeout) {
 
 
 def nvml(folder: Path, registered: int) -> str:
-    source = folder / "nvml.c"
-    source.write_text(NVML)
-    library = folder / f"nvml{registered}.so"
-    command = ["gcc", "-shared", "-fPIC", f"-DREGISTERED={registered}", "-o", str(library)]
-    subprocess.run([*command, str(source)], check=True, timeout=60)
-    return str(library)
+    return compile_c(folder / f"nvml{registered}.so", NVML, f"-DREGISTERED={registered}")
 
 
 def test_xids_are_read_as_nvml_h_lays_them_out(tmp_path: Path) -> None:
@@ -332,8 +312,3 @@ def test_where_no_xid_is_reported_there_is_none(tmp_path: Path) -> None:
     assert XidEvents.open(nvml(tmp_path, 3)) is None
     assert XidEvents.open("libnvidia-ml-that-is-nowhere.so.1") is None
     assert XidEvents.open("libc.so.6") is None
-
-
-def test_reasons_of_a_server_that_runs_nothing_are_the_contract_s() -> None:
-    assert NOTHING_RUNS == (Reason.DEVICE_LOST, Reason.RUNS_FAIL)
-    assert json.dumps(NOTHING_RUNS) == '["DeviceLost", "RunsFail"]'

@@ -17,6 +17,7 @@ from onnx import helper
 
 from tests.support import broken_models as broken
 from tests.support import rtx_devices
+from tests.support.extensions import compile_c
 from tests.support.tensorrt_claims import TensorRtProvider
 
 GIB = 1 << 30
@@ -162,13 +163,7 @@ def test_the_driver_tells_the_memory_of_the_device(
     memory: str, reported: int | None, tmp_path: Path
 ) -> None:
     """Where there is no device, the library is a stand-in with cuda.h's signatures."""
-    source = tmp_path / "cuda.c"
-    source.write_text(DRIVER.replace("MEMORY", memory))
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-o", str(tmp_path / libcuda.LIBRARY), str(source)],
-        check=True,
-        timeout=60,
-    )
+    compile_c(tmp_path / libcuda.LIBRARY, DRIVER.replace("MEMORY", memory))
     child = (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
     found = driver.ask("13", ("env", f"LD_LIBRARY_PATH={tmp_path}", *child))
     answer: Any = (found.driver.reason, found.compute_capability, found.memory)

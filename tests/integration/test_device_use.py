@@ -1,6 +1,5 @@
 """Memory and utilisation of a device, read from a stand-in with nvml.h's signatures; absent without one."""
 
-import subprocess
 import threading
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from enginewright_serving.server.observe.device_use import DeviceMetrics, Device
 from enginewright_serving.server.observe.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.extensions import compile_c
 from tests.support.waiting import until
 
 NVML = """
@@ -41,16 +41,8 @@ USUAL = {"NO_DRIVER": 0, "DEVICES": 1, "SLICES": -1, "HANGS": 0, "FAILS": 0}
 
 
 def nvml(folder: Path, **differs: int) -> str:
-    library = folder / "libnvidia-ml.so"
     defined = [f"-D{name}=({value})" for name, value in (USUAL | differs).items()]
-    subprocess.run(
-        ["gcc", "-shared", "-fPIC", *defined, "-o", str(library), "-xc", "-"],
-        input=NVML,
-        text=True,
-        check=True,
-        timeout=60,
-    )
-    return str(library)
+    return compile_c(folder / "libnvidia-ml.so", NVML, *defined)
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from enginewright_runtime.session.tensorrt_rtx import TensorRtRtxBackend
 from enginewright_serving.server.startup.input_choice import choose
 from enginewright_serving.server.startup.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
-from tests.support.serving import linear_model, model, slow_model, tensor
+from tests.support.broken_models import parsed
+from tests.support.serving import linear_model, slow_model
 
 FLOAT = np.float32
 ALLOCATE = ort.OrtValue.ortvalue_from_shape_and_type
@@ -58,21 +58,17 @@ def test_outputs_are_the_same_and_stay_so() -> None:
 @pytest.mark.parametrize(
     ("kind", "dtype"),
     [
-        (TensorProto.BOOL, np.bool_),
-        (TensorProto.INT8, np.int8),
-        (TensorProto.UINT16, np.uint16),
-        (TensorProto.INT64, np.int64),
-        (TensorProto.FLOAT16, np.float16),
-        (TensorProto.DOUBLE, np.float64),
+        ("bool", np.bool_),
+        ("int8", np.int8),
+        ("uint16", np.uint16),
+        ("int64", np.int64),
+        ("float16", np.float16),
+        ("double", np.float64),
     ],
 )
-def test_every_type_of_fixed_size(kind: int, dtype: Any) -> None:
+def test_every_type_of_fixed_size(kind: str, dtype: Any) -> None:
     session = open_session(
-        model(
-            [helper.make_node("Identity", ["x"], ["y"])],
-            [tensor("x", kind, "n", 3)],
-            [tensor("y", kind, "n", 3)],
-        )
+        parsed(f'({kind}["n", 3] x) => ({kind}["n", 3] y) {{ y = Identity(x) }}')
     )
     x = np.arange(12).reshape(4, 3)[::2].astype(dtype)
     found = DirectInputs(session, ALLOCATE).run(["y"], {"x": x.T.copy().T})
@@ -80,19 +76,13 @@ def test_every_type_of_fixed_size(kind: int, dtype: Any) -> None:
     assert found[0].dtype == dtype
 
 
-def text_model() -> onnx.ModelProto:
-    kind = TensorProto.STRING
-    return model(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        [tensor("x", kind, "n")],
-        [tensor("y", kind, "n")],
-    )
+TEXT = parsed('(string["n"] x) => (string["n"] y) { y = Identity(x) }')
 
 
 @pytest.mark.parametrize(
     ("made", "x"),
     [
-        (text_model(), np.array(["a", "bc"], object)),
+        (TEXT, np.array(["a", "bc"], object)),
         (linear_model(), np.ones((0, 8), FLOAT)),
         (linear_model(), np.ones((65, 8), FLOAT)),
     ],
@@ -108,14 +98,7 @@ def test_others_run_as_usual(made: onnx.ModelProto, x: NDArray[Any]) -> None:
 
 
 def test_bfloat16_runs_as_usual() -> None:
-    kind = TensorProto.BFLOAT16
-    session = open_session(
-        model(
-            [helper.make_node("Identity", ["x"], ["y"])],
-            [tensor("x", kind, 2)],
-            [tensor("y", kind, 2)],
-        )
-    )
+    session = open_session(parsed("(bfloat16[2] x) => (bfloat16[2] y) { y = Identity(x) }"))
     runner = Runner(DirectInputs(session, ALLOCATE), signature_of(session))
     x = np.array([0x3F80, 0xC000], np.uint16)
     assert runner.run(["y"], {"x": x})[0].tolist() == x.tolist()

@@ -152,12 +152,11 @@ def test_what_runs_at_one_size_alone_is_reported(tmp_path: Path) -> None:
 
 # fault: Shapes | a limit that nobody declared | found sizes are not in the recipe | prevented
 @pytest.mark.parametrize("name", OPEN)
-def test_an_address_alone_serves_a_model_whose_sizes_are_open(name: str, tmp_path: Path) -> None:
-    place = Workplace(tmp_path, in_process=True)
-    stage, outcome = place.prepare(place.task(place.put("m.onnx", OPEN[name]())))
-    assert (stage, outcome.code) == ("publish", 0), outcome.message
-    assert outcome.report.published is not None
-    folder = tmp_path / "store/prepared" / outcome.report.published.key
+def test_an_address_alone_serves_a_model_whose_sizes_are_open(
+    name: str, place: Workplace, tmp_path: Path
+) -> None:
+    outcome = place.complete(place.task(place.put("m.onnx", OPEN[name]())))
+    folder = tmp_path / "store/prepared" / outcome.published.key
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
     assert not manifest.recipe.shapes, "what was found is no limit"
     assert [each.input for each in manifest.profiles] == [each.name for each in manifest.inputs]
@@ -171,7 +170,6 @@ def test_an_address_alone_serves_a_model_whose_sizes_are_open(name: str, tmp_pat
 def proposed(outcome: Outcome) -> list[ShapeProfile]:
     """Return the sizes that a refusal proposes, as its whole report has them."""
     assert outcome.report.reason is Reason.SHAPE_PROFILE_MISSING, outcome.message
-    assert outcome.full is not None
     finding = Finding.model_validate(outcome.full["findings"][0])
     assert finding.proposal is not None
     reported = yaml.safe_load(finding.proposal.yaml)["shapes"]
@@ -181,14 +179,12 @@ def proposed(outcome: Outcome) -> list[ShapeProfile]:
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_what_is_proposed_works_when_pasted(name: str, tmp_path: Path) -> None:
-    place = Workplace(tmp_path, in_process=True)
+def test_what_is_proposed_works_when_pasted(name: str, place: Workplace) -> None:
     uri = place.put("m.onnx", OPEN[name]())
     stage, refused = place.prepare(place.task(uri, backend="tensorrt-rtx"))
     assert stage == "validate"
     pasted = proposed(refused)
-    stage, outcome = place.prepare(place.task(uri, backend="tensorrt-rtx", shapes=pasted))
-    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    place.complete(place.task(uri, backend="tensorrt-rtx", shapes=pasted))
     with np.load(place.root / "work/golden/inputs.npz") as golden:
         ran = {key: golden[key].shape for key in golden.files}
     for profile in pasted:
@@ -234,10 +230,9 @@ def test_other_load_ends_no_trial_build(tmp_path: Path, monkeypatch: pytest.Monk
 # fault: Shapes | sizes that run, but for which no engine builds
 @pytest.mark.parametrize("file", ["silero_vad.onnx", "silero_vad_half.onnx"])
 def test_sizes_for_which_no_engine_is_built_are_not_proposed(
-    file: str, models: Path, tmp_path: Path
+    file: str, models: Path, place: Workplace
 ) -> None:
     """It runs with them, and TensorRT-RTX builds both branches of its sampling rate, which differ."""
-    place = Workplace(tmp_path, in_process=True)
     source = next(path for path in sorted(models.rglob(file)) if "silero_vad/data" in str(path))
     stage, refused = place.prepare(
         place.task(place.put("model.onnx", source), backend="tensorrt-rtx")

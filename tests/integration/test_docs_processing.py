@@ -15,12 +15,11 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.plan.resolve.recipe import recipe
 from enginewright_cli.plan.validation import problems
 from enginewright_contract.task import PrepareTask, ServeTask
-from onnx import TensorProto, helper
 from PIL import Image, ImageDraw, ImageFont
 
-from tests.support import processing
+from tests.support.broken_models import parsed
 from tests.support.preparing import Workplace
-from tests.support.serving import Server, real_model, tensor
+from tests.support.serving import Server, real_model
 
 TEXT = (Path(__file__).parents[2] / "docs/processing.md").read_text()
 VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "film")
@@ -62,8 +61,7 @@ def served(root: Path, manifest: str) -> ServeTask:
         recipe=recipe(spec, "cpu", space.probe(), []),
     )
     _, outcome = space.prepare(task)
-    assert outcome.report.published is not None, outcome.log
-    key = outcome.report.published.key
+    key = outcome.published.key
     assert space.fetch_artifact(key).code == 0
     return ServeTask(
         model=model.metadata.name, revision="r1", prepared_key=key, backend="cpu", batch_size=1
@@ -101,16 +99,12 @@ def test_an_image(tmp_path: Path) -> None:
 
 def encoder() -> onnx.ModelProto:
     """Return a model with the inputs of MiniLM, which returns the largest token."""
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    return processing.chain_model(
-        [
-            helper.make_node("Mul", ["input_ids", "attention_mask"], ["attended"]),
-            helper.make_node("Add", ["attended", "token_type_ids"], ["typed"]),
-            helper.make_node("Cast", ["typed"], ["floats"], to=TensorProto.FLOAT),
-            helper.make_node("ReduceMax", ["floats"], ["largest"], axes=[1], keepdims=0),
-        ],
-        [tensor(name, TensorProto.INT64, "batch", "tokens") for name in names],
-        [tensor("largest", TensorProto.FLOAT, "batch")],
+    return parsed(
+        """(int64["batch", "tokens"] input_ids, int64["batch", "tokens"] attention_mask,
+            int64["batch", "tokens"] token_type_ids) => (float["batch"] largest) {
+        attended = Mul(input_ids, attention_mask) typed = Add(attended, token_type_ids)
+        floats = Cast <to = 1> (typed)
+        largest = ReduceMax <axes = [1], keepdims = 0> (floats) }"""
     )
 
 

@@ -20,7 +20,7 @@ from enginewright_runtime.session import loading
 from enginewright_runtime.session.extensions import elf, libraries, verification
 
 from tests.support.extensions import compile_library, cube, listed, place
-from tests.support.preparing import Outcome, Workplace
+from tests.support.preparing import Workplace
 from tests.support.serving import Server
 
 NEWER = "API=999"
@@ -75,34 +75,18 @@ def test_a_bad_library_is_reported(
     assert reported in refused(model_with(library), listed(library))
 
 
-def other_machine(library: Path) -> Path:
-    content = bytearray(library.read_bytes())
-    content[18:20] = (183).to_bytes(2, "little")
-    return write(library, bytes(content))
+def written(content: Callable[[bytes], bytes]) -> Callable[[Path], Path]:
+    """Give a library other content, and the name that goes with it."""
+
+    def change(library: Path) -> Path:
+        library.write_bytes(content(library.read_bytes()))
+        return place(library, library.parent)
+
+    return change
 
 
-def cut_off(library: Path) -> Path:
-    return write(library, library.read_bytes()[:3000])
-
-
-def not_elf(library: Path) -> Path:
-    return write(library, b"#!/bin/sh\n")
-
-
-def program(library: Path) -> Path:
-    content = bytearray(library.read_bytes())
-    content[16:18] = (2).to_bytes(2, "little")
-    return write(library, bytes(content))
-
-
-def thirty_two_bits(library: Path) -> Path:
-    content = bytearray(library.read_bytes())
-    content[4] = 1
-    return write(library, bytes(content))
-
-
-def empty(library: Path) -> Path:
-    return write(library, b"")
+def patched(offset: int, value: bytes) -> Callable[[Path], Path]:
+    return written(lambda content: content[:offset] + value + content[offset + len(value) :])
 
 
 def damaged(library: Path) -> Path:
@@ -115,25 +99,21 @@ def removed(library: Path) -> Path:
     return library
 
 
-def write(library: Path, content: bytes) -> Path:
-    library.write_bytes(content)
-    return place(library, library.parent)
-
-
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the other machine is AArch64")
 @pytest.mark.parametrize(
     ("change", "reported"),
     [
-        (other_machine, "it is built for aarch64, but this image is for x86_64"),
-        (cut_off, "the file is truncated, or its headers are damaged"),
-        (not_elf, "the file is not an ELF file"),
-        (empty, "the file is not an ELF file"),
-        (program, "the ELF file is not a shared library"),
-        (thirty_two_bits, "the library is not for a 64-bit little-endian processor"),
+        (patched(18, b"\xb7\0"), "it is built for aarch64, but this image is for x86_64"),
+        (written(lambda content: content[:3000]), "the file is truncated, or its headers are damaged"),
+        (written(lambda _: b"#!/bin/sh\n"), "the file is not an ELF file"),
+        (written(lambda _: b""), "the file is not an ELF file"),
+        (patched(16, b"\2\0"), "the ELF file is not a shared library"),
+        (patched(4, b"\1"), "the library is not for a 64-bit little-endian processor"),
         (damaged, "its content has another digest, sha256 "),
         (removed, "it does not exist: it was not fetched"),
     ],
-)
+    ids=["machine", "cut off", "script", "empty", "program", "32 bits", "damaged", "removed"],
+)  # fmt: skip
 def test_what_a_file_tells_without_being_loaded(
     change: Callable[[Path], Path], reported: str, tmp_path: Path
 ) -> None:
@@ -181,32 +161,20 @@ def test_headers_are_read_without_loading(tmp_path: Path) -> None:
         elf.read(Path(__file__))
 
 
-def extended(place: Workplace, library: Path, *, backend: str = "cpu") -> PrepareTask:
+def extended(place: Workplace, extension: Extension, *, backend: str = "cpu") -> PrepareTask:
     """Return a task whose library lies where `fetch` puts it."""
-    task = place.task(place.put("m.onnx", cube()), backend=backend)
-    recipe = task.recipe.model_copy(update={"extensions": (listed(library),)})
-    return task.model_copy(update={"recipe": recipe})
+    uri = place.put("m.onnx", cube())
+    return place.task(uri, backend=backend, extensions=(extension,))
 
 
-def run(place: Workplace, task: PrepareTask, *stages: str) -> Outcome:
-    outcome = place.stage(stages[0], task)
-    for name in stages[1:]:
-        assert outcome.code == 0, outcome.message
-        outcome = place.stage(name, task)
-    return outcome
-
-
-def test_the_operator_goes_into_the_artefact(tmp_path: Path) -> None:
+def test_the_operator_goes_into_the_artefact(place: Workplace, tmp_path: Path) -> None:
     """Validated, run for golden samples, profiled, stored, fetched, served."""
-    place = Workplace(tmp_path, in_process=True)
     library = compile_library(tmp_path / "built")
-    task = extended(place, library)
+    task = extended(place, listed(library))
     place_extension(place, task, library)
-    stages = ("validate", "convert", "golden", "quantize", "publish")
-    outcome = run(place, task, *stages)
-    assert outcome.code == 0, outcome.message
-    assert outcome.report.published is not None
-    key = outcome.report.published.key
+    for name in ("validate", "convert", "golden", "quantize"):
+        assert place.stage(name, task).code == 0
+    key = place.stage("publish", task).published.key
     fetched = place.fetch_artifact(key)
     assert fetched.code == 0, fetched.message
     manifest = Manifest.model_validate_json((tmp_path / "artifact/manifest.json").read_text())
@@ -252,10 +220,9 @@ def place_extension(place: Workplace, task: PrepareTask, library: Path) -> None:
 
 
 @pytest.mark.parametrize("macro", [NEWER, 'NAME="Sphere"'])
-def test_validate_refuses(macro: str, tmp_path: Path) -> None:
-    place = Workplace(tmp_path, in_process=True)
+def test_validate_refuses(macro: str, place: Workplace, tmp_path: Path) -> None:
     library = compile_library(tmp_path / "built", macro)
-    task = extended(place, library)
+    task = extended(place, listed(library))
     place_extension(place, task, library)
     outcome = place.stage("validate", task)
     if macro == NEWER:
@@ -268,22 +235,16 @@ def test_validate_refuses(macro: str, tmp_path: Path) -> None:
         " (Cube)" in outcome.message
     )
     assert "add the library that implements them to spec.extensions" in outcome.message
-    assert outcome.full is not None
     assert outcome.full["findings"][0]["nodes"] == ["cube (Cube)"]
 
 
-def test_a_plug_in_s_operator_is_left_to_the_device(tmp_path: Path) -> None:
+def test_a_plug_in_s_operator_is_left_to_the_device(place: Workplace, tmp_path: Path) -> None:
     """Prepare Jobs have no TensorRT; what it makes of the operator its own Job finds out."""
-    place = Workplace(tmp_path, in_process=True)
     library = compile_library(tmp_path / "built", "PLUGIN")
-    task = place.task(place.put("m.onnx", cube()), backend="tensorrt-rtx")
-    extension = listed(library, "TensorRTPlugin")
-    recipe = task.recipe.model_copy(update={"extensions": (extension,)})
-    task = task.model_copy(update={"recipe": recipe})
+    task = extended(place, listed(library, "TensorRTPlugin"), backend="tensorrt-rtx")
     place_extension(place, task, library)
     outcome = place.stage("validate", task)
     assert outcome.code == 0, outcome.message
-    assert outcome.full is not None
     (warning,) = outcome.full["findings"]
     assert (warning["severity"], warning["nodes"]) == ("warning", ["cube (Cube)"])
     assert "whether backend tensorrt-rtx supports them is found on its device" in warning["cause"]

@@ -4,31 +4,19 @@ from pathlib import Path
 
 import pytest
 from enginewright_contract.execution import Driver
-from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
-from enginewright_contract.task import Recipe, ServeTask
+from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.session import loading
 from enginewright_runtime.session.driver import NOT_NEEDED, Device
 from enginewright_serving.server.startup import model_loading
 
+from tests.support.manifests import manifest
+
 # ONNX Runtime 1.31.1 on an H200 without free memory
 ALLOCATION = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Exception during initialization: Failed to allocate memory for requested buffer of size 9437184"
 GPU = Device(Driver(needed=True, present=True), compute_capability="9.0", memory=150_754_820_096)
-MANIFEST = Manifest(
-    key="ab" * 32,
-    model_digest="0" * 64,
-    recipe=Recipe(backend="cuda", ort_version="1.31.1", max_opset=26, max_ir_version=13),
-    model="model/model.onnx",
-    files=(),
-    opset=17,
-    ir_version=9,
-    nodes=1,
-    inputs=(),
-    outputs=(),
-    golden_source="generated",
-    versions={},
-)
+MANIFEST = manifest(key="ab" * 32, model="model/model.onnx")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import yaml
 
-from tests.support.monitoring import REPOSITORY, promtool
+from tests.support.monitoring import REPOSITORY, evaluate
 
 PAGE: Final = (REPOSITORY / "docs/autoscaling.md").read_text()
 LABELS: Final = (
@@ -39,34 +39,12 @@ def test_each_pod_has_the_depth_of_its_queue(tmp_path: Path) -> None:
         ("shop", "other-1"): 9,
         ("x", "rank-1"): 7,
     }
-    test = {
-        "evaluation_interval": "1m",
-        "tests": [
-            {
-                "interval": "1m",
-                "input_series": [
-                    {"series": series.format(*pod), "values": f"{depth}x5"}
-                    for pod, depth in depths.items()
-                ],
-                "promql_expr_test": [
-                    {
-                        "expr": query(),
-                        "eval_time": "3m",
-                        "exp_samples": [
-                            {"labels": '{pod="rank-1"}', "value": 3},
-                            {"labels": '{pod="rank-2"}', "value": 0},
-                        ],
-                    },
-                    {
-                        "expr": f"count({rule()['seriesQuery']})",
-                        "eval_time": "3m",
-                        "exp_samples": [{"labels": "{}", "value": len(depths)}],
-                    },
-                ],
-            }
-        ],
-    }
-    file = tmp_path / "adapter.test.yaml"
-    file.write_text(yaml.safe_dump(test))
-    done = promtool("test", "rules", str(file))
-    assert done.returncode == 0, done.stdout + done.stderr
+    evaluate(
+        tmp_path,
+        {series.format(*pod): f"{depth}x10" for pod, depth in depths.items()},
+        {
+            query(): {'{pod="rank-1"}': 3, '{pod="rank-2"}': 0},
+            f"count({rule()['seriesQuery']})": {"{}": len(depths)},
+        },
+        "3m",
+    )

@@ -21,9 +21,8 @@ from tests.unit.test_monitoring_alerts import ALERTS
 
 
 def test_promtool_accepts_the_rules() -> None:
-    done = promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert f"SUCCESS: {len(ALERTS)} rules found" in done.stdout
+    said = promtool("check", "rules", "--lint=all", "--lint-fatal", str(RULES))
+    assert f"SUCCESS: {len(ALERTS)} rules found" in said
 
 
 # fault: Latency | a pod is slow from its start, without engines | alert
@@ -32,8 +31,7 @@ def test_promtool_accepts_the_rules() -> None:
 #   EnginewrightModelNotReady with the reason | 11 min; 1 min when stalled
 # fault: Reports | every answer is a 400 and all checks are ok
 def test_the_alerts_fire_and_resolve_as_promtool_tests_it() -> None:
-    done = promtool("test", "rules", str(REPOSITORY / "hack/monitoring/rules.test.yaml"))
-    assert done.returncode == 0, done.stdout + done.stderr
+    promtool("test", "rules", str(REPOSITORY / "hack/monitoring/rules.test.yaml"))
 
 
 def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +40,7 @@ pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
 MIB = 1 << 20
 LARGE = np.random.default_rng(5).bytes(8 * MIB)
 OTHER_SCOPE = "0d" * 32
+FAILURE = b"HTTP/1.1 500 Internal\r\nContent-Length: 0\r\n\r\n"
 
 
 @pytest.fixture
@@ -270,15 +271,14 @@ def place(servers: SourceServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return found
 
 
-def read(place: Place, address: str | None, target: Path, **changes: str) -> NodeCache | None:
+def read(place: Place, address: str, target: Path, **changes: str) -> NodeCache:
     """Read the artefact as a new pod does, and check it."""
     shutil.rmtree(target, ignore_errors=True)
-    cache = NodeCache(address) if address else None
+    cache = NodeCache(address)
     medium = BucketMedium(place.uri, Secret({**place.secret, **changes}))
     for file in Store(medium, cache=cache).read(KEY, target).files:
         assert sha256((target / file.path).read_bytes()) == file.sha256
-    if cache:
-        cache.finish()
+    cache.finish()
     return cache
 
 
@@ -291,14 +291,10 @@ def test_the_second_pod_of_a_node_takes_no_file_from_the_bucket(
 ) -> None:
     with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
         to = {"AWS_ENDPOINT_URL": cutter.url}
-        first = read(place, cache.address, tmp_path / "first", **to)
-        assert first is not None
-        assert first.bytes_read == 0
+        assert read(place, cache.address, tmp_path / "first", **to).bytes_read == 0
         assert [each for each in cutter.requests if "/files/" in each] != []
         cutter.requests.clear()
-        second = read(place, cache.address, tmp_path / "second", **to)
-        assert second is not None
-        assert second.bytes_read == total(place)
+        assert read(place, cache.address, tmp_path / "second", **to).bytes_read == total(place)
         (only,) = cutter.requests
         assert only.endswith("/manifest.json"), "which is never cached"
     found = cache.metrics()
@@ -308,17 +304,15 @@ def test_the_second_pod_of_a_node_takes_no_file_from_the_bucket(
     place.put(place.file(FILES[1]), None)
     read(place, cache.address, tmp_path / "third")
     with pytest.raises(StageFailure):
-        read(place, None, tmp_path / "third")
+        place.store().read(KEY, tmp_path / "third")
 
 
 def test_the_container_of_a_pod_reads_through_the_cache(
     place: Place, cache: CacheProcess, tmp_path: Path
 ) -> None:
-    (tmp_path / "store-credentials").mkdir()
-    for key, value in place.secret.items():
-        (tmp_path / "store-credentials" / key).write_text(value)
     given = {"ENGINEWRIGHT_STORE": place.uri, "ENGINEWRIGHT_CACHE": cache.address}
     pod = Workplace(tmp_path, environment=given)
+    pod.give(place.secret, "store-credentials")
     first, second = pod.fetch_artifact(KEY), pod.fetch_artifact(KEY)
     assert "8.0 MiB, 0 B of it from the node's cache, all digests match" in first.message
     assert "8.0 MiB, 8.0 MiB of it from the node's cache, all digests match" in second.message
@@ -346,68 +340,40 @@ def test_what_is_damaged_in_the_cache_is_read_from_the_store(
     read(place, cache.address, tmp_path / "first")
     for each in cache.folder.glob("*-*"):
         how(each)
-    again = read(place, cache.address, tmp_path / "second")
-    assert again is not None
-    assert again.bytes_read == 0
+    assert read(place, cache.address, tmp_path / "second").bytes_read == 0
     assert ("is damaged in the node's cache" in caplog.text) is (how is not Path.unlink)
-    last = read(place, cache.address, tmp_path / "third")
-    assert last is not None
-    assert last.bytes_read == total(place), "it was replaced"
+    third = read(place, cache.address, tmp_path / "third")
+    assert third.bytes_read == total(place), "it was replaced"
 
 
 @contextmanager
-def nothing(_: CacheProcess) -> Iterator[str]:
-    yield f"127.0.0.1:{free_port()}"
-
-
-@contextmanager
-def unknown(_: CacheProcess) -> Iterator[str]:
-    yield "no-such-cache.invalid:80"
-
-
-@contextmanager
-def no_address(_: CacheProcess) -> Iterator[str]:
-    yield "cache:no-port"
-
-
-@contextmanager
-def silent(_: CacheProcess) -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-
-
-@contextmanager
-def speaking(answer: bytes, pause: float = 0.0) -> Iterator[str]:
-    """Answer every request with these bytes, each after a pause."""
+def listening(receive: Callable[[socket.socket], None] | None = None) -> Iterator[str]:
+    """Accept connections, if there is something to do with them."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def speak() -> None:
+        def accept() -> None:
             with suppress(OSError):
-                while True:
-                    client, _ = listener.accept()
-                    with client, suppress(OSError):
-                        client.recv(10_000)
-                        for byte in (answer,) if not pause else map(bytes, zip(answer)):
-                            client.sendall(byte)
-                            time.sleep(pause)
+                while receive is not None:
+                    receive(listener.accept()[0])
 
-        thread = threading.Thread(target=speak, daemon=True)
+        thread = threading.Thread(target=accept, daemon=True)
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}"
         listener.shutdown(socket.SHUT_RDWR)
         thread.join(10)
 
 
-def garbage(_: CacheProcess) -> AbstractContextManager[str]:
-    return speaking(b"\x16\x03\x01 no HTTP\r\n\r\n")
+def speaking(answer: bytes, pause: float = 0.0) -> AbstractContextManager[str]:
+    """Answer every request with these bytes, each after a pause."""
 
+    def receive(client: socket.socket) -> None:
+        with client, suppress(OSError):
+            client.recv(10_000)
+            for byte in (answer,) if not pause else map(bytes, zip(answer)):
+                client.sendall(byte)
+                time.sleep(pause)
 
-def failing(_: CacheProcess) -> AbstractContextManager[str]:
-    return speaking(b"HTTP/1.1 500 Internal\r\nContent-Length: 0\r\n\r\n")
-
-
-def dripping(_: CacheProcess) -> AbstractContextManager[str]:
-    return speaking(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000, pause=0.05)
+    return listening(receive)
 
 
 @contextmanager
@@ -428,7 +394,19 @@ def killed(cache: CacheProcess) -> Iterator[str]:
 #   store; the log says why, once | at once; 5 s without progress
 @pytest.mark.parametrize(
     "trouble",
-    [nothing, unknown, no_address, silent, garbage, failing, dripping, cutting, killed],
+    [
+        pytest.param(lambda _: nullcontext(f"127.0.0.1:{free_port()}"), id="nothing"),
+        pytest.param(lambda _: nullcontext("no-such-cache.invalid:80"), id="unknown"),
+        pytest.param(lambda _: nullcontext("cache:no-port"), id="no address"),
+        pytest.param(lambda _: listening(), id="silent"),
+        pytest.param(lambda _: speaking(b"\x16\x03\x01 no HTTP\r\n\r\n"), id="garbage"),
+        pytest.param(lambda _: speaking(FAILURE), id="failing"),
+        pytest.param(
+            lambda _: speaking(b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000, 0.05), id="slow"
+        ),
+        cutting,
+        killed,
+    ],
 )
 def test_a_cache_in_trouble_costs_only_time(
     trouble: Callable[[CacheProcess], AbstractContextManager[str]],
@@ -450,23 +428,16 @@ def test_a_cache_in_trouble_costs_only_time(
 def swallowing() -> Iterator[str]:
     """Have no file, and receive nothing of what is offered."""
     held: list[socket.socket] = []
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def refuse() -> None:
-            with suppress(OSError):
-                while True:
-                    client, _ = listener.accept()
-                    held.append(client)
-                    if client.recv(4, socket.MSG_PEEK).startswith(b"GET"):
-                        client.recv(10_000)
-                        client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
-                        client.close()
+    def refuse(client: socket.socket) -> None:
+        held.append(client)
+        if client.recv(4, socket.MSG_PEEK).startswith(b"GET"):
+            client.recv(10_000)
+            client.sendall(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            client.close()
 
-        thread = threading.Thread(target=refuse, daemon=True)
-        thread.start()
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
-        listener.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+    with listening(refuse) as address:
+        yield address
         for each in held:
             each.close()
 
@@ -480,7 +451,6 @@ def test_a_pod_does_not_wait_for_a_slow_cache(
     monkeypatch.setattr(node_cache, "_GRACE_SECONDS", 600.0)
     with swallowing() as address:
         found = read(place, address, tmp_path / "pod")
-        assert found is not None
         assert found._sender is not None
         assert found._sender.is_alive(), "it hangs, and the pod goes on"
     found._sender.join(20)
@@ -539,7 +509,6 @@ def test_what_the_cache_does_not_take_does_not_disturb(place: Place, tmp_path: P
     with running(tmp_path / "cache", "5Mi") as cache:
         read(place, cache.address, tmp_path / "first")
         again = read(place, cache.address, tmp_path / "second")
-        assert again is not None
         assert 0 < again.bytes_read < total(place), "the large file never fits"
 
 

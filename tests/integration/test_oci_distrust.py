@@ -4,7 +4,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -12,52 +11,27 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from enginewright_runtime import oci
-from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.oci import layout
 from enginewright_runtime.oci.deadline import PushDeadline
 from enginewright_runtime.oci.record import PushRecord
-from enginewright_runtime.remote import retry
 from enginewright_runtime.store import Store
 from typing_extensions import override
 
+from tests.support.pushing import CONTENT, KEY, filled, push
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import Place
-from tests.support.store_process import FILES, manifest, publish
+from tests.support.store_process import FILES, manifest
 
-pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
-KEY = "cd" * 32
-CONTENT = {name: np.random.default_rng(5).bytes(300_000 + len(name)) for name in FILES}
-
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait between tries."""
-    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
-
-
-def filled(folder: Path, content: dict[str, bytes] = CONTENT) -> Store:
-    (folder / "store").mkdir(parents=True)
-    store = Store(folder / "store")
-    for name, each in content.items():
-        (folder / Path(name).name).write_bytes(each)
-    publish(store, KEY, folder)
-    return store
+pytestmark = [
+    pytest.mark.timeout(900),  # the servers may have to be built first
+    pytest.mark.usefixtures("hasty"),
+]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return filled(tmp_path / "ours")
-
-
-def push(store: Store, root: Path, repository: str, seconds: float = 300) -> oci.Pushed:
-    """Push the image of the prepared model, as its stage does."""
-    paths = replace(Paths.under(root), images=repository)
-    paths.images_credentials.mkdir(exist_ok=True)
-    (paths.images_credentials / "plain-http").write_text("true")
-    found = store.find(KEY)
-    assert found is not None
-    return oci.push(paths, store, found, seconds)
+    return filled(tmp_path / "ours/store", tmp_path / "ours/files")
 
 
 def pushed_to(
@@ -77,7 +51,11 @@ def test_an_image_that_another_has_put_under_the_tag_is_replaced(
     assert found is not None
     tag = layout.tag_of(found)
     repository = f"{servers.host('registry')}/team/replaced"
-    others = filled(tmp_path / "others", {name: each[::-1] for name, each in CONTENT.items()})
+    others = filled(
+        tmp_path / "others/store",
+        tmp_path / "others/files",
+        {name: each[::-1] for name, each in CONTENT.items()},
+    )
     with monkeypatch.context() as patched:
         patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
         theirs = push(others, tmp_path, repository).reference
@@ -89,15 +67,6 @@ def test_an_image_that_another_has_put_under_the_tag_is_replaced(
         (tmp_path / "others/store/caches").rename(tmp_path / "lost")
         assert push(others, tmp_path, repository).reference == theirs
     assert push(store, tmp_path, repository).reference == ours
-
-
-def test_another_store_finds_the_image_by_its_files(
-    servers: SourceServers, store: Store, tmp_path: Path
-) -> None:
-    repository = f"{servers.host('registry')}/team/equal"
-    assert push(store, tmp_path, repository).reference is not None
-    other = filled(tmp_path / "equal")
-    assert push(other, tmp_path, repository) == push(store, tmp_path, repository)
 
 
 def test_a_server_that_says_yes_to_everything_is_no_registry(store: Store, tmp_path: Path) -> None:

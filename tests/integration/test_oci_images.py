@@ -8,65 +8,36 @@ from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
-import numpy as np
 import pytest
 from enginewright_contract.keys import engine_key
 from enginewright_contract.manifest import ArtifactFile, Manifest
 from enginewright_contract.task import EngineRecipe, EngineTask
-from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.engine import lookup
 from enginewright_runtime.oci import layout
-from enginewright_runtime.remote import retry
 from enginewright_runtime.store import ENGINE, Store
 
 from tests.support import broken_models as broken
 from tests.support.containerd import containerd
 from tests.support.manifests import engine_info
 from tests.support.preparing import Outcome, Workplace
+from tests.support.pushing import CONTENT, KEY, filled, push
 from tests.support.source_cutter import Cutter
 from tests.support.source_servers import PASSWORD, USERNAME, SourceServers, go_servers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import Place
-from tests.support.store_process import FILES, manifest, publish
+from tests.support.store_process import FILES, manifest
 
-pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
-KEY = "ab" * 32
+pytestmark = [
+    pytest.mark.timeout(900),  # the servers may have to be built first
+    pytest.mark.usefixtures("hasty"),
+]
 ACCOUNT = {"username": USERNAME, "password": PASSWORD}
-CONTENT = {name: np.random.default_rng(3).bytes(300_000 + len(name)) for name in FILES}
-
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait between tries."""
-    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    (tmp_path / "store").mkdir()
-    return filled(Store(tmp_path / "store"), tmp_path / "files")
-
-
-def filled(store: Store, folder: Path, content: dict[str, bytes] = CONTENT) -> Store:
-    folder.mkdir()
-    for name, each in content.items():
-        (folder / Path(name).name).write_bytes(each)
-    publish(store, KEY, folder)
-    return store
-
-
-def push(
-    store: Store, root: Path, repository: str, secret: dict[str, str] | None = None
-) -> oci.Pushed:
-    """Push the image of the prepared model, as its stage does."""
-    paths = replace(Paths.under(root), images=repository)
-    paths.images_credentials.mkdir(exist_ok=True)
-    for key, value in (secret or {"plain-http": "true"}).items():
-        (paths.images_credentials / key).write_text(value)
-    found = store.find(KEY)
-    assert found is not None
-    return oci.push(paths, store, found)
+    return filled(tmp_path / "store", tmp_path / "files")
 
 
 def read(servers: SourceServers, reference: str, kind: str = "manifests") -> bytes:
@@ -150,8 +121,7 @@ def test_artefacts_of_one_key_with_other_content_keep_their_images(
     store: Store, servers: SourceServers, tmp_path: Path
 ) -> None:
     repository = f"{servers.host('registry')}/team/both"
-    (tmp_path / "other").mkdir()
-    other = filled(Store(tmp_path / "other"), tmp_path / "b", {**CONTENT, FILES[0]: b"other"})
+    other = filled(tmp_path / "other", tmp_path / "b", {**CONTENT, FILES[0]: b"other"})
     found = [push(each, tmp_path, repository).reference for each in (store, other)]
     assert found[0] != found[1]
     url = f"{servers.addresses['registry']}/v2/team/both/tags/list"
@@ -314,26 +284,22 @@ def prepared(servers: SourceServers, tmp_path: Path) -> tuple[Workplace, Outcome
     )
     uri = place.put("net.onnx", broken.relu())
     task = place.task(uri).model_copy(update={"pipeline": "this"})
-    stage, outcome = place.prepare(task)
-    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    outcome = place.complete(task)
     return place, outcome
 
 
 def test_a_model_that_the_store_has_keeps_its_image(prepared: tuple[Workplace, Outcome]) -> None:
     place, outcome = prepared
-    assert outcome.report.published is not None
-    assert outcome.report.published.image is not None
+    assert outcome.published.image is not None
     task = place.task("pvc://models/net.onnx").model_copy(update={"pipeline": "this"})
     again = place.stage("fetch", task)
-    assert again.report.published is not None
-    assert again.report.published.cached
-    assert again.report.published.image == outcome.report.published.image
+    assert again.published.cached
+    assert again.published.image == outcome.published.image
     place.environment = {"ENGINEWRIGHT_IMAGES": "127.0.0.1:9/team/none"}
     without = place.stage("fetch", task)
     assert without.code == 0
-    assert without.report.published is not None
-    assert without.report.published.image is None
-    assert "cannot connect to 127.0.0.1:9" in str(without.report.published.image_failure)
+    assert without.published.image is None
+    assert "cannot connect to 127.0.0.1:9" in str(without.published.image_failure)
     assert "pods read it from the store" in without.log
 
 
@@ -343,8 +309,7 @@ def test_a_pod_reads_the_image_and_trusts_none_of_it(
     prepared: tuple[Workplace, Outcome], servers: SourceServers
 ) -> None:
     place, outcome = prepared
-    published = outcome.report.published
-    assert published is not None
+    published = outcome.published
     assert published.image is not None
     image = place.root / "artifact-image"
     unpacked(servers, published.image, image)

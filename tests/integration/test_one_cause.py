@@ -10,24 +10,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from enginewright_contract import causes
 from enginewright_contract.execution import Execution
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check, Verdict
-from onnx import TensorProto, helper
 
-from tests.support.monitoring import RULES, promtool
+from tests.support.broken_models import parsed
+from tests.support.monitoring import RULES, evaluate
 from tests.support.plan_world import World
 from tests.support.serving import (
     REPLACES_SESSION,
     Server,
     asks_openvino_for,
     linear_model,
-    model,
-    tensor,
 )
 from tests.support.sidecar import Sidecar, artifact, prepared, promising
 
@@ -76,29 +73,16 @@ def alerted(folder: Path, metric: set[str], reason: Reason) -> None:
         "severity": "warning", "namespace": "shop", "model": "m", "revision": "r1",
         "kind": "NodeFallback", "reason": str(reason),
     }  # fmt: skip
-    series = [
-        {"series": f'enginewright_fallback_reason{{{labels}, reason="{each}"}}', "values": "1 1"}
-        for each in metric
-    ]
-    wanted = (
+    fired = (
         f'ALERTS{{alertname="EnginewrightCPUFallback", alertstate="firing", {_labels(expected)}}}'
     )
-    case = {
-        "interval": "30s",
-        "input_series": series,
-        "promql_expr_test": [
-            {
-                "expr": 'ALERTS{alertname="EnginewrightCPUFallback"}',
-                "eval_time": "30s",
-                "exp_samples": [{"labels": wanted, "value": 1}],
-            }
-        ],
-    }
-    document = {"rule_files": [str(RULES)], "evaluation_interval": "30s", "tests": [case]}
-    path = folder / "one.test.yaml"
-    path.write_text(yaml.safe_dump(document))
-    done = promtool("test", "rules", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    evaluate(
+        folder,
+        {f'enginewright_fallback_reason{{{labels}, reason="{each}"}}': "1 1" for each in metric},
+        {'ALERTS{alertname="EnginewrightCPUFallback"}': {fired: 1}},
+        "30s",
+        [RULES],
+    )
 
 
 def _labels(labels: dict[str, str]) -> str:
@@ -167,13 +151,8 @@ def openvino(
 ) -> tuple[Path, ServeTask]:
     """Return a model of which OpenVINO takes all but the determinant, prepared by the real stages."""
     root = tmp_path_factory.mktemp("openvino")
-    mixed = model(
-        [
-            helper.make_node("MatMul", ["x", "x"], ["a"], name="product"),
-            helper.make_node("Det", ["a"], ["y"], name="determinant"),
-        ],
-        [tensor("x", TensorProto.FLOAT, 2, 3, 3)],
-        [tensor("y", TensorProto.FLOAT, 2)],
+    mixed = parsed(
+        "(float[2, 3, 3] x) => (float[2] y) { [product] a = MatMul(x, x) [determinant] y = Det(a) }"
     )
     return root, prepared(root, mixed, backend="openvino", python=openvino_python)
 

@@ -143,41 +143,28 @@ def test_a_node_inside_an_if_is_reported_by_the_if(models: Path, tmp_path: Path)
 #   reference | at once
 def test_noise_inside_is_no_drift(tmp_path: Path) -> None:
     """What differs from itself in the right model says nothing of the other, though it comes first."""
-    nodes = [
-        helper.make_node("RandomNormalLike", ["x"], ["noise"], name="noise", seed=1.0),
-        helper.make_node("Mul", ["noise", "tiny"], ["little"], name="little"),
-        helper.make_node("Add", ["x", "little"], ["shaken"], name="shaken"),
-        helper.make_node("Sign", ["shaken"], ["sign"], name="sign"),
-        helper.make_node("Mul", ["sign", "weight"], ["product"], name="product"),
-        helper.make_node("Tanh", ["product"], ["y"], name="last"),
-    ]
-    weights = [
-        numpy_helper.from_array(np.array(number, np.float32), name)
-        for name, number in (("tiny", 1e-2), ("weight", 0.5))
-    ]
-    model = broken.build(nodes, [broken.value("x", 1, 64)], [broken.value("y", 1, 64)], weights)
+    model = broken.parsed(
+        """(float[1, 64] x) => (float[1, 64] y) {
+        [noise] noise = RandomNormalLike <seed = 1.0> (x) [little] little = Mul(noise, tiny)
+        [shaken] shaken = Add(x, little) [sign] sign = Sign(shaken)
+        [product] product = Mul(sign, weight) [last] y = Tanh(product) }""",
+        broken.initializer("tiny", 1e-2),
+        broken.initializer("weight", 0.5),
+    )
     feeds: Feeds = {"x": np.tile(np.array([-1, 1], np.float32), 32)[None]}
     pair = Pair(tmp_path, model, feeds)
     model.graph.node[0].attribute[0].f = 2.0  # another seed: other noise, of the same distribution
-    model.graph.initializer[1].CopyFrom(
-        numpy_helper.from_array(np.array(0.6, np.float32), "weight")
-    )
+    model.graph.initializer[1].CopyFrom(broken.initializer("weight", 0.6))
     found = pair.find()
     assert found is not None
     assert found.label == "product (Mul)"
 
 
 def test_external_weights_are_shared(tmp_path: Path) -> None:
-    weights = {
-        name: numpy_helper.from_array(GENERATOR.random((64, 64), np.float32), name)
-        for name in ("a", "b", "c")
-    }
-    nodes = [("x", "a"), ("xa", "b"), ("xab", "c")]
-    model = broken.build(
-        [helper.make_node("MatMul", list(each), ["".join(each)], name=each[1]) for each in nodes],
-        [broken.value("x", 1, 64)],
-        [broken.value("xabc", 1, 64)],
-        list(weights.values()),
+    model = broken.parsed(
+        """(float[1, 64] x) => (float[1, 64] xabc) {
+        [a] xa = MatMul(x, a) [b] xab = MatMul(xa, b) [c] xabc = MatMul(xab, c) }""",
+        *(broken.initializer(name, GENERATOR.random((64, 64))) for name in "abc"),
     )
     pair = Pair(
         tmp_path,
@@ -195,24 +182,16 @@ def test_external_weights_are_shared(tmp_path: Path) -> None:
 
 
 WORDS: Feeds = {"x": np.array(["Some", "Words"])}
-STRINGS = broken.build(
-    [
-        helper.make_node("StringConcat", ["x", "suffix"], ["longer"], name="suffixed"),
-        helper.make_node("StringConcat", ["longer", "longer"], ["y"], name="twice"),
-    ],
-    [broken.value("x", 2, kind=TensorProto.STRING)],
-    [broken.value("y", 2, kind=TensorProto.STRING)],
-    [numpy_helper.from_array(np.array(["!"], object), "suffix")],
+STRINGS = broken.parsed(
+    """(string[2] x) => (string[2] y) {
+    [suffixed] longer = StringConcat(x, suffix) [twice] y = StringConcat(longer, longer) }""",
+    broken.initializer("suffix", ["!"], object),
     opset=20,
 )
-TRUTHS = broken.build(
-    [
-        helper.make_node("Greater", ["x", "limit"], ["large"], name="compared"),
-        helper.make_node("Not", ["large"], ["y"], name="turned"),
-    ],
-    [broken.value("x", 1, 4)],
-    [broken.value("y", 1, 4, kind=TensorProto.BOOL)],
-    [numpy_helper.from_array(np.array(0.5, np.float32), "limit")],
+TRUTHS = broken.parsed(
+    """(float[1, 4] x) => (bool[1, 4] y) {
+    [compared] large = Greater(x, limit) [turned] y = Not(large) }""",
+    broken.initializer("limit", 0.5),
 )
 
 
@@ -222,13 +201,13 @@ TRUTHS = broken.build(
         (
             STRINGS,
             WORDS,
-            numpy_helper.from_array(np.array(["?"], object), "suffix"),
+            broken.initializer("suffix", ["?"], object),
             "suffixed (StringConcat)",
         ),
         (
             TRUTHS,
             {"x": np.linspace(0, 1, 4, dtype=np.float32)[None]},
-            numpy_helper.from_array(np.array(0.9, np.float32), "limit"),
+            broken.initializer("limit", 0.9),
             "compared (Greater)",
         ),
     ],
@@ -247,19 +226,12 @@ def test_what_are_no_numbers(
 
 
 def test_the_tolerance_asked_for_decides_what_drifts(tmp_path: Path) -> None:
-    model = broken.build(
-        [
-            helper.make_node("Mul", ["x", "a"], ["xa"], name="first"),
-            helper.make_node("Relu", ["xa"], ["y"], name="second"),
-        ],
-        [broken.value("x", 1, 4)],
-        [broken.value("y", 1, 4)],
-        [numpy_helper.from_array(np.array(1, np.float32), "a")],
+    model = broken.parsed(
+        """(float[1, 4] x) => (float[1, 4] y) { [first] xa = Mul(x, a) [second] y = Relu(xa) }""",
+        broken.initializer("a", 1),
     )
     pair = Pair(tmp_path, model, {"x": np.linspace(1, 2, 4, dtype=np.float32)[None]})
-    pair.model.graph.initializer[0].CopyFrom(
-        numpy_helper.from_array(np.array(1.0002, np.float32), "a")
-    )
+    pair.model.graph.initializer[0].CopyFrom(broken.initializer("a", 1.0002))
     assert pair.find() is None
     found = pair.find(rtol=1e-5)
     assert found is not None

@@ -21,10 +21,11 @@ from enginewright_serving.sidecar.client import Client, ServerResponse
 from enginewright_serving.sidecar.golden import GoldenProbe
 from enginewright_serving.sidecar.inferences import Inferences
 from enginewright_serving.sidecar.samples import GoldenSamples
-from onnx import helper, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from tests.support import broken_models as broken
 
+Feeds = dict[str, Any]
 X = np.linspace(0.1, 1, 8, dtype=np.float32)[None]
 SCALE = 1.06  # of what serves beside what is golden: too much for FP32, little for INT8
 
@@ -59,6 +60,20 @@ CASES = pytest.mark.parametrize(
 )
 
 
+def prover(model: ModelProto) -> StartupProver:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
+    return StartupProver(Runner(session, signature), signature, ComputeBuckets())
+
+
+def write_golden(folder: Path, inputs: Feeds, outputs: Feeds) -> None:
+    """Write one golden sample."""
+    (folder / "golden").mkdir()
+    for name, arrays in (("inputs", inputs), ("outputs", outputs)):
+        sample: Feeds = {f"a/{tensor}": array for tensor, array in arrays.items()}
+        np.savez(folder / f"golden/{name}.npz", **sample)
+
+
 @CASES
 def test_server(known: Manifest, agrees: bool) -> None:
     model = broken.build(
@@ -67,24 +82,18 @@ def test_server(known: Manifest, agrees: bool) -> None:
         [broken.value("y", 1, 8)],
         [numpy_helper.from_array(np.array(SCALE, np.float32), "scale")],
     )
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
-    prover = StartupProver(Runner(session, signature), signature, ComputeBuckets())
     samples = [GoldenSample("a", {"x": X}, {"y": X})]
     if agrees:
-        prover.prove(samples, known, lambda _: None)
+        prover(model).prove(samples, known, lambda _: None)
         return
     with pytest.raises(StageFailure, match="output 'y' of golden sample 'a'") as reported:
-        prover.prove(samples, known, lambda _: None)
+        prover(model).prove(samples, known, lambda _: None)
     assert reported.value.reason is Reason.PARITY_FAILED
 
 
 @CASES
 def test_sidecar(known: Manifest, agrees: bool, tmp_path: Path) -> None:
-    (tmp_path / "golden").mkdir()
-    for name, tensor in (("inputs", "x"), ("outputs", "y")):
-        arrays: dict[str, Any] = {f"a/{tensor}": X}
-        np.savez(tmp_path / f"golden/{name}.npz", **arrays)
+    write_golden(tmp_path, {"x": X}, {"y": X})
     probe = GoldenProbe(Inferences(Client(1), "m", 1.0), GoldenSamples(tmp_path, known), known)
     differs = probe._differs("y", X, X * np.float32(SCALE))
     assert (differs is None) is agrees
@@ -103,17 +112,10 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
         [broken.value("y", 1, 8)],
         [numpy_helper.from_array(flip, "flip")],
     )
-    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    signature = read_signature(session.get_inputs(), session.get_outputs(), ())
-    prover = StartupProver(Runner(session, signature), signature, ComputeBuckets())
+    samples = [GoldenSample("a", {"x": golden}, {"y": golden})]
     with pytest.raises(StageFailure, match="same top class"):
-        prover.prove(
-            [GoldenSample("a", {"x": golden}, {"y": golden})], manifest(None), lambda _: None
-        )
-    (tmp_path / "golden").mkdir()
-    for name, tensor in (("inputs", "x"), ("outputs", "y")):
-        arrays: dict[str, Any] = {f"a/{tensor}": golden}
-        np.savez(tmp_path / f"golden/{name}.npz", **arrays)
+        prover(model).prove(samples, manifest(None), lambda _: None)
+    write_golden(tmp_path, {"x": golden}, {"y": golden})
     known = manifest(None)
     probe = GoldenProbe(Inferences(Client(1), "m", 1.0), GoldenSamples(tmp_path, known), known)
     assert "same top class" in str(probe._differs("y", golden, golden + flip))
@@ -139,11 +141,7 @@ class Answering:
 
 # fault: Outputs | another shape from the server where an output varies | check `golden` | one request
 def test_a_wrong_form_ends_the_requests_for_a_distribution(tmp_path: Path) -> None:
-    (tmp_path / "golden").mkdir()
-    inputs: dict[str, Any] = {"a/x": X}
-    outputs: dict[str, Any] = {"a/y": X[0], "a/z": X[0]}
-    np.savez(tmp_path / "golden/inputs.npz", **inputs)
-    np.savez(tmp_path / "golden/outputs.npz", **outputs)
+    write_golden(tmp_path, {"x": X}, {"y": X[0], "z": X[0]})
     shape = (8,)
     spread = Spread(sample="a", runs=32, shape=shape, distinct=True, ranges={"mean": (50.0, 60.0)})
     formed = VaryingOutput(

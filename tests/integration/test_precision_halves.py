@@ -1,6 +1,6 @@
 """Half precision: what is lowered, what stays, and that a proof sees what a device would compute."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,11 @@ from enginewright_runtime.prepare.quantize.half_rules import HALVES
 from enginewright_runtime.prepare.quantize.halves import Halves
 from enginewright_runtime.prepare.quantize.subject import SourceModel
 from enginewright_runtime.prepare.quantize.widening import widen
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto
 from onnx.reference import ReferenceEvaluator
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
-from tests.support.broken_models import build, unsorted, value
+from tests.support.broken_models import extend, initializer, parsed, unsorted
 from tests.support.converting import real
 from tests.support.quantizing import (
     build_engine,
@@ -95,15 +95,12 @@ def test_unsorted_nodes_become_sorted(tmp_path: Path) -> None:
 
 def test_an_overflow_that_onnx_runtime_hides_is_seen(tmp_path: Path) -> None:
     """1,000,000 is infinite in FP16; ONNX Runtime's CPU provider computes it in FP32 and says 1,000."""
-    up, down = np.eye(4) * 1000, np.eye(4) / 1000
-    nodes = [
-        helper.make_node("MatMul", [now, name], [then], name=f"product-{index}")
-        for index, (now, name, then) in enumerate(
-            [("x", "up", "a"), ("a", "up", "b"), ("b", "down", "y")]
-        )
-    ]
-    source = build(
-        nodes, [value("x", 1, 4)], [value("y", 1, 4)], [weight("up", up), weight("down", down)]
+    source = parsed(
+        """(float[1, 4] x) => (float[1, 4] y) {
+        ["product-0"] a = MatMul(x, up) ["product-1"] b = MatMul(a, up)
+        ["product-2"] y = MatMul(b, down) }""",
+        weight("up", np.eye(4) * 1000),
+        weight("down", np.eye(4) / 1000),
     )
     feeds = {"x": np.ones((1, 4), np.float32)}
     about = subject(tmp_path, source)
@@ -121,11 +118,9 @@ def test_an_overflow_that_onnx_runtime_hides_is_seen(tmp_path: Path) -> None:
 
 
 def scaled(constant: float, *, operator: str = "Mul", then: str | None = None) -> ModelProto:
-    nodes = [helper.make_node(operator, ["x", "c"], ["a" if then else "y"], name="constant")]
-    if then:
-        nodes.append(helper.make_node(then, ["x", "a"], ["y"], name="then"))
-    tensor = numpy_helper.from_array(np.array([constant], np.float32), "c")
-    return build(nodes, [value("x", 1, 4)], [value("y", 1, 4)], [tensor])
+    last = f"[constant] a = {operator}(x, c) [then] y = {then}(x, a)"
+    nodes = last if then else f"[constant] y = {operator}(x, c)"
+    return parsed(f"(float[1, 4] x) => (float[1, 4] y) {{ {nodes} }}", initializer("c", [constant]))
 
 
 @pytest.mark.parametrize(
@@ -165,19 +160,17 @@ def test_a_small_weight_among_others_is_no_loss() -> None:
 
 def branches() -> ModelProto:
     """Return an If both of whose branches use values of the outer graph, one without any node of its own."""
-
-    def body(name: str, nodes: Sequence[NodeProto]) -> onnx.GraphProto:
-        own = [weight("inner", random(64, 64))]
-        return helper.make_graph(nodes, name, [], [value(f"{name}-out", "n", 64)], own)
-
-    first = body("yes", [helper.make_node("MatMul", ["r0", "inner"], ["yes-out"], name="inside")])
-    second = body("no", [helper.make_node("Identity", ["r0"], ["no-out"], name="same")])
     model = dense(2)
-    model.graph.input.append(value("c", kind=TensorProto.BOOL))
-    model.graph.node.append(
-        helper.make_node("If", ["c"], ["z"], name="if", then_branch=first, else_branch=second)
+    extend(
+        model,
+        """(bool c) => (float["n", 64] z) { [if] z = If (c) <
+            then_branch = yes () => (float["n", 64] "yes-out") {
+                [inside] "yes-out" = MatMul(r0, inner) },
+            else_branch = no () => (float["n", 64] "no-out") {
+                [same] "no-out" = Identity(r0) }> }""",
     )
-    model.graph.output.append(value("z", "n", 64))
+    for attribute in model.graph.node[-1].attribute:
+        attribute.g.initializer.append(weight("inner", random(64, 64)))
     return model
 
 
@@ -197,41 +190,20 @@ def test_bodies_are_lowered_and_keep_their_interface(
 
 def siblings(*, integers_first: bool) -> ModelProto:
     """Return an If whose branches call values of different types by one name."""
-    floats = helper.make_graph(
-        [
-            helper.make_node("Relu", ["x"], ["t"], name="relu"),
-            helper.make_node("MatMul", ["t", "inner"], ["floats-out"], name="product"),
-        ],
-        "floats",
-        [],
-        [value("floats-out", "n", 64)],
-        [weight("inner", random(64, 64))],
-    )
-    integers = helper.make_graph(
-        [
-            helper.make_node("Add", ["i", "inner"], ["t"], name="add"),
-            helper.make_node("Sub", ["t", "seventy"], ["rest"], name="rest"),
-            helper.make_node("Cast", ["rest"], ["factor"], name="factor", to=TensorProto.FLOAT),
-            helper.make_node("Mul", ["x", "factor"], ["integers-out"], name="scaled"),
-        ],
-        "integers",
-        [],
-        [value("integers-out", "n", 64)],
-        [
-            numpy_helper.from_array(np.array([70000], np.int64), "inner"),
-            numpy_helper.from_array(np.array([69999], np.int64), "seventy"),
-        ],
-    )
+    floats = """() => (float["n", 64] floats) {
+        [relu] t = Relu(x) [product] floats = MatMul(t, inner) }"""
+    integers = """() => (float["n", 64] integers)
+        <int64[1] inner = {70000}, int64[1] seventy = {69999}> {
+        [add] t = Add(i, inner) [rest] rest = Sub(t, seventy)
+        [factor] factor = Cast <to = 1> (rest) [scaled] integers = Mul(x, factor) }"""
     first, second = (integers, floats) if integers_first else (floats, integers)
-    return build(
-        [helper.make_node("If", ["c"], ["y"], name="if", then_branch=first, else_branch=second)],
-        [
-            value("x", "n", 64),
-            value("i", 1, kind=TensorProto.INT64),
-            value("c", kind=TensorProto.BOOL),
-        ],
-        [value("y", "n", 64)],
+    model = parsed(
+        f"""(float["n", 64] x, int64[1] i, bool c) => (float["n", 64] y) {{ [if] y = If (c) <
+            then_branch = first {first}, else_branch = second {second}> }}"""
     )
+    (body,) = (each.g for each in model.graph.node[0].attribute if len(each.g.node) == 2)
+    body.initializer.append(weight("inner", random(64, 64)))
+    return model
 
 
 def defined(model: ModelProto, feeds: dict[str, Any]) -> Any:
@@ -265,15 +237,12 @@ def test_names_that_sibling_branches_share_are_values_apart(
 
 def test_sizes_and_indices_stay_exact(tmp_path: Path) -> None:
     """Sizes that go over floats, as exporters of Resize write them; 2,049 is no half."""
-    nodes = [
-        helper.make_node("Shape", ["x"], ["shape"], name="shape"),
-        helper.make_node("Cast", ["shape"], ["single"], name="single", to=TensorProto.FLOAT),
-        helper.make_node("Mul", ["single", "one"], ["scaled"], name="scaled"),
-        helper.make_node("Cast", ["scaled"], ["size"], name="size", to=TensorProto.INT64),
-        helper.make_node("Relu", ["x"], ["a"], name="relu"),
-        helper.make_node("Reshape", ["a", "size"], ["y"], name="reshape"),
-    ]
-    source = build(nodes, [value("x", "n")], [value("y", None)], [weight("one", np.ones(1))])
+    source = parsed(
+        """(float["n"] x) => (float[?] y) <float[1] one = {1}> {
+        [shape] shape = Shape(x) [single] single = Cast <to = 1> (shape)
+        [scaled] scaled = Mul(single, one) [size] size = Cast <to = 7> (scaled)
+        [relu] a = Relu(x) [reshape] y = Reshape(a, size) }"""
+    )
     path, result = lowered(subject(tmp_path, source), tmp_path / "out")
     assert result.kept == {"scaled (Mul)": "it computes sizes"}
     shape = next(node for node in graphs.parse(path).graph.node if node.op_type == "Shape")
@@ -282,12 +251,10 @@ def test_sizes_and_indices_stay_exact(tmp_path: Path) -> None:
 
 
 def test_unsafe_operators_stay_and_are_reported(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("Exp", ["x"], ["a"], name="exp"),
-        helper.make_node("ReduceSum", ["a"], ["b"], name="sum"),
-        helper.make_node("Div", ["a", "b"], ["y"], name="share"),
-    ]
-    source = build(nodes, [value("x", 1, 4096)], [value("y", 1, 4096)])
+    source = parsed(
+        """(float[1, 4096] x) => (float[1, 4096] y) {
+        [exp] a = Exp(x) [sum] b = ReduceSum(a) [share] y = Div(a, b) }"""
+    )
     path, result = lowered(subject(tmp_path, source), tmp_path / "out")
     assert result.kept == {
         "exp (Exp)": "its results exceed half precision's range for common inputs",
@@ -303,13 +270,8 @@ def test_operators_that_gpus_have_in_half_precision_from_a_later_opset_stay(
     opset: int, stays: bool, tmp_path: Path
 ) -> None:
     """Seen on an H200: the CUDA provider leaves a Clip of opset 11 in FP16 to the CPU."""
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["h"], name="product"),
-        helper.make_node("Clip", ["h"], ["y"], name="clip"),
-    ]
-    source = build(
-        nodes, [value("x", 1, 4)], [value("y", 1, 4)], [weight("w", np.eye(4))], opset=opset
-    )
+    text = "(float[1, 4] x) => (float[1, 4] y) { [product] h = MatMul(x, w) [clip] y = Clip(h) }"
+    source = parsed(text, weight("w", np.eye(4)), opset=opset)
     _, result = lowered(subject(tmp_path, source), tmp_path / "out")
     assert [name for name in result.kept if "clip" in name] == ["clip (Clip)"] * stays
 
@@ -394,11 +356,9 @@ def test_tensorrt_builds_them(precision: str, capability: str, tmp_path: Path) -
 
 def test_tensorrt_has_no_deconvolution_in_bf16(tmp_path: Path) -> None:
     source = convolutions(1)
-    source.graph.node.extend(
-        [helper.make_node("ConvTranspose", ["y", "up"], ["z"], name="up", strides=[2, 2])]
-    )
-    source.graph.initializer.append(weight("up", random(8, 4, 2, 2)))
-    source.graph.output[0].CopyFrom(value("z", "n", 4, 32, 32))
+    del source.graph.output[:]
+    text = '() => (float["n", 4, 32, 32] z) { [up] z = ConvTranspose <strides = [2, 2]> (y, up) }'
+    extend(source, text, weight("up", random(8, 4, 2, 2)))
     path, result = lowered(subject(tmp_path, source, 22), tmp_path / "out", "BF16")
     assert result.kept == {"up (ConvTranspose)": "TensorRT has no deconvolution in BF16"}
     build_engine(tmp_path / "engine", path, "8.9", [1, 3, 16, 16])

@@ -24,9 +24,9 @@ from enginewright_runtime.prepare.quantize.forms import (
 )
 from enginewright_runtime.prepare.quantize.static import StaticQuantization
 from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceModel
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import extend, parsed, value
 from tests.support.processors import TIMEOUT, needs_exact_products, without_vnni
 from tests.support.quantizing import (
     Arrays,
@@ -246,14 +246,10 @@ def test_tensorrts_form_is_in_front_of_inputs_alone_and_symmetric(tmp_path: Path
 def test_tensorrt_builds_it(precision: str, per_channel: bool, tmp_path: Path) -> None:
     """Convolutions and products in one model, ahead of time for compute capability 8.9."""
     form = form_of(precision, "tensorrt-rtx")
-    nodes = [
-        helper.make_node("Flatten", ["y"], ["flat"], name="flat"),
-        helper.make_node("MatMul", ["flat", "m"], ["z"], name="product"),
-    ]
     source = convolutions(2)
-    source.graph.node.extend(nodes)
-    source.graph.initializer.append(weight("m", random(2048, 32) / 45))
-    source.graph.output[0].CopyFrom(value("z", "n", 32))
+    del source.graph.output[:]
+    text = '() => (float["n", 32] z) { [flat] flat = Flatten(y) [product] z = MatMul(flat, m) }'
+    extend(source, text, weight("m", random(2048, 32) / 45))
     about = subject(tmp_path, source, form.opset)
     path, result = written(about, form, IMAGE, tmp_path / "out", per_channel=per_channel)
     assert len(result.nodes) == 3
@@ -290,11 +286,8 @@ def test_onnx_runtimes_form_runs_on_integers(
 
 def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
     source = dense(operator="MatMul")
-    source.graph.node[6].CopyFrom(
-        helper.make_node(
-            "Gemm", ["r1", "w2", "b2"], ["m2"], name="gemm", alpha=0.5, beta=2.0, transB=1
-        )
-    )
+    text = "() => () { [gemm] m2 = Gemm <alpha = 0.5, beta = 2.0, transB = 1> (r1, w2, b2) }"
+    source.graph.node[6].CopyFrom(parsed(text).graph.node[0])
     path, result = written(subject(tmp_path, source), DYNAMIC, X, tmp_path / "out")
     assert list(result.nodes) == [
         "matmul-0 (MatMul)",
@@ -308,18 +301,14 @@ def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
 
 def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
     source = dense(2)
-    source.graph.input.append(value("other", 64, 64))
-    source.graph.node.extend(
-        [
-            helper.make_node("MatMul", ["y", "other"], ["two"], name="two-activations"),
-            helper.make_node("Neg", ["b0"], ["bias"], name="bias"),
-            helper.make_node("Gemm", ["two", "w0", "bias"], ["three"], name="computed-bias"),
-            helper.make_node("MatMul", ["w0", "w1"], ["four"], name="constant"),
-            helper.make_node("MatMul", ["three", "vector"], ["five"], name="vector"),
-        ]
+    extend(
+        source,
+        """(float[64, 64] other) => (float[64, 64] four, float["n"] five) {
+        ["two-activations"] two = MatMul(y, other) [bias] bias = Neg(b0)
+        ["computed-bias"] three = Gemm(two, w0, bias) [constant] four = MatMul(w0, w1)
+        [vector] five = MatMul(three, vector) }""",
+        weight("vector", random(64)),
     )
-    source.graph.initializer.append(weight("vector", random(64)))
-    source.graph.output.extend([value("four", 64, 64), value("five", "n")])
     about = subject(tmp_path, source)
     layers = static.find_layers(about, TENSORRT, per_channel=True)
     assert layers.left == {
@@ -336,18 +325,13 @@ def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
 
 
 def test_nodes_in_bodies_are_left_and_reported(tmp_path: Path) -> None:
-    def body(name: str) -> onnx.GraphProto:
-        product = helper.make_node("MatMul", ["x", "w0"], [name], name=f"inside-{name}")
-        return helper.make_graph([product], name, [], [value(name, "n", 64)])
-
     source = dense(1)
-    source.graph.input.append(value("c", kind=onnx.TensorProto.BOOL))
-    source.graph.node.append(
-        helper.make_node(
-            "If", ["c"], ["z"], name="if", then_branch=body("a"), else_branch=body("b")
-        )
+    extend(
+        source,
+        """(bool c) => (float["n", 64] z) { [if] z = If (c) <
+            then_branch = a () => (float["n", 64] a) { ["inside-a"] a = MatMul(x, w0) },
+            else_branch = b () => (float["n", 64] b) { ["inside-b"] b = MatMul(x, w0) }> }""",
     )
-    source.graph.output.append(value("z", "n", 64))
     feeds = {**X, "c": np.array(True)}
     path, result = written(subject(tmp_path, source), TENSORRT, feeds, tmp_path / "out")
     assert set(result.kept) == {"inside-a (MatMul)", "inside-b (MatMul)"}
@@ -357,13 +341,10 @@ def test_nodes_in_bodies_are_left_and_reported(tmp_path: Path) -> None:
 
 
 def test_shared_weights_and_activations_are_quantised_once(tmp_path: Path) -> None:
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"], name="first"),
-        helper.make_node("MatMul", ["x", "w"], ["b"], name="second"),
-        helper.make_node("Add", ["a", "b"], ["y"], name="sum"),
-    ]
-    source = build(
-        nodes, [value("x", "n", 64)], [value("y", "n", 64)], [weight("w", random(64, 64))]
+    source = parsed(
+        """(float["n", 64] x) => (float["n", 64] y) {
+        [first] a = MatMul(x, w) [second] b = MatMul(x, w) [sum] y = Add(a, b) }""",
+        weight("w", random(64, 64)),
     )
     path, _ = written(subject(tmp_path, source), TENSORRT, X, tmp_path / "out")
     assert operators(path).count("QuantizeLinear") == 1

@@ -11,9 +11,8 @@ from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.prepare.quantize import calibration, observing, ranges, scales
 from enginewright_runtime.prepare.quantize.calibration import CalibrationData
 from enginewright_runtime.prepare.quantize.observing import ValueLimits
-from onnx import TensorProto, helper
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import parsed
 from tests.support.quantizing import dense, random, run
 
 
@@ -45,8 +44,7 @@ def test_limits_are_those_of_all_samples(tmp_path: Path) -> None:
 
 
 def test_values_that_are_never_finite_have_no_range(tmp_path: Path) -> None:
-    nodes = [helper.make_node("Log", ["x"], ["y"], name="log")]
-    path = saved(tmp_path, build(nodes, [value("x", "n", 4)], [value("y", "n", 4)]))
+    path = saved(tmp_path, parsed('(float["n", 4] x) => (float["n", 4] y) { [log] y = Log(x) }'))
     found = observing.limits(path, ["x", "y"], [{"x": np.full((1, 4), -1, np.float32)}])
     assert found["x"].seen
     assert not found["y"].seen
@@ -61,15 +59,9 @@ def test_a_sample_that_the_model_refuses_is_reported_and_nothing_is_left(tmp_pat
 
 
 def test_only_single_values_of_the_main_graph_are_observed() -> None:
-    nodes = [
-        helper.make_node("Cast", ["i"], ["a"], to=TensorProto.FLOAT),
-        helper.make_node("Add", ["a", "x"], ["y"]),
-        helper.make_node("Cast", ["y"], ["d"], to=TensorProto.DOUBLE),
-    ]
-    model = build(
-        nodes,
-        [value("x", 1), value("i", 1, kind=TensorProto.INT64)],
-        [value("d", 1, kind=TensorProto.DOUBLE)],
+    model = parsed(
+        """(float[1] x, int64[1] i) => (double[1] d) {
+        a = Cast <to = 1> (i) y = Add(a, x) d = Cast <to = 11> (y) }"""
     )
     assert observing.single_values(model) == ["x", "a", "y"]
 

@@ -13,11 +13,6 @@ from tests.support.preparing import Workplace
 from tests.support.quantizing import dense
 
 
-@pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
-
-
 def test_a_good_model_passes_on_the_cpu_and_as_an_engine(models: Path, desk: Desk) -> None:
     magika = next(models.rglob("standard_v3_3/model.onnx"))
     code, result = desk.run_json(magika, "--target", "sm89,cpu")
@@ -77,6 +72,7 @@ def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(desk: Desk) -> N
 @pytest.mark.parametrize(
     ("arguments", "wording"),
     [
+        ([], "give a MODEL, or create enginewright.toml"),
         (["nothing-here.onnx"], "no such file"),
         (["{model}", "--target", "gpu"], "is not a target; write sm86"),
         (["{model}", "--target", "openvino"], "needs backend openvino, which is not installed"),

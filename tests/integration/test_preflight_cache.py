@@ -3,17 +3,14 @@
 What of it starts something: the rest is in tests/unit.
 """
 
-from pathlib import Path
-
 from enginewright_runtime.prepare.fetch.stage import external_locations
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
 
 
-def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
+def test_external_data_is_part_of_the_model(desk: Desk) -> None:
     """With the digest that stage `fetch` makes."""
-    desk = Desk(tmp_path)
     path = desk.save(broken.external("weights.bin"))
     data = desk.root / "weights.bin"
     data.write_bytes(broken.weights())
@@ -29,16 +26,3 @@ def test_external_data_is_part_of_the_model(tmp_path: Path) -> None:
     data.unlink()
     gone = desk.run_json(path, "--target", "cpu")[1]
     assert gone["targets"]["cpu"]["reason"] == "ExternalDataMissing"
-
-
-def test_two_processes_share_it(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    path = desk.save(broken.relu())
-    running = [desk.start(path, "--target", "cpu") for _ in range(2)]
-    for each in running:
-        out, wording = each.communicate(timeout=100)
-        assert (each.returncode, wording) == (0, "")
-        assert out.startswith("PASS")
-    desk.check_clean()
-    assert desk.run_json(path, "--target", "cpu")[1]["cached"]
-    assert not desk.run_json(path, "--target", "cpu", "--no-cache")[1]["cached"]

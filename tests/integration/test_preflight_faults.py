@@ -230,42 +230,22 @@ def test_a_crash_in_the_middle(
     desk.check_clean()
 
 
-def _dangling(desk: Desk) -> Path:
-    path = desk.root / "link.onnx"
-    path.symlink_to("gone.onnx")
-    return path
-
-
-def _pipe(desk: Desk) -> Path:
-    path = desk.root / "pipe.onnx"
-    os.mkfifo(path)
-    return path
-
-
-def _empty(desk: Desk) -> Path:
-    path = desk.root / "empty.onnx"
-    path.touch()
-    return path
-
-
-def _folder(desk: Desk) -> Path:
-    path = desk.root / "folder.onnx"
-    path.mkdir()
-    return path
-
-
 @pytest.mark.parametrize(
-    ("make", "wording"),
+    ("name", "wording"),
     [
-        (_dangling, "link.onnx: dangling link to gone.onnx"),
-        (_pipe, "pipe.onnx: neither a file nor a folder"),
-        (lambda _: Path("/dev/zero"), "/dev/zero: neither a file nor a folder"),
-        (_empty, "the source is not a model: it is empty"),
-        (_folder, "has 0 .onnx files"),
+        ("link.onnx", "link.onnx: dangling link to gone.onnx"),
+        ("pipe.onnx", "pipe.onnx: neither a file nor a folder"),
+        ("/dev/zero", "/dev/zero: neither a file nor a folder"),
+        ("empty.onnx", "the source is not a model: it is empty"),
+        ("folder.onnx", "has 0 .onnx files"),
     ],
 )
-def test_what_cannot_be_read(desk: Desk, make: Callable[[Desk], Path], wording: str) -> None:
-    done = desk.run(make(desk), *CPU)
+def test_what_cannot_be_read(desk: Desk, name: str, wording: str) -> None:
+    (desk.root / "link.onnx").symlink_to("gone.onnx")
+    os.mkfifo(desk.root / "pipe.onnx")
+    (desk.root / "empty.onnx").touch()
+    (desk.root / "folder.onnx").mkdir()
+    done = desk.run(desk.root / name, *CPU)
     assert done.returncode == 2
     assert wording in " ".join((done.stderr + done.stdout).split())
 

@@ -4,9 +4,7 @@ import errno
 import json
 import os
 import signal
-from pathlib import Path
 
-import pytest
 from enginewright_cli.preflight import many
 from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.progress import shown
@@ -20,11 +18,6 @@ from tests.support.preflight_runs import HELD, Desk, asked
 from tests.support.waiting import until
 
 CPU = ("--target", "cpu")
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
 
 
 def test_results_in_the_order_asked_and_the_worst_exit_code(desk: Desk) -> None:

@@ -21,7 +21,6 @@ from enginewright_cli.preflight.schema import schema, text
 from tests.support import broken_models as broken
 from tests.support.preflight_results import partial
 from tests.support.preflight_runs import Desk
-from tests.unit.test_preflight_fix import WEIGHTS, prepared, tree, write
 from tests.unit.test_preflight_junit import read
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -225,13 +224,6 @@ def test_junit_of_a_real_run(rendered: Run, refused: Run) -> None:
     assert "remedy: " in (failure.text or "")
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Path:
-    folder = tmp_path / "place"
-    folder.mkdir()
-    return folder
-
-
 def test_a_real_model_is_written_as_it_would_serve(rendered: Run) -> None:
     model, log = rendered.folder / "fixed.onnx", rendered.folder / "fixed.changes.json"
     reported = json.loads(log.read_text())
@@ -278,18 +270,6 @@ def test_external_data_goes_along_and_the_sources_stays(examples: Run) -> None:
     feeds = {"x": np.ones((1, 4), dtype=np.float32)}
     (out,) = ort.InferenceSession(place / "fixed.onnx").run(None, feeds)
     np.testing.assert_array_equal(out, feeds["x"])
-
-
-def test_data_has_names_of_its_content_and_is_found(tmp_path: Path, place: Path) -> None:
-    prepared(tmp_path)
-    log = write(place / "out.onnx", tmp_path)
-    assert log is not None
-    name = f"out.data/{hashlib.sha256(WEIGHTS).hexdigest()[:16]}.bin"
-    assert [each.path for each in log.files] == ["out.onnx", name]
-    assert sorted(tree(place)) == ["out.changes.json", name, "out.onnx"]
-    feeds = {"x": np.ones((1, 4), dtype=np.float32)}
-    (out,) = ort.InferenceSession(place / "out.onnx").run(None, feeds)
-    np.testing.assert_array_equal(out, [[24, 28, 32, 36]])
 
 
 def test_a_path_that_is_no_utf8_is_refused(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Jobs of one model at once: the same results as one after the other, one that fails, what is shown."""
 
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -24,11 +23,6 @@ if TYPE_CHECKING:
 _TIMES = frozenset({"seconds", "build_seconds", "latency", "engine", "source", "cached"})
 _MEASURED = frozenset({"compute_share", "share"})
 _FETCHED = ("digest", "size_bytes", "graph")
-
-
-@pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
 
 
 def lasting(value: Any) -> Any:
@@ -66,17 +60,6 @@ def test_the_findings_and_keys_are_those_of_each_target_alone(
         ]
         assert lasting(of_target) == lasting(alone["findings"])
     assert list(both["targets"]) == ["sm89", "cpu"]
-
-
-def test_an_interrupt_ends_both_jobs(desk: Desk) -> None:
-    path = desk.save(broken.endless())
-    process = desk.start(path, "--target", "cpu,sm89", "--no-cache")
-    until(lambda: len(list(desk.scratch.glob("*/*/work/validated.json"))) == 2, "two Jobs", 100)
-    process.terminate()
-    out, wording = process.communicate(timeout=30)
-    assert (process.returncode, out) == (2, "")
-    assert wording == "enginewright preflight: interrupted; temporary files are removed\n"
-    desk.check_clean()
 
 
 def test_calls_run_at_once_and_no_more_of_them() -> None:

@@ -7,17 +7,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
 import yaml
-from onnx import TensorProto, helper
 
 from hack.samples import text_steps
 from tests.integration.test_docs_processing import infer, served
 from tests.support import processing
+from tests.support.broken_models import initializer, parsed
 from tests.support.preflight_runs import Desk
-from tests.support.serving import Server, tensor
+from tests.support.serving import Server
 
 REPOSITORY = Path(__file__).parents[2]
 EXTENSION = ("--extension", "ONNXRuntimeExtensions")
@@ -83,45 +82,12 @@ def test_a_configuration_has_the_steps(desk: Desk) -> None:
     assert desk.run("--quiet").returncode == 1
 
 
-def test_operators_of_steps_need_the_extension(desk: Desk) -> None:
-    code, document = desk.run_json(text_steps.MODEL, "--target=cpu", BEFORE, AFTER)
-    assert code == 1
-    found = finding(document)
-    assert found["stage"] == "validate"
-    assert "step spec.processing.before[0]" in found["message"]
-    assert "ONNXRuntimeExtensions" in found["remedy"]
-
-
-def test_steps_that_do_not_fit_are_refused_as_by_the_job(desk: Desk) -> None:
-    code, document = desk.run_json(
-        text_steps.MODEL, "--target=cpu", f"--before={text_steps.VERDICT}", *EXTENSION
-    )
-    assert code == 1
-    found = finding(document)
-    assert (found["reason"], found["stage"]) == ("InvalidModel", "validate")
-    assert "nothing takes an output of spec.processing.before[0]" in found["message"]
-    assert "onnx.compose.add_prefix" in found["remedy"]
-
-
-def test_a_step_that_is_no_model_is_refused_as_by_the_job(desk: Desk) -> None:
-    (desk.root / "step.onnx").write_text("this is no model\n" * 20)
-    code, document = desk.run_json(text_steps.MODEL, "--target=cpu", "--after=step.onnx")
-    assert code == 1
-    found = finding(document)
-    assert found["reason"] == "InvalidModel"
-    assert "step spec.processing.after[0]" in found["message"]
-
-
 def failing() -> onnx.ModelProto:
     """Return score [n] -> verdict [n], which fails on every score but 0."""
-    return processing.chain_model(
-        [
-            helper.make_node("Cast", ["score"], ["number"], to=TensorProto.INT64),
-            helper.make_node("Gather", ["labels", "number"], ["verdict"]),
-        ],
-        [tensor("score", TensorProto.FLOAT, "n")],
-        [tensor("verdict", TensorProto.STRING, "n")],
-        {"labels": np.array(["none"], object)},
+    return parsed(
+        """(float["n"] score) => (string["n"] verdict) {
+        number = Cast <to = 7> (score) verdict = Gather(labels, number) }""",
+        initializer("labels", ["none"], object),
     )
 
 

@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from onnx import ModelProto, helper
+from onnx import helper
 
 from tests.support import bare_builder
 from tests.support import broken_models as broken
-from tests.support.converting import attention
 from tests.support.engines import mixed
 from tests.support.preflight_runs import Desk
 from tests.support.quantizing import random, weight
@@ -74,9 +73,8 @@ def test_real_models(file: str, models: Path, tmp_path: Path) -> None:
 
 # fault: Engines | inputs or outputs of types that the provider refuses (float64) | `validate` |
 #   before the build
-def test_what_is_built_and_cannot_be_served(models: Path, tmp_path: Path) -> None:
+def test_what_is_built_and_cannot_be_served(models: Path, desk: Desk) -> None:
     """By the provider's word: it refuses an output of float64, and devices of capability 7.5."""
-    desk = Desk(tmp_path)
     source = next(path for path in models.rglob("model.onnx") if "swift_f0" in str(path))
     assert by_hand(source, LISTEN)
     shapes = ("--shapes", "audio=1x4096:1x8000:1x16000")
@@ -94,20 +92,7 @@ def test_what_is_built_and_cannot_be_served(models: Path, tmp_path: Path) -> Non
         assert "choose backend tensorrt or cuda" in target["message"]
 
 
-@pytest.mark.parametrize(
-    ("model", "verdict"),
-    [(mixed(), "fail"), (broken.relu(), "pass")],
-    ids=["partly", "whole"],
-)
-def test_models_that_it_takes_in_part_or_whole(
-    model: ModelProto, verdict: str, tmp_path: Path
-) -> None:
-    desk = Desk(tmp_path)
-    assert holds(desk, desk.save(model), {}) == verdict
-
-
-def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(desk: Desk) -> None:
     code, reported = desk.run_json(desk.save(mixed()), "--target", "sm89", "--budget", "allow")
     assert (code, reported["verdict"]) == (0, "warn")
     (found,) = [
@@ -117,19 +102,9 @@ def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(tmp_path: Pa
     assert (found["severity"], found["nodes"]) == ("warning", ["det_bad (Det)", "add_out (Add)"])
 
 
-def test_what_it_refuses_by_hand_and_builds_from_the_operators_body(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
-    model = desk.save(attention(23))
-    assert not by_hand(model, {})
-    code, reported = desk.run_json(model, "--target", "sm89")
-    assert (code, reported["verdict"]) == (0, "warn")
-    assert "has no kernel for attention (Attention)" in reported["findings"][0]["message"]
-
-
 def test_what_its_parser_refuses_in_a_precision_is_built_from_the_operators_body(
-    tmp_path: Path,
+    desk: Desk,
 ) -> None:
-    desk = Desk(tmp_path)
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["product"], name="product"),
         helper.make_node("HardSwish", ["product"], ["y"], name="swish"),

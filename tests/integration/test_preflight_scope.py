@@ -1,7 +1,5 @@
 """A verdict says which backend it speaks of, so that nobody takes `cpu` for a class of that name."""
 
-from pathlib import Path
-
 import pytest
 from enginewright_cli.preflight.targets import parse, scope
 from enginewright_contract.images import ImageFacts
@@ -43,8 +41,7 @@ def test_what_is_not_looked_at_is_not_known(
 
 
 # fault: Commands | preflight's `cpu` passes, but a class prefers `openvino`, which refuses
-def test_the_table_and_the_json_say_it(tmp_path: Path) -> None:
-    desk = Desk(tmp_path)
+def test_the_table_and_the_json_say_it(desk: Desk) -> None:
     path = desk.save(broken.relu())
     _, reported = desk.run_json(path, "--target", "cpu")
     wording = reported["targets"]["cpu"]["scope"]

@@ -11,9 +11,9 @@ from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.processing.steps import LoadedSteps
 
 from tests.support import processing
+from tests.support.broken_models import extend, parsed
 from tests.support.engines import EnginePlace
 from tests.support.preparing import Workplace
-from tests.support.serving import tensor
 
 EXTENSIONS = (Extension(type="ONNXRuntimeExtensions"),)
 
@@ -26,7 +26,6 @@ def task_of(
     *,
     extensions: tuple[Extension, ...] = EXTENSIONS,
 ) -> PrepareTask:
-    task = space.task(space.put("model.onnx", model))
     claim = space.root / "processing/models"
     claim.mkdir(parents=True, exist_ok=True)
     uris = []
@@ -34,8 +33,8 @@ def task_of(
         (claim / f"{number}.onnx").write_bytes(each.SerializeToString())
         uris.append(f"pvc://models/{number}.onnx")
     steps = Processing(before=tuple(uris[: len(before)]), after=tuple(uris[len(before) :]))
-    recipe = task.recipe.model_copy(update={"processing": steps, "extensions": extensions})
-    return task.model_copy(update={"recipe": recipe})
+    uri = space.put("model.onnx", model)
+    return space.task(uri, processing=steps, extensions=extensions)
 
 
 @pytest.fixture
@@ -49,8 +48,7 @@ def test_the_artefact_has_the_steps_and_the_signature_of_the_chain(space: Workpl
     stage, outcome = space.prepare(task)
 
     assert (stage, outcome.code) == ("publish", 0), outcome.log
-    published = outcome.report.published
-    assert published is not None
+    published = outcome.published
     assert published.signature is not None
     assert published.signature.inputs == ("image:UINT8[-1]",)
     assert published.signature.outputs == ("brightness:FP32[-1,1]", "label:BYTES[-1]")
@@ -68,8 +66,7 @@ def test_the_key_changes_with_the_content_of_a_step_and_only_with_it(space: Work
     def key(labels: list[onnx.ModelProto]) -> str:
         task = task_of(space, [processing.decoder()], processing.classifier(), labels)
         _, outcome = space.prepare(task)
-        assert outcome.report.published is not None, outcome.log
-        return outcome.report.published.key
+        return outcome.published.key
 
     first = key([processing.labeller()])
     assert key([processing.labeller()]) == first
@@ -161,8 +158,7 @@ def test_an_engine_has_the_steps_of_its_prepared_model(tmp_path: Path) -> None:
     _, outcome = place.prepare(
         task_of(place, [processing.decoder()], processing.classifier(), [processing.labeller()])
     )
-    assert outcome.report.published is not None
-    place.prepared = outcome.report.published.key
+    place.prepared = outcome.published.key
     task = place.engine_task()
 
     outcomes = place.build_engine(task)
@@ -179,24 +175,23 @@ def test_an_engine_has_the_steps_of_its_prepared_model(tmp_path: Path) -> None:
 
 def test_steps_feed_one_another(space: Workplace) -> None:
     def passed_on(number: int) -> onnx.ModelProto:
-        node = onnx.helper.make_node("Identity", [f"value_{number}"], [f"value_{number + 1}"])
-        taken, given = (tensor(f"value_{each}", 1, "n") for each in (number, number + 1))
-        return processing.chain_model([node], [taken], [given])
+        before, after = f"value_{number}", f"value_{number + 1}"
+        return parsed(
+            f'(float["n"] {before}) => (float["n"] {after}) {{ {after} = Identity({before}) }}'
+        )
 
     before, after = [passed_on(0), passed_on(1)], [passed_on(3), passed_on(4)]
     _, outcome = space.prepare(task_of(space, before, passed_on(2), after))
-    assert outcome.report.published is not None
-    assert outcome.report.published.data.keys() == {"before-0", "before-1", "after-0", "after-1"}
-    assert outcome.report.published.signature is not None
-    assert outcome.report.published.signature.inputs == ("value_0:FP32[-1]",)
-    assert outcome.report.published.signature.outputs == ("value_5:FP32[-1]",)
+    assert outcome.published.data.keys() == {"before-0", "before-1", "after-0", "after-1"}
+    assert outcome.published.signature is not None
+    assert outcome.published.signature.inputs == ("value_0:FP32[-1]",)
+    assert outcome.published.signature.outputs == ("value_5:FP32[-1]",)
 
 
 def test_only_what_nothing_but_a_decoder_takes_is_an_image(tmp_path: Path) -> None:
     """An image is decoded and encoded again before its step, which other operators would see."""
     also_counted = processing.decoder()
-    also_counted.graph.node.append(onnx.helper.make_node("Size", ["image"], ["count"]))
-    also_counted.graph.output.append(tensor("count", onnx.TensorProto.INT64))
+    extend(also_counted, "() => (int64 count) { count = Size(image) }")
     (tmp_path / "extensions").mkdir()
     bundled.declare(tmp_path / "extensions")
     found = {}

@@ -181,12 +181,7 @@ def prepare(root: Path, model: onnx.ModelProto, **recipe: Any) -> tuple[ServeTas
     """Prepare a model here with the real stages and fetch the artefact."""
     root.mkdir()
     place = Workplace(root, in_process=True)
-    task = place.task(place.put("model.onnx", model))
-    task = task.model_copy(update={"recipe": task.recipe.model_copy(update=recipe)})
-    name, outcome = place.prepare(task)
-    assert outcome.code == 0, f"{name}: {outcome.message}"
-    assert outcome.report.published is not None
-    key = outcome.report.published.key
+    key = place.complete(place.task(place.put("model.onnx", model), **recipe)).published.key
     assert place.fetch_artifact(key).code == 0
     manifest = Manifest.model_validate_json((root / "artifact/manifest.json").read_bytes())
     return ServeTask(model="m", revision="r1", prepared_key=key, backend="cpu"), manifest

@@ -267,7 +267,7 @@ def bomb(coding: str) -> bytes:
     return b"".join(stream.compress(part) for _ in range(32)) + stream.flush()
 
 
-# fault: Requests | small compressed bodies expand to gigabytes | the limits of bodies apply to what they
+# fault: Hostile | small compressed bodies expand to gigabytes | the limits of bodies apply to what they
 #   expand to, and memory is charged as it is written | prevented
 @pytest.mark.parametrize("coding", ["gzip", "deflate"])
 @pytest.mark.parametrize("json_length", [None, 100])
@@ -475,7 +475,7 @@ def test_tritons_client_compresses_in_both_directions(
             np.testing.assert_array_equal(found, array)
 
 
-# fault: Requests | a compressed body has ten thousand blocks without data, each of which takes zlib microseconds |
+# fault: Hostile | a compressed body has ten thousand blocks without data, each of which takes zlib microseconds |
 #   it is expanded in steps of limited time, most of them in a thread | others are answered meanwhile
 def test_blocks_without_data_are_expanded_in_the_thread(linear: Server) -> None:
     document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}

@@ -116,7 +116,7 @@ REFUSED = {
 }
 
 
-# fault: Requests | a small JSON body takes gigabytes or stops all answers for seconds | refused: 400
+# fault: Hostile | a small JSON body takes gigabytes or stops all answers for seconds | refused: 400
 #   or 413 | count, nesting and types are checked on the parsed lists, values before parsing
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refused_body_takes_little_memory_and_stops_nobody(server: Server, name: str) -> None:

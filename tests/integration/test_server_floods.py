@@ -154,7 +154,7 @@ def resident(process: int) -> int:
     return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# fault: Servers | clients hold or flood the server's connections: idle, partial heads, slow or unread
+# fault: Hostile | clients hold or flood the server's connections: idle, partial heads, slow or unread
 #   bodies, tiny chunks, pipelined requests, many new connections | what moves least, and longest, is closed
 #   first; floods take turns | probes, scrapes and other clients are answered
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,7 +175,7 @@ def test_the_server_answers_probes_and_clients_beside(server: Server, kind: str)
     assert "Traceback" not in server.log()
 
 
-# fault: Servers | clients hold or flood the sidecar's connections: idle, partial heads, pipelined
+# fault: Hostile | clients hold or flood the sidecar's connections: idle, partial heads, pipelined
 #   requests, unread responses, many new connections | as of the server | the pod stays ready
 @pytest.mark.parametrize(
     "kind",
@@ -198,7 +198,7 @@ def test_the_sidecar_answers_probes_and_scrapes_beside(sidecar: Sidecar, kind: s
     assert most - before < SIDECAR_MEMORY
 
 
-# fault: Servers | hundreds of clients begin to send large bodies, slowly | each is charged for what has
+# fault: Hostile | hundreds of clients begin to send large bodies, slowly | each is charged for what has
 #   arrived | none is refused, memory is limited
 def test_hundreds_of_large_bodies_may_begin(tmp_path: Path) -> None:
     task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
@@ -259,7 +259,7 @@ def leave_unread(server: Server, count: int) -> None:
         until(is_answered, "space, once the others are known to be slow,")
 
 
-# fault: Servers | clients do not read large responses | responses are charged until they are written,
+# fault: Hostile | clients do not read large responses | responses are charged until they are written,
 #   and what is not read in 10 s is closed, under pressure first | prevented
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
     """Sixty of them, of 16 MB each."""
@@ -267,7 +267,7 @@ def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None
         leave_unread(server, 60)
 
 
-# fault: Servers | a client sends fast at first and then hardly | progress is demanded in every window |
+# fault: Hostile | a client sends fast at first and then hardly | progress is demanded in every window |
 #   408
 def test_a_fast_beginning_earns_no_time(tmp_path: Path) -> None:
     task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])

@@ -163,7 +163,7 @@ def resident(server: Server) -> int:
     return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
 
 
-# fault: Requests | a few gRPC calls announce large messages and send nothing | bytes are charged as
+# fault: Hostile | a few gRPC calls announce large messages and send nothing | bytes are charged as
 #   they arrive | prevented
 def test_messages_that_are_only_announced_refuse_nobody(server: Server) -> None:
     before = resident(server)
@@ -188,7 +188,7 @@ def test_a_connection_announces_no_more_than_the_server_holds(server: Server) ->
         assert "announces more than" in refused[9].headers["grpc-message"]
 
 
-# fault: Requests | gRPC calls send much of their messages and then nothing | they are given up for
+# fault: Hostile | gRPC calls send much of their messages and then nothing | they are given up for
 #   others, slowest first: UNAVAILABLE | when others need the memory, and they are known to be slow
 def test_messages_that_arrive_slowly_make_space_for_others(server: Server) -> None:
     before = resident(server)
@@ -208,7 +208,7 @@ def test_messages_that_arrive_slowly_make_space_for_others(server: Server) -> No
         assert resident(server) - before < 2 * LIMIT
 
 
-# fault: Requests | small compressed gRPC messages state large sizes | what is decompressed is
+# fault: Hostile | small compressed gRPC messages state large sizes | what is decompressed is
 #   charged, as far as it is | prevented
 def test_stated_sizes_of_compressed_messages_refuse_nobody(server: Server) -> None:
     content = gzip.compress(bytes(LARGEST), 1)
@@ -228,7 +228,7 @@ def test_stated_sizes_of_compressed_messages_refuse_nobody(server: Server) -> No
         answered(server, request(values=1 * MIB))
 
 
-# fault: Servers | gRPC clients do not read responses | these are charged until they are read, and given
+# fault: Hostile | gRPC clients do not read responses | these are charged until they are read, and given
 #   up for others once they are known to be slow, or after 10 s without progress | prevented
 @pytest.mark.parametrize("window", [0, frames.DEFAULT_WINDOW])
 def test_responses_that_nobody_reads_are_limited_and_make_space(

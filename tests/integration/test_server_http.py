@@ -434,7 +434,7 @@ def test_past_the_limit_of_requests_health_is_still_answered(strict: Server) -> 
         assert [wire.receive().status for wire in wires] == [200] * 4
 
 
-# fault: Reports | idle connections exhaust the limit, so probes fail | the longest idle one is
+# fault: Hostile | idle connections exhaust the limit, so probes fail | the longest idle one is
 #   closed | prevented
 def test_idle_connections_never_keep_health_from_being_asked(strict: Server) -> None:
     """Else kubelet restarts the pod for clients that only hold connections."""
@@ -479,7 +479,7 @@ LARGE_HEAD = (
 )
 
 
-# fault: Servers | clients announce large bodies and do not send them | bytes are charged when they
+# fault: Hostile | clients announce large bodies and do not send them | bytes are charged when they
 #   arrive | prevented
 def test_announced_bodies_take_no_memory_from_others(server: Server) -> None:
     with contextlib.ExitStack() as held:

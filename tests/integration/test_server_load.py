@@ -117,7 +117,7 @@ def test_past_the_queue_requests_are_refused_at_once(slow: Server, second: int) 
         assert last.receive().status == 200
 
 
-# fault: Requests | clients have as many requests due as there may be | one more is refused: 503; new connections
+# fault: Hostile | clients have as many requests due as there may be | one more is refused: 503; new connections
 #   replace idle ones | probes and scrapes are answered
 def test_beyond_the_requests_that_may_be_due_probes_and_scrapes_are_answered(
     tmp_path: Path, second: int

@@ -221,9 +221,9 @@ def test_the_execution_and_the_metrics_have_the_steps(images: Server) -> None:
 GOOD = processing.picture((200, 9, 9))
 
 
-# fault: Requests | a PNG of some kilobytes has gigabytes of pixels | the size in its header: 400 |
+# fault: Hostile | a PNG of some kilobytes has gigabytes of pixels | the size in its header: 400 |
 #   before it is decoded
-# fault: Requests | an image has two headers, the second with another size | 400 | before it is decoded
+# fault: Hostile | an image has two headers, the second with another size | 400 | before it is decoded
 # fault: Requests | a truncated JPEG, which the decoder of onnxruntime-extensions would never return from |
 #   Pillow decodes first: 400 | the request itself
 @pytest.mark.parametrize(

@@ -88,7 +88,7 @@ def calls(server: Server) -> Repeated:
     return tried(server, act)
 
 
-# fault: Servers | clients hold or flood TLS handshakes: nothing sent, a part of the first record, no
+# fault: Hostile | clients hold or flood TLS handshakes: nothing sent, a part of the first record, no
 #   second flight, many new connections | of each port so many handshakes are in progress at most, and the
 #   oldest is ended for a new one | probes and other clients are answered
 @pytest.mark.parametrize("kind", ["idle", "half hellos", "hellos", "hello storm"])
@@ -125,7 +125,7 @@ def test_a_handshake_that_takes_too_long_is_ended(tmp_path: Path) -> None:
                     assert wire.closed()
 
 
-# fault: Servers | clients do not read large responses
+# fault: Hostile | clients do not read large responses
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
     """Forty of them, of 16 MB each, encrypted only as they are read."""
     task = artifact(tmp_path, spread_model(16_000_000), [{"x": np.array([2], np.float32)}])

@@ -23,7 +23,7 @@ from tests.support.serving import (
     model,
     tensor,
 )
-from tests.support.sidecar import Proxy, Sidecar, artifact, prepared, promising, value
+from tests.support.sidecar import Sidecar, artifact, prepared, promising, value
 
 CPU = "CPUExecutionProvider"
 OPENVINO = "OpenVINOExecutionProvider"
@@ -193,36 +193,3 @@ def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_pa
         found = sidecar.check(Check.PLACEMENT)
         assert (found.state, found.reason) == ("failed", Reason.SESSION_REPLACED)
         assert "product (MatMul)" in found.message
-
-
-def everything_is_fine(reported: dict[str, Any]) -> dict[str, Any]:
-    """Return the lie: all nodes on the provider that was promised, which was made."""
-    total = sum(reported["placement"]["nodes"].values())
-    return reported | {
-        "providers": [reported["provider"], CPU],
-        "provider_reason": None,
-        "session": 1,
-        "placement": {"nodes": {reported["provider"]: total}},
-    }
-
-
-def test_with_execution_lying_another_model_is_found_by_its_answers(
-    copied: ServeTask, openvino_python: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    wrong_model = mixed()
-    wrong_model.graph.node[1].op_type = "Neg"
-    sample = {"x": np.ones((2, 3, 3), np.float32)}
-    wrong_task = artifact(other, wrong_model, [sample])
-    with (
-        Server(tmp_path, copied, python=openvino_python) as server,
-        Server(other, wrong_task) as wrong,
-        Proxy(server.port) as proxy,
-    ):
-        proxy.execution = everything_is_fine
-        with Sidecar(tmp_path, copied, proxy.port) as sidecar:
-            sidecar.until_ready()  # the lie about placement is believed as long as nothing shows
-            proxy.inference_port = wrong.port
-            sidecar.until(lambda: not sidecar.is_ready(), "unready")
-            assert sidecar.check(Check.PLACEMENT).state == "ok"
-            assert sidecar.check(Check.GOLDEN).reason is Reason.PARITY_FAILED

@@ -142,16 +142,6 @@ def test_beside_another_server_what_can_be_proven_is(
         assert sidecar.check(Check.GOLDEN).reason is Reason.PARITY_FAILED
 
 
-def test_beside_another_server_forbid_is_never_kept(tmp_path: Path, task: ServeTask) -> None:
-    foreign = Foreign(tmp_path / "artifact/model.onnx")
-    with (
-        listening(foreign, chunked=True) as port,
-        Sidecar(tmp_path, task, port, pace=0.2) as sidecar,
-    ):
-        sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
-        assert not sidecar.is_ready()
-
-
 # The client alone.
 
 Peer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -227,9 +217,3 @@ async def test_nothing_waits_for_ever_and_the_next_question_is_answered() -> Non
         assert caught.value.late
         silent = False
         assert (await client.get("/", 5.0)).body == b"to the end"
-
-
-async def test_nobody_listens() -> None:
-    with pytest.raises(UnreachableError) as caught:
-        await Client(free_port()).get("/", 5.0)
-    assert caught.value.unreachable

@@ -154,57 +154,6 @@ def test_memory_is_sampled_and_grows_with_the_servers(tmp_path: Path, task: Serv
         assert [each.at for each in found.memory] == sorted(each.at for each in found.memory)
 
 
-def test_counts_of_the_past_are_kept_with_their_time(tmp_path: Path, task: ServeTask) -> None:
-    with (
-        Server(tmp_path, task) as server,
-        watched(tmp_path, task, server.port, memory_interval=0.1) as sidecar,
-    ):
-        sidecar.until_ready()
-        send(server, request_of(server, 1), 5)
-        sidecar.until(
-            lambda: measured(sidecar).counts[-1].responses == {"200": 5}, "answers are counted"
-        )
-        between = time.time()
-        send(server, request_of(server, 1, shape=[9, 9]), 3)
-        sidecar.until(
-            lambda: measured(sidecar).counts[-1].responses == {"200": 5, "400": 3}, "counted too"
-        )
-        found = measured(sidecar)
-        assert found.counts[0].at >= found.since
-        before = [each for each in found.counts if each.at < between]
-        assert before[-1].responses == {"200": 5}
-        assert before[-1].golden_ok <= found.golden_ok
-
-
-def test_everything_starts_again_with_the_servers_process(tmp_path: Path, task: ServeTask) -> None:
-    with Server(tmp_path, task) as first, watched(tmp_path, task, first.port) as sidecar:
-        sidecar.until_ready()
-        send(first, request_of(first, 1), 2 * WINDOW)
-        before = measured(sidecar)
-        assert before.responses == {"200": 2 * WINDOW}
-        first.stop()
-        with Server(tmp_path, task, port=first.port) as second:
-            sidecar.until(lambda: measured(sidecar).since > before.since, "the other process")
-            send(second, request_of(second, 1), 3)
-            sidecar.until(lambda: measured(sidecar).golden_ok >= 1, "golden inferences of it")
-            after = measured(sidecar)
-            assert after.responses == {"200": 3}
-            assert {name: each.count for name, each in series(after, "requests").items()} == {
-                "8": 3
-            }
-            assert after.memory[0].at > before.memory[-1].at
-            assert after.counts[0].at > before.counts[-1].at
-
-
-def test_before_the_server_has_reported_there_is_no_document(
-    tmp_path: Path, task: ServeTask
-) -> None:
-    with Sidecar(tmp_path, task, 1, pace=QUICK) as sidecar:
-        answer = sidecar.get("/measurements")
-        assert answer.status == 503
-        assert "has not reported" in answer.json()["error"]
-
-
 def test_only_the_sidecar_reads_the_servers_part(tmp_path: Path, task: ServeTask) -> None:
     with Server(tmp_path, task) as server:
         assert server.get(PATH).status == 403

@@ -14,8 +14,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.serving import Server, linear_model, slow_model
 from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest, value
-from tests.unit.test_sidecar_metrics import DOCS
 
+DOCS = Path(__file__).resolve().parents[2] / "docs/reference/metrics.md"
 # series that exist only while something is wrong
 _WHILE_WRONG = {"enginewright_fallback_reason", "enginewright_runs_failing_reason"}
 

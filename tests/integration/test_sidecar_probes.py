@@ -69,7 +69,7 @@ def probed(sidecar: Sidecar, count: int) -> float:
     return longest
 
 
-# fault: Servers | a hundred clients ask the sidecar for measurements or metrics without pause |
+# fault: Hostile | a hundred clients ask the sidecar for measurements or metrics without pause |
 #   an answer is built once for all, and a connection that waits for one gives way to a new one |
 #   the pod stays ready, and scrapes are answered
 @pytest.mark.parametrize("path", ["/measurements", "/metrics"])
@@ -143,7 +143,7 @@ class Pipelining:
                 self.received += len(found)
 
 
-# fault: Servers | clients of the sidecar send thousands of requests at once without waiting for answers |
+# fault: Hostile | clients of the sidecar send thousands of requests at once without waiting for answers |
 #   each connection has one request answered in a turn, and a verdict is encoded when it changes | the
 #   pod stays ready
 @pytest.mark.parametrize("path", ["/verdict", "/readyz", "/measurements", "/metrics", "/none"])
@@ -171,7 +171,8 @@ def hold(stack: contextlib.ExitStack, port: int, count: int, sent: str) -> None:
         stack.enter_context(Wire(port)).send(sent.encode())
 
 
-# fault: Servers | clients hold all connections of the sidecar with heads that do not end, or bodies
+# fault: Hostile | idle connections exhaust the limit, so probes fail
+# fault: Hostile | clients hold all connections of the sidecar with heads that do not end, or bodies
 #   that do not come | a body is refused at once, and a new connection replaces one that waits | the
 #   pod stays ready
 def test_probes_are_answered_beside_clients_that_hold_all_connections(
@@ -249,7 +250,7 @@ class Flood:
             client.close()
 
 
-# fault: Servers | clients of the sidecar pipeline on all of its connections, while new ones connect | a
+# fault: Hostile | clients of the sidecar pipeline on all of its connections, while new ones connect | a
 #   new connection replaces one that pipelines before one that has just connected | the pod stays ready
 def test_probes_are_answered_beside_clients_that_pipeline_on_all_connections(
     tmp_path: Path, task: ServeTask

@@ -25,8 +25,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     space = Workplace(tmp_path_factory.mktemp("served"))
     task = task_of(space, [processing.decoder()], processing.classifier(), [processing.labeller()])
     _, outcome = space.prepare(task)
-    assert outcome.report.published is not None, outcome.log
-    key = outcome.report.published.key
+    key = outcome.published.key
     assert space.fetch_artifact(key).code == 0
     serving = ServeTask(model="m", revision="r1", prepared_key=key, backend="cpu")
     with Server(space.root, serving) as server:

@@ -1,6 +1,5 @@
 """The real sidecar beside the real server: what it proves, and that nothing gets past it."""
 
-import contextlib
 import http.client
 import json
 import os
@@ -23,8 +22,7 @@ from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_contract.verdict import Check
 from onnx import TensorProto, helper
 
-from tests.support.extensions import CUBE, compile_failing
-from tests.support.serving import Feeds, Server, Wire, linear_model, model, slow_model, tensor
+from tests.support.serving import Feeds, Server, linear_model, model, slow_model, tensor
 from tests.support.sidecar import (
     Proxy,
     Sidecar,
@@ -52,17 +50,13 @@ def task(tmp_path: Path) -> ServeTask:
     return artifact(tmp_path, linear_model(), [SAMPLE])
 
 
-def change_golden(root: Path, factor: float) -> None:
-    path = root / "artifact/golden/outputs.npz"
-    arrays: dict[str, Any] = dict(np.load(path))
-    arrays["s0/y"] = arrays["s0/y"] * factor
-    np.savez(path, **arrays)
-
-
-def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path) -> None:
+# prepared for an engine: as an interim serves it until that is built
+@pytest.mark.parametrize("prepared_for", ["cpu", "tensorrt-rtx"])
+def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path, prepared_for: str) -> None:
     onnx_file = next(models.rglob("ch_ppocr_mobile_v2.0_cls_infer.onnx"))
     shape = ShapeProfile(input="x", min=(1, 3, 48, 48), opt=(1, 3, 48, 192), max=(2, 3, 48, 192))
-    task = prepared(tmp_path, onnx_file, shapes=[shape])
+    task = prepared(tmp_path, onnx_file, backend=prepared_for, shapes=[shape])
+    task = task.model_copy(update={"backend": "cpu"})
     with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
         sidecar.until_ready()
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
@@ -81,24 +75,6 @@ def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path) -> None:
         assert value(metrics, "enginewright_placement_nodes") == verdict.fallback.nodes_total
         assert value(metrics, "enginewright_fallback_active", kind="NodeFallback") == 0
         assert "enginewright_fallback_reason" not in metrics
-
-
-def test_a_model_that_is_prepared_for_an_engine_is_proven_on_the_cpu_too(
-    tmp_path: Path, models: Path
-) -> None:
-    """As an interim serves it until the engine is built."""
-    onnx_file = next(models.rglob("ch_ppocr_mobile_v2.0_cls_infer.onnx"))
-    shape = ShapeProfile(input="x", min=(1, 3, 48, 48), opt=(1, 3, 48, 192), max=(2, 3, 48, 192))
-    for_engine = prepared(tmp_path, onnx_file, backend="tensorrt-rtx", shapes=[shape])
-    task = for_engine.model_copy(update={"backend": "cpu"})
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
-        sidecar.until_ready()
-        verdict = sidecar.verdict()
-        states = {each.check: each.state for each in verdict.checks}
-        assert all(states[check] == "ok" for check in PROOFS), verdict
-        assert verdict.provider == "CPUExecutionProvider"
-        assert verdict.fallback is not None
-        assert not verdict.fallback.active
 
 
 def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
@@ -271,14 +247,6 @@ def test_wrong_answers_make_an_admitted_pod_unready_at_once(
         sidecar.until_ready()
 
 
-def test_a_pod_with_wrong_answers_is_never_admitted(tmp_path: Path, task: ServeTask) -> None:
-    with Server(tmp_path, task) as server:
-        change_golden(tmp_path, 1.5)  # the server has proven itself against the old ones
-        with Sidecar(tmp_path, task, server.port) as sidecar:
-            sidecar.until_state(Check.GOLDEN, "failed")
-            assert not sidecar.verdict().admitted
-
-
 # fault: Latency | the server under-reports its time | `probe-latency` measures the answer on an
 #   idle server | 11 s
 def test_a_model_that_has_become_slow_is_reported_whatever_execution_says(
@@ -366,64 +334,6 @@ def test_a_busy_server_is_no_failure(tmp_path: Path, task: ServeTask) -> None:
         assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden") == 0
 
 
-def test_errors_of_live_requests_are_reported(tmp_path: Path) -> None:
-    """The device's memory runs out for some inputs alone: golden samples pass, requests get 500."""
-    good: Feeds = {"x": np.ones((1, 4), np.float32)}
-    task = artifact(tmp_path, cubed_above_ten(custom=False), [good])
-    (tmp_path / "artifact/model").mkdir()
-    onnx.save(cubed_above_ten(custom=True), tmp_path / "artifact/model/model.onnx")
-    change_manifest(tmp_path, model="model/model.onnx")
-    switch = tmp_path / "fails"
-    switch.write_text("CUDA failure 2: out of memory ; GPU=0")
-    compile_failing(tmp_path / "artifact/extensions", str(switch))
-    document = {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 11]}]
-    }
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port, pace=QUICK) as sidecar,
-    ):
-        sidecar.until_ready()
-        for _ in range(30):
-            assert server.post(document).status == 500
-        failed = sidecar.until_state(Check.ERRORS, "failed")
-        assert failed.reason is Reason.TOO_MANY_ERRORS
-        assert sidecar.is_ready()
-
-
-def cubed_above_ten(*, custom: bool) -> onnx.ModelProto:
-    """Return x [n, 4] to x ** 3 where a value is above ten, else to x."""
-    cube = (
-        [helper.make_node("Cube", ["x"], ["cubed"], domain=CUBE[0])]
-        if custom
-        else [
-            helper.make_node("Mul", ["x", "x"], ["square"]),
-            helper.make_node("Mul", ["square", "x"], ["cubed"]),
-        ]
-    )
-    same = [helper.make_node("Identity", ["x"], ["same"])]
-    bodies = {
-        "then_branch": helper.make_graph(
-            cube, "high", [], [tensor("cubed", TensorProto.FLOAT, "n", 4)]
-        ),
-        "else_branch": helper.make_graph(
-            same, "low", [], [tensor("same", TensorProto.FLOAT, "n", 4)]
-        ),
-    }
-    found = model(
-        [
-            helper.make_node("ReduceMax", ["x"], ["highest"], keepdims=0),
-            helper.make_node("Greater", ["highest", "ten"], ["high"]),
-            helper.make_node("If", ["high"], ["y"], **bodies),
-        ],
-        [tensor("x", TensorProto.FLOAT, "n", 4)],
-        [tensor("y", TensorProto.FLOAT, "n", 4)],
-        {"ten": np.array(10, np.float32)},
-    )
-    found.opset_import.append(helper.make_opsetid(CUBE[0], 1))
-    return found
-
-
 def many(server: Server, count: int) -> None:
     """Ask the linear model `count` times, with the golden sample's size."""
     document = {
@@ -483,41 +393,19 @@ signal.signal(signal.SIGUSR1, grow)
 
 # fault: Latency | the model becomes much slower, without requests | check `probe-latency` | 11 s
 #   to 1 min
-@pytest.mark.parametrize("busy", [False, True], ids=["idle", "busy"])
 @pytest.mark.timeout(300)
-def test_a_model_that_takes_much_longer_is_found_with_and_without_traffic(
-    tmp_path: Path, busy: bool
-) -> None:
-    sample: Feeds = {"turns": np.array([20], np.int64)}
-    task = artifact(tmp_path, slow_model(), [sample])
-    document = {"inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [20]}]}
-    check = Check.LIVE_LATENCY if busy else Check.PROBE_LATENCY
-    stop = threading.Event()
-
-    def press(server: Server) -> None:
-        with server.wire() as wire:
-            while not stop.is_set():
-                wire.send(server.infer_request(document))
-                assert wire.receive().status == 200
-
+def test_a_model_that_takes_much_longer_is_found_without_traffic(tmp_path: Path) -> None:
+    task = artifact(tmp_path, slow_model(), [{"turns": np.array([20], np.int64)}])
     with (
         Server(tmp_path, task, before=GROWS) as server,
         Sidecar(tmp_path, task, server.port, pace=QUICK, slowest_interval=1.0) as sidecar,
     ):
         sidecar.until_ready()
-        client = threading.Thread(target=press, args=(server,))
-        if busy:
-            client.start()
-        try:
-            sidecar.until_state(check, "ok", 90)
-            server.process.send_signal(signal.SIGUSR1)
-            found = sidecar.until_state(check, "failed", 90)
-            assert found.reason is Reason.SLOWER_THAN_BASELINE
-            assert sidecar.is_ready()
-        finally:
-            stop.set()
-            if busy:
-                client.join()
+        sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
+        server.process.send_signal(signal.SIGUSR1)
+        found = sidecar.until_state(Check.PROBE_LATENCY, "failed", 90)
+        assert found.reason is Reason.SLOWER_THAN_BASELINE
+        assert sidecar.is_ready()
 
 
 def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
@@ -596,15 +484,6 @@ def test_without_execution_nothing_is_admitted_under_forbid_and_it_is_otherwise(
             assert not sidecar.is_ready()
 
 
-def test_a_manifest_of_other_versions_is_reported(tmp_path: Path, task: ServeTask) -> None:
-    with Server(tmp_path, task) as server:
-        change_manifest(tmp_path, opset=16)
-        with Sidecar(tmp_path, task, server.port) as sidecar:
-            found = sidecar.until_state(Check.VERSIONS, "failed")
-            assert found.message == "opset is 17, verified with 16"
-            assert not sidecar.is_ready()
-
-
 @pytest.fixture
 def serving(tmp_path: Path, task: ServeTask) -> Iterator[tuple[Proxy, Sidecar]]:
     with (
@@ -614,67 +493,6 @@ def serving(tmp_path: Path, task: ServeTask) -> Iterator[tuple[Proxy, Sidecar]]:
     ):
         sidecar.until_ready()
         yield proxy, sidecar
-
-
-def replaced(reported: dict[str, Any]) -> dict[str, Any]:
-    """Return what a server says whose session ONNX Runtime has made again, elsewhere."""
-    placement = {"nodes": {"Elsewhere": 2}, "elsewhere": ["a (MatMul)", "b (ReduceSum)"]}
-    return reported | {"session": 2, "placement": placement, "providers": ["Elsewhere"]}
-
-
-def test_a_replaced_session_shows_in_the_metrics_and_the_pod_waits_to_be_let_go(
-    serving: tuple[Proxy, Sidecar],
-) -> None:
-    proxy, sidecar = serving
-    proxy.execution = replaced
-    took = sidecar.until(
-        lambda: (
-            value(
-                sidecar.metrics(),
-                "enginewright_fallback_reason",
-                kind="NodeFallback",
-                reason="SessionReplaced",
-            )
-            == 1
-        ),
-        "fallback in the metrics",
-    )
-    print(f"fallback begun to metric: {took:.2f} s")
-    assert took < 5
-    assert sidecar.is_ready()
-    assert sidecar.check(Check.PLACEMENT).reason is Reason.SESSION_REPLACED
-    sidecar.annotate(time.time() + 60)
-    sidecar.until(lambda: not sidecar.is_ready(), "the operator lets it go")
-    assert sidecar.verdict().admitted
-    proxy.execution = lambda reported: reported
-    sidecar.until_ready()
-    sidecar.annotate(None)
-
-
-def test_release_is_forgotten_after_its_time(tmp_path: Path, task: ServeTask) -> None:
-    with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK, release_interval=0.1) as sidecar,
-    ):
-        sidecar.until_ready()
-        proxy.execution = replaced
-        sidecar.until_state(Check.PLACEMENT, "failed")
-        sidecar.annotate(time.time() + 5)
-        sidecar.until(lambda: not sidecar.is_ready(), "the operator lets it go")
-        sidecar.until_ready()
-
-
-# fault: Reports | idle connections exhaust the limit, so probes fail
-def test_idle_connections_do_not_take_a_pod_out_of_its_service(
-    serving: tuple[Proxy, Sidecar],
-) -> None:
-    _, sidecar = serving
-    sidecar.until_ready()
-    with contextlib.ExitStack() as held:
-        for _ in range(100):
-            held.enter_context(Wire(sidecar.port))
-        assert sidecar.is_ready()
 
 
 def test_answers_to_what_is_no_question(serving: tuple[Proxy, Sidecar]) -> None:

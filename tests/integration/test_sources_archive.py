@@ -29,11 +29,6 @@ FILES = {
 }
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path, in_process=True)
-
-
 def tar_plain(files: dict[str, bytes]) -> bytes:
     return tarred(files, "w")
 
@@ -44,7 +39,7 @@ def test_a_model_with_external_data_in_an_archive(
     pack: Callable[[dict[str, bytes]], bytes], name: str, place: Workplace
 ) -> None:
     """What it is, the content decides, not its name."""
-    outcome = place.stage("fetch", place.task(place.put(name, pack(FILES))))
+    outcome = place.fetch(place.put(name, pack(FILES)))
     assert "and 1 external data file," in outcome.message
     model = place.root / "work/model"
     assert sorted(p.name for p in model.rglob("*") if p.is_file()) == ["model.onnx", "w 1.bin"]
@@ -79,7 +74,7 @@ def archive_digest(content: bytes) -> str:
     ],
 )
 def test_what_an_archive_must_hold(packed: bytes, reported: str | None, place: Workplace) -> None:
-    outcome = place.stage("fetch", place.task(place.put("packed", packed)))
+    outcome = place.fetch(place.put("packed", packed))
     if reported is None:
         assert outcome.code == 0, outcome.message
     else:

@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,32 +11,16 @@ from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_contract.task import Calibration, Extension, PrepareTask, Quantization
 from enginewright_runtime.core.handoff import Fetched
 from enginewright_runtime.prepare.fetch import stage as fetch
-from enginewright_runtime.remote import retry
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
 from tests.support.web import WebServer, serve
 
+pytestmark = pytest.mark.usefixtures("hasty")
+
 RELU = broken.relu().SerializeToString()
 LIBRARY = b"\x7fELF library"
 DIGEST = sha256(LIBRARY).hexdigest()
-
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait between tries."""
-    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path, in_process=True)
-
-
-@pytest.fixture
-def web() -> Iterator[WebServer]:
-    with WebServer() as server:
-        yield server
 
 
 def npz() -> bytes:
@@ -67,19 +50,15 @@ def put(folder: Path, files: dict[str, bytes]) -> None:
 
 
 def calibrated(place: Workplace, uri: str) -> PrepareTask:
-    task = place.task(place.put("model.onnx", RELU))
     quantization = Quantization(calibration=Calibration(uri=uri))
-    return task.model_copy(
-        update={"recipe": task.recipe.model_copy(update={"quantization": quantization})}
-    )
+    return place.task(place.put("model.onnx", RELU), quantization=quantization)
 
 
 def extended(place: Workplace, *extensions: tuple[str, str], uri: str | None = None) -> PrepareTask:
-    task = place.task(uri or place.put("model.onnx", RELU))
     listed = tuple(
         Extension(uri=where, sha256=digest, type="CustomOperators") for where, digest in extensions
     )
-    return task.model_copy(update={"recipe": task.recipe.model_copy(update={"extensions": listed})})
+    return place.task(uri or place.put("model.onnx", RELU), extensions=listed)
 
 
 def laid_out(place: Workplace) -> list[str]:
@@ -113,7 +92,6 @@ def test_calibration_data_is_laid_out_as_it_is(
     outcome = place.stage("fetch", task)  # a second try of the pod finds what the first left
     assert outcome.code == 0, outcome.message
     assert laid_out(place) == expected
-    assert outcome.full is not None
     facts = outcome.full["facts"]["calibration"]
     assert facts["files"] == len(expected)
     assert Fetched.read(place.root / "work").calibration == facts["digest"]
@@ -187,7 +165,6 @@ def test_extensions_are_named_by_their_digests(web: WebServer, place: Workplace)
         f"{DIGEST}.so": LIBRARY,
         f"{digest}.so": other,
     }
-    assert outcome.full is not None
     assert [each["sha256"] for each in outcome.full["facts"]["extensions"]] == [DIGEST, digest]
 
 

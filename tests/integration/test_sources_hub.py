@@ -1,16 +1,17 @@
 """hf:// against a server that speaks the hub's interface: see tests/support/source_hub.py."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_runtime.remote import retry
 
 from tests.support import broken_models as broken
-from tests.support.preparing import Outcome, Workplace
+from tests.support.preparing import Workplace
 from tests.support.source_hub import COMMIT, TOKEN, Hub
+
+pytestmark = pytest.mark.usefixtures("hasty")
 
 RELU = broken.relu().SerializeToString()
 MODEL = broken.external("w 1.bin").SerializeToString()
@@ -26,40 +27,21 @@ FILES = {
 }
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait between tries."""
-    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path, in_process=True)
-
-
-def fetch(place: Workplace, uri: str, secret: Mapping[str, str]) -> Outcome:
-    (place.root / "credentials").mkdir()
-    for key, value in secret.items():
-        (place.root / "credentials" / key).write_text(value)
-    return place.stage("fetch", place.task(uri))
-
-
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("path", ["onnx", "onnx/net.onnx"])
 def test_a_file_or_a_folder_of_one_commit(private: bool, path: str, place: Workplace) -> None:
     with Hub(FILES, private=private) as hub:
-        outcome = fetch(place, f"hf://org/model@v1.0/{path}", hub.secret)
+        outcome = place.fetch(f"hf://org/model@v1.0/{path}", hub.secret)
         assert "and 1 external data file," in outcome.message
         assert "Authorization" not in hub.network.seen[0].headers
     assert (place.root / "work/model/w 1.bin").read_bytes() == LARGE
-    assert outcome.full is not None
     assert outcome.full["facts"]["source"]["pin"] == f"commit {COMMIT}"
 
 
 @pytest.mark.parametrize("uri", ["hf://org/model", "hf://org/model@refs/pr/7", "hf://org/model/"])
 def test_a_whole_repository(uri: str, place: Workplace) -> None:
     with Hub(FILES) as hub:  # one .onnx at its top, others further down
-        assert fetch(place, uri, hub.secret).code == 0
+        assert place.fetch(uri, hub.secret).code == 0
     assert (place.root / "work/model/model.onnx").read_bytes() == RELU
 
 
@@ -75,7 +57,7 @@ def test_a_whole_repository(uri: str, place: Workplace) -> None:
 )
 def test_what_is_not_there(uri: str, reported: str, place: Workplace) -> None:
     with Hub(FILES) as hub:
-        outcome = fetch(place, uri, hub.secret)
+        outcome = place.fetch(uri, hub.secret)
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
     assert reported in outcome.message
 
@@ -117,7 +99,7 @@ def test_a_list_that_does_not_end(
     place: Workplace,
 ) -> None:
     with Hub({}, lists=lists) as hub:
-        outcome = fetch(place, "hf://org/model", hub.secret)
+        outcome = place.fetch("hf://org/model", hub.secret)
         assert len([each for each in hub.server.seen if "/tree/" in each.path]) == requests
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
     assert reported in outcome.message
@@ -125,21 +107,21 @@ def test_a_list_that_does_not_end(
 
 def test_external_data_that_the_commit_lacks(place: Workplace) -> None:
     with Hub({"net.onnx": MODEL}) as hub:
-        outcome = fetch(place, "hf://org/model/net.onnx", hub.secret)
+        outcome = place.fetch("hf://org/model/net.onnx", hub.secret)
     assert outcome.report.reason is Reason.EXTERNAL_DATA_MISSING
     assert "commit 0123456789ab has no file 'w 1.bin'" in outcome.message
 
 
 def test_a_restricted_model_without_a_token(place: Workplace) -> None:
     with Hub(FILES, private=True) as hub:
-        outcome = fetch(place, "hf://org/model/plain.onnx", {"HF_ENDPOINT": hub.server.url})
+        outcome = place.fetch("hf://org/model/plain.onnx", {"HF_ENDPOINT": hub.server.url})
     assert "Access to model org/model is restricted; put a token of somebody" in outcome.message
 
 
 def test_neither_token_nor_signature_is_logged(tmp_path: Path) -> None:
     command = Workplace(tmp_path)
     with Hub(FILES, private=True, corrupt=True) as hub:
-        outcome = fetch(command, "hf://org/model/onnx", hub.secret)
+        outcome = command.fetch("hf://org/model/onnx", hub.secret)
     assert outcome.report.reason is Reason.DIGEST_MISMATCH
     assert "'onnx/w 1.bin' of hf://org/model/onnx arrived with sha256" in outcome.message
     reported = outcome.message + outcome.log + str(outcome.full)

@@ -5,46 +5,28 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_runtime.remote import retry
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.registry import RegistrySource
 
 from tests.support import broken_models as broken
-from tests.support.preparing import Outcome, Workplace
+from tests.support.preparing import Workplace
 from tests.support.source_cutter import Cutter
 from tests.support.source_servers import PASSWORD, USERNAME, SourceServers
 from tests.support.source_web import ScriptedServer
 
-pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+pytestmark = [
+    pytest.mark.timeout(900),  # the servers may have to be built first
+    pytest.mark.usefixtures("hasty"),
+]
 RELU = broken.relu().SerializeToString()
 MODEL = broken.external("weights/w 1.bin").SerializeToString()
 ACCOUNT = {"username": USERNAME, "password": PASSWORD}
-
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait between tries."""
-    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path, in_process=True)
-
-
-def fetch(place: Workplace, uri: str, secret: Mapping[str, str] | None = None) -> Outcome:
-    if secret is not None:
-        (place.root / "credentials").mkdir(exist_ok=True)
-    for key, value in (secret or {}).items():
-        (place.root / "credentials" / key).write_text(value)
-    return place.stage("fetch", place.task(uri))
 
 
 def model_at(place: Workplace, name: str = "model.onnx") -> bytes:
@@ -55,10 +37,9 @@ def test_layers_are_files_by_their_titles(servers: SourceServers, place: Workpla
     files: dict[str | None, bytes]
     files = {"net.onnx": MODEL, "weights/w 1.bin": broken.weights(), "README.md": b"#"}
     digest = servers.push("team/bert", "v1", files)
-    outcome = fetch(place, f"oci://{servers.host('registry')}/team/bert:v1")
+    outcome = place.fetch(f"oci://{servers.host('registry')}/team/bert:v1")
     assert "and 1 external data file," in outcome.message
     assert (model_at(place), model_at(place, "weights/w 1.bin")) == (MODEL, broken.weights())
-    assert outcome.full is not None
     assert outcome.full["facts"]["source"]["pin"] == f"manifest {digest}"
 
 
@@ -68,7 +49,7 @@ def test_one_layer_is_the_model_and_a_digest_names_it(
 ) -> None:
     digest = servers.push("team/single", "latest", {title: RELU})
     servers.push("team/single", "latest", {"other.onnx": MODEL})
-    outcome = fetch(place, f"oci://{servers.host('registry')}/team/single@{digest}")
+    outcome = place.fetch(f"oci://{servers.host('registry')}/team/single@{digest}")
     assert outcome.code == 0, outcome.message
     assert model_at(place) == RELU
 
@@ -82,7 +63,7 @@ def test_one_layer_may_be_an_archive(servers: SourceServers, place: Workplace) -
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     servers.push("team/folder", "v1", {"bert": packed.getvalue()})
-    outcome = fetch(place, f"oci://{servers.host('registry')}/team/folder:v1")
+    outcome = place.fetch(f"oci://{servers.host('registry')}/team/folder:v1")
     assert "and 1 external data file," in outcome.message
     assert model_at(place, "weights/w 1.bin") == broken.weights()
 
@@ -99,12 +80,11 @@ def test_an_index_of_one_manifest_is_followed(servers: SourceServers, place: Wor
     attested = {**entry, "platform": {"os": "unknown", "architecture": "unknown"}}
     index = {"schemaVersion": 2, "mediaType": kind, "manifests": [entry, attested]}
     pin = servers.push_manifest("team/index", "v1", index)
-    outcome = fetch(place, f"oci://{servers.host('registry')}/team/index:v1")
+    outcome = place.fetch(f"oci://{servers.host('registry')}/team/index:v1")
     assert outcome.code == 0, outcome.message
-    assert outcome.full is not None
     assert outcome.full["facts"]["source"]["pin"] == f"manifest {pin}"
     servers.push_manifest("team/index", "v2", {**index, "manifests": [entry, entry]})
-    outcome = fetch(place, f"oci://{servers.host('registry')}/team/index:v2")
+    outcome = place.fetch(f"oci://{servers.host('registry')}/team/index:v2")
     assert "is an index of 2 manifests; name one of them" in outcome.message
 
 
@@ -123,7 +103,7 @@ def test_a_private_artefact(kind: str, form: str, servers: SourceServers, place:
         "docker": docker_config(host),
         "docker-url": docker_config(f"https://{host}/v1/"),
     }[form]
-    outcome = fetch(place, f"oci://{host}/team/private:v1", secret)
+    outcome = place.fetch(f"oci://{host}/team/private:v1", secret)
     assert outcome.code == 0, outcome.message
     assert model_at(place) == RELU
 
@@ -132,7 +112,7 @@ def test_what_is_public_needs_no_account_though_a_token(
     servers: SourceServers, place: Workplace
 ) -> None:
     servers.push("public/model", "v1", {"net.onnx": RELU})
-    outcome = fetch(place, f"oci://{servers.host('registry_token')}/public/model:v1")
+    outcome = place.fetch(f"oci://{servers.host('registry_token')}/public/model:v1")
     assert outcome.code == 0, outcome.message
 
 
@@ -156,7 +136,7 @@ def test_a_private_artefact_without_the_right_account(
     place: Workplace,
 ) -> None:
     servers.push("team/private", "v1", {"net.onnx": RELU})
-    outcome = fetch(place, f"oci://{servers.host(kind)}/team/private:v1", secret)
+    outcome = place.fetch(f"oci://{servers.host(kind)}/team/private:v1", secret)
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
     assert reported in outcome.message
     assert "wr0ng" not in outcome.message
@@ -165,7 +145,7 @@ def test_a_private_artefact_without_the_right_account(
 def test_passwords_and_tokens_are_not_logged(servers: SourceServers, tmp_path: Path) -> None:
     command = Workplace(tmp_path)
     servers.push("team/private", "v1", {"net.onnx": RELU})
-    outcome = fetch(command, f"oci://{servers.host('registry_token')}/team/private:none", ACCOUNT)
+    outcome = command.fetch(f"oci://{servers.host('registry_token')}/team/private:none", ACCOUNT)
     assert "there is no such artefact" in outcome.message
     reported = outcome.message + outcome.log + str(outcome.full)
     assert PASSWORD not in reported
@@ -191,7 +171,7 @@ def test_a_layer_with_another_digest_is_refused(servers: SourceServers, place: W
     servers.push("team/changed", "v1", {"net.onnx": content})
     digest = "sha256:" + hashlib.sha256(content).hexdigest()
     servers.blob_file(digest).write_bytes(RELU + b"\x01")
-    outcome = fetch(place, f"oci://{servers.host('registry')}/team/changed:v1")
+    outcome = place.fetch(f"oci://{servers.host('registry')}/team/changed:v1")
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.DIGEST_MISMATCH)
     assert f"its source lists {digest.partition(':')[2]}" in outcome.message
 
@@ -200,7 +180,7 @@ def test_a_manifest_with_another_digest_is_refused(place: Workplace) -> None:
     """A registry does not let such a thing be stored, so it is one that is bad itself."""
     with ScriptedServer(lambda _: (200, {}, b'{"layers": []}')) as server:
         host = server.url.removeprefix("http://")
-        outcome = fetch(place, f"oci://{host}/team/model@sha256:{'0' * 64}")
+        outcome = place.fetch(f"oci://{host}/team/model@sha256:{'0' * 64}")
     assert outcome.report.reason is Reason.DIGEST_MISMATCH
     assert "its source lists 000" in outcome.message
 
@@ -218,7 +198,7 @@ def test_a_title_that_leads_elsewhere_is_refused(
     title: str, reported: str, servers: SourceServers, place: Workplace
 ) -> None:
     servers.push("team/evil", "v1", {title: RELU, "other": b"x"})
-    outcome = fetch(place, f"oci://{servers.host('registry')}/team/evil:v1")
+    outcome = place.fetch(f"oci://{servers.host('registry')}/team/evil:v1")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert reported in outcome.message
 
@@ -236,10 +216,10 @@ def test_an_artefact_that_is_not_there(
     reference: str, reported: str, servers: SourceServers, place: Workplace
 ) -> None:
     servers.push("team/plain", "v1", {"net.onnx": RELU})
-    assert reported in fetch(place, f"oci://{servers.host('registry')}/{reference}").message
+    assert reported in place.fetch(f"oci://{servers.host('registry')}/{reference}").message
 
 
 def test_a_container_image_is_no_model(servers: SourceServers, place: Workplace) -> None:
     servers.push("team/image", "v1", {})
-    outcome = fetch(place, f"oci://{servers.host('registry')}/team/image:v1")
+    outcome = place.fetch(f"oci://{servers.host('registry')}/team/image:v1")
     assert "has no files; push the model into it" in outcome.message

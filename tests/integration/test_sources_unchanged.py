@@ -1,16 +1,16 @@
 """Refreshes of unchanged sources: what is asked of the server, and when it is not relied upon."""
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from enginewright_contract.keys import prepared_keys
 from enginewright_contract.report import Published
 from enginewright_contract.task import PREPARE_STAGES, PrepareTask, Processing
-from enginewright_runtime.remote import retry
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.fetching import fetch_all
 from enginewright_runtime.sources.objects import ObjectSource
@@ -25,7 +25,10 @@ from tests.support.source_hub import Hub
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 
-pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+pytestmark = [
+    pytest.mark.timeout(900),  # the servers may have to be built first
+    pytest.mark.usefixtures("nowhere"),
+]
 RELU = broken.relu().SerializeToString()
 OTHER = broken.relu(opset=18).SerializeToString()  # as many bytes
 STRONG = {"ETag": '"1"'}
@@ -36,13 +39,6 @@ def documented(text: str) -> bytes:
     model = broken.relu()
     model.doc_string = text
     return bytes(model.SerializeToString())
-
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no test ask a metadata service of the machine that it runs on, or wait between tries."""
-    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
-    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
 
 
 @dataclass(frozen=True)
@@ -56,9 +52,8 @@ class Prepared:
 @pytest.fixture(scope="module")
 def relu(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     place = Workplace(tmp_path_factory.mktemp("relu"), in_process=True)
-    _, outcome = place.prepare(place.task(place.put("relu.onnx", RELU)))
-    assert outcome.report.published, outcome.message
-    return Prepared(place.root / "store/prepared", outcome.report.published)
+    outcome = place.complete(place.task(place.put("relu.onnx", RELU)))
+    return Prepared(place.root / "store/prepared", outcome.published)
 
 
 @pytest.fixture
@@ -67,12 +62,6 @@ def place(tmp_path: Path, relu: Prepared) -> Workplace:
     place = Workplace(tmp_path, in_process=True)
     shutil.copytree(relu.store, place.root / "store/prepared")
     return place
-
-
-def give(place: Workplace, secret: Mapping[str, str]) -> None:
-    (place.root / "credentials").mkdir(exist_ok=True)
-    for key, value in secret.items():
-        (place.root / "credentials" / key).write_text(value)
 
 
 def refresh(task: PrepareTask, relu: Prepared) -> PrepareTask:
@@ -160,12 +149,81 @@ def test_an_unchanged_file_is_looked_at_and_nothing_else_is_done(
     assert published == relu.published.model_copy(update={"cached": True})
 
 
-def test_changed_content_is_downloaded(site: Site, place: Workplace, relu: Prepared) -> None:
-    first_fetch(place, at(site, place))
-    site.files, site.headers = {"/m.onnx": OTHER}, {"ETag": '"2"'}
-    assert downloaded(place, refresh(at(site, place), relu))
-    assert site.requests == ["GET /m.onnx", "HEAD /m.onnx", "GET /m.onnx"]
-    assert (place.root / "work/model/model.onnx").read_bytes() == OTHER
+def serve(content: bytes, **headers: str) -> Callable[[Site, Workplace], None]:
+    def change(site: Site, _: Workplace) -> None:
+        site.files["/m.onnx"] = content
+        site.headers |= headers
+
+    return change
+
+
+def answer_head(status: int) -> Callable[[Site, Workplace], None]:
+    return lambda site, _: setattr(site, "of_head", status)
+
+
+def lose(folder: str) -> Callable[[Site, Workplace], None]:
+    def change(_: Site, place: Workplace) -> None:
+        shutil.rmtree(place.root / "store" / folder)
+        (place.root / "store").mkdir(exist_ok=True)
+
+    return change
+
+
+def damage(_: Site, place: Workplace) -> None:
+    (model,) = (place.root / "store/prepared").glob("*/model/model.onnx")
+    model.write_bytes(model.read_bytes()[:-1])
+
+
+class Second(NamedTuple):
+    """What is different at the second fetch, and what it asks for."""
+
+    asked: str = "HEAD GET"
+    change: Callable[[Site, Workplace], None] = lambda *_: None
+    headers: Mapping[str, str] = STRONG  # of the first fetch too
+    fetched: Mapping[str, str] | None = None  # other digests than the model's
+    rtol: float | None = None
+
+
+SECOND = {
+    "other content": Second(change=serve(OTHER, ETag='"2"')),
+    # as docs/resource.md says: the pinned content stays
+    "other content of one ETag": Second("HEAD", serve(OTHER)),
+    "other content of one date and another size": Second(
+        change=serve(documented("longer")), headers=OLD_DATE
+    ),
+    **{
+        f"HEAD answers {status}": Second(change=answer_head(status))
+        for status in (401, 403, 404, 405, 500, 501, 503)
+    },
+    "no version": Second("GET", headers={}),
+    "a date that is none": Second("GET", headers={"Last-Modified": "yesterday"}),
+    "no pinned digest": Second("GET", fetched={}),
+    "another pinned digest": Second("GET", fetched={"model": "f" * 64}),
+    "another recipe": Second(rtol=0.5),
+    "a damaged artefact": Second(change=damage),
+    "no artefacts": Second(change=lose("prepared")),
+    "no caches": Second("GET", lose("caches")),
+    "an empty store": Second("GET", lose(".")),
+}
+
+
+@pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
+def test_what_a_second_fetch_asks_for(
+    second: Second, site: Site, place: Workplace, relu: Prepared
+) -> None:
+    site.headers = dict(second.headers)
+    task = refresh(at(site, place), relu)
+    if second.fetched is not None:
+        task = task.model_copy(update={"fetched": second.fetched})
+    first_fetch(place, task)
+    assert site.requests == ["GET /m.onnx"]
+    second.change(site, place)
+    recipe = task.recipe.model_copy(update={"rtol": second.rtol})
+    again = downloaded(place, task.model_copy(update={"recipe": recipe}))
+    assert site.requests == [f"{method} /m.onnx" for method in second.asked.split()]
+    assert again is ("GET" in second.asked)
+    if again:
+        assert (place.root / "work/model/model.onnx").read_bytes() == site.files["/m.onnx"]
 
 
 def test_another_etag_of_the_same_content_is_recorded(
@@ -177,35 +235,6 @@ def test_another_etag_of_the_same_content_is_recorded(
     assert downloaded(place, task)
     assert not downloaded(place, task)
     assert site.requests == ["GET /m.onnx", "HEAD /m.onnx", "GET /m.onnx", "HEAD /m.onnx"]
-
-
-def test_a_server_that_keeps_the_etag_of_other_content_is_believed(
-    site: Site, place: Workplace, relu: Prepared
-) -> None:
-    """As docs/resource.md says: the pinned content stays."""
-    first_fetch(place, at(site, place))
-    site.files = {"/m.onnx": OTHER}
-    assert not downloaded(place, refresh(at(site, place), relu))
-
-
-@pytest.mark.parametrize("status", [401, 403, 404, 405, 500, 501, 503])
-def test_a_refused_head_is_no_failure(
-    status: int, site: Site, place: Workplace, relu: Prepared
-) -> None:
-    task = refresh(at(site, place), relu)
-    first_fetch(place, task)
-    site.of_head = status
-    assert downloaded(place, task)
-    assert site.requests == ["GET /m.onnx", "HEAD /m.onnx", "GET /m.onnx"]
-
-
-def test_a_date_of_another_size_is_another_version(
-    site: Site, place: Workplace, relu: Prepared
-) -> None:
-    site.headers = OLD_DATE
-    first_fetch(place, at(site, place))
-    site.files = {"/m.onnx": documented("longer")}
-    assert downloaded(place, refresh(at(site, place), relu))
 
 
 def test_a_date_is_compared_with_the_server_s_clock(
@@ -237,38 +266,17 @@ def test_the_version_of_a_redirect_is_that_of_the_address_it_leads_to(
     assert b"signature" not in record.read_bytes()
 
 
-@pytest.mark.parametrize("headers", [{}, {"Last-Modified": "yesterday"}])
-def test_without_a_version_that_can_be_relied_upon_it_is_downloaded(
-    headers: dict[str, str], site: Site, place: Workplace, relu: Prepared
-) -> None:
-    site.headers = headers
-    task = refresh(at(site, place), relu)
-    first_fetch(place, task)
-    assert downloaded(place, task)
-    assert site.requests == ["GET /m.onnx", "GET /m.onnx"]
-
-
 def test_content_that_others_may_see_differently_is_downloaded(
     site: Site, place: Workplace, relu: Prepared
 ) -> None:
     task = refresh(at(site, place), relu)
-    give(place, {"token": "first-secret"})
+    place.give({"token": "first-secret"})
     first_fetch(place, task)
     assert not downloaded(place, task)
-    give(place, {"token": "second-secret"})
+    place.give({"token": "second-secret"})
     assert downloaded(place, task)
     (record,) = (place.root / "store/caches").iterdir()
     assert b"secret" not in record.read_bytes()
-
-
-@pytest.mark.parametrize("fetched", [{}, {"model": "f" * 64}])
-def test_a_version_of_other_bytes_than_the_pinned_ones_is_not_used(
-    fetched: dict[str, str], site: Site, place: Workplace
-) -> None:
-    task = at(site, place).model_copy(update={"fetched": fetched})
-    first_fetch(place, task)
-    assert downloaded(place, task)
-    assert site.requests == ["GET /m.onnx", "GET /m.onnx"]
 
 
 def test_another_address_has_no_version(site: Site, place: Workplace, relu: Prepared) -> None:
@@ -277,32 +285,6 @@ def test_another_address_has_no_version(site: Site, place: Workplace, relu: Prep
     task = refresh(place.task(f"{site.server.url}/m.onnx?v=2"), relu)
     assert downloaded(place, task)
     assert site.requests == ["GET /m.onnx", "GET /m.onnx?v=2"]
-
-
-@pytest.mark.parametrize("lost", ["prepared", "caches", "."])
-def test_a_lost_store_is_filled_again(
-    lost: str, site: Site, place: Workplace, relu: Prepared
-) -> None:
-    task = refresh(at(site, place), relu)
-    first_fetch(place, task)
-    shutil.rmtree(place.root / "store" / lost)
-    (place.root / "store").mkdir(exist_ok=True)
-    assert downloaded(place, task)
-
-
-def test_a_damaged_artefact_is_prepared_again(site: Site, place: Workplace, relu: Prepared) -> None:
-    task = refresh(at(site, place), relu)
-    first_fetch(place, task)
-    (model,) = (place.root / "store/prepared").glob("*/model/model.onnx")
-    model.write_bytes(model.read_bytes()[:-1])
-    assert downloaded(place, task)
-
-
-def test_another_recipe_needs_the_bytes(site: Site, place: Workplace, relu: Prepared) -> None:
-    task = refresh(at(site, place), relu)
-    first_fetch(place, task)
-    recipe = task.recipe.model_copy(update={"rtol": 0.5})
-    assert downloaded(place, task.model_copy(update={"recipe": recipe}))
 
 
 def test_external_data_and_samples_are_looked_at_too(tmp_path: Path) -> None:
@@ -317,9 +299,7 @@ def test_external_data_and_samples_are_looked_at_too(tmp_path: Path) -> None:
     site = Site(files, STRONG)
     with site.server:
         task = place.task(f"{site.server.url}/m.onnx", samples_uri=f"{site.server.url}/s.npz")
-        _, outcome = place.prepare(task)
-        published = outcome.report.published
-        assert published, outcome.message
+        published = place.complete(task).published
         digests = {"model": published.model_digest, **published.data}
         again = task.model_copy(update={"fetched": digests})
         assert site.requests == ["GET /m.onnx", "GET /w.bin", "GET /s.npz"]
@@ -335,28 +315,22 @@ def test_steps_are_looked_at_too(tmp_path: Path) -> None:
     files = {"/m.onnx": model.SerializeToString(), "/s.onnx": step.SerializeToString()}
     site = Site(files, STRONG)
     with site.server:
-        task = place.task(f"{site.server.url}/m.onnx")
         steps = Processing(after=(f"{site.server.url}/s.onnx",))
-        recipe = task.recipe.model_copy(update={"processing": steps})
-        task = task.model_copy(update={"recipe": recipe})
-        _, outcome = place.prepare(task)
-        published = outcome.report.published
-        assert published, outcome.message
+        task = place.task(f"{site.server.url}/m.onnx", processing=steps)
+        published = place.complete(task).published
         digests = {"model": published.model_digest, **published.data}
         again = task.model_copy(update={"fetched": digests})
         assert site.requests == ["GET /m.onnx", "GET /s.onnx"]
         assert not downloaded(place, again)
         assert site.requests == ["HEAD /m.onnx", "HEAD /s.onnx"]
-        _, outcome = place.prepare(again)
-        assert outcome.report.published == published.model_copy(update={"cached": True})
+        assert place.complete(again).published == published.model_copy(update={"cached": True})
         # keys of earlier versions contained addresses
         keys = prepared_keys(published.model_digest, task.recipe, published.data)
         assert keys[0] == published.key
         rename_artifact(place.root / "store", *keys)
         assert not downloaded(place, again)
-        _, outcome = place.prepare(again)
         kept = {"cached": True, "key": keys[1]}
-        assert outcome.report.published == published.model_copy(update=kept)
+        assert place.complete(again).published == published.model_copy(update=kept)
         site.headers = {"ETag": '"2"'}
         assert downloaded(place, again)
 
@@ -400,7 +374,7 @@ def store(request: pytest.FixtureRequest, servers: SourceServers) -> ObjectStora
 def test_an_object(store: ObjectStorage, place: Workplace, relu: Prepared) -> None:
     store.put("refreshed", {"team/m.onnx": RELU})
     with Cutter(store.servers.addresses[store.name]) as proxy:
-        give(place, store.secret(proxy.url))
+        place.give(store.secret(proxy.url))
         task = refresh(place.task(f"{store.scheme}://refreshed/team/m.onnx"), relu)
         first_fetch(place, task)
         proxy.requests.clear()
@@ -416,7 +390,7 @@ def test_a_folder_of_a_bucket_is_listed(
 ) -> None:
     store.put("beside", {"team/m.onnx": RELU})
     with Cutter(store.servers.addresses[store.name]) as proxy:
-        give(place, store.secret(proxy.url))
+        place.give(store.secret(proxy.url))
         task = refresh(place.task(f"{store.scheme}://beside/team"), relu)
         first_fetch(place, task)
         store.put("beside", {"team/README.md": b"#"})
@@ -479,11 +453,9 @@ def test_a_commit_of_the_hub(path: str, tmp_path: Path) -> None:
     place = Workplace(tmp_path, in_process=True)
     files = {"m.onnx": LARGE, "README.md": b"#"}
     with Hub(files) as hub:
-        give(place, hub.secret)
+        place.give(hub.secret)
         task = place.task(f"hf://org/model{path}")
-        _, outcome = place.prepare(task)
-        assert outcome.report.published, outcome.message
-        digest = outcome.report.published.model_digest
+        digest = place.complete(task).published.model_digest
         task = task.model_copy(update={"fetched": {"model": digest}})
         hub.server.seen.clear()
         hub.network.seen.clear()

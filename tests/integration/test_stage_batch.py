@@ -14,7 +14,7 @@ from enginewright_runtime.prepare.sizes.batch import RunCost, largest_batch
 from enginewright_runtime.rules import table
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
@@ -24,28 +24,19 @@ ROW = 20 << 20  # values that one row of the hungry model becomes: 80 MiB
 
 def hungry(ir_version: int = 9) -> ModelProto:
     """Return a model of some bytes, each row of which wants some 160 MiB."""
-    nodes = [
-        helper.make_node("Shape", ["x"], ["batch"], name="shape", end=1),
-        helper.make_node("Concat", ["batch", "row"], ["wide"], name="concat", axis=0),
-        helper.make_node("Expand", ["x", "wide"], ["e"], name="expand"),
-        helper.make_node("Neg", ["e"], ["s"], name="neg"),
-        helper.make_node("ReduceMax", ["s"], ["y"], name="max", axes=[1], keepdims=1),
-    ]
-    row = numpy_helper.from_array(np.array([ROW], np.int64), "row")
-    return broken.build(
-        nodes,
-        [broken.value("x", "batch", 1)],
-        [broken.value("y", "batch", 1)],
-        [row],
+    return broken.parsed(
+        """(float["batch", 1] x) => (float["batch", 1] y) {
+        [shape] batch = Shape <end = 1> (x) [concat] wide = Concat <axis = 0> (batch, row)
+        [expand] e = Expand(x, wide) [neg] s = Neg(e)
+        [max] y = ReduceMax <axes = [1], keepdims = 1> (s) }""",
+        broken.initializer("row", [ROW], np.int64),
         ir_version=ir_version,
     )
 
 
 def prepared(tmp_path: Path, model: ModelProto, backend: str = "cpu") -> tuple[Workplace, Manifest]:
     place = Workplace(tmp_path, in_process=True)
-    last, outcome = place.prepare(place.task(place.put("m.onnx", model), backend=backend))
-    assert (last, outcome.code) == ("publish", 0), outcome.message
-    assert outcome.full is not None
+    outcome = place.complete(place.task(place.put("m.onnx", model), backend=backend))
     return place, Manifest.model_validate(outcome.full["facts"]["manifest"])
 
 
@@ -70,27 +61,16 @@ def test_a_hungry_model_gets_smaller_batches(tmp_path: Path, ir_version: int) ->
 
 
 def test_a_light_model_keeps_them(tmp_path: Path) -> None:
-    model = broken.build(
-        [helper.make_node("Relu", ["x"], ["y"], name="relu")],
-        [broken.value("x", "batch", 4)],
-        [broken.value("y", "batch", 4)],
-    )
-    _, manifest = prepared(tmp_path, model)
+    _, manifest = prepared(tmp_path, broken.open_dimensions("batch", 4))
     assert batches(manifest) == tuple(DEFAULT_BATCH)
 
 
 def test_large_inputs_get_smaller_batches_though_runs_are_cheap(tmp_path: Path) -> None:
     """Samples of the default batches would have 1.6 GB, and be thrown away as too large to prove."""
-    nodes = [
-        helper.make_node("Slice", ["x", "none", "few"], ["corner"], name="slice"),
-        helper.make_node("ReduceMax", ["corner"], ["y"], name="max", keepdims=0),
-    ]
-    ends = [
-        numpy_helper.from_array(np.array([0, 0, 0, 0], np.int64), "none"),
-        numpy_helper.from_array(np.array([1, 1, 8, 8], np.int64), "few"),
-    ]
-    model = broken.build(
-        nodes, [broken.value("x", "batch", 3, 2048, 2048)], [broken.value("y")], ends
+    model = broken.parsed(
+        """(float["batch", 3, 2048, 2048] x) => (float y)
+        <int64[4] none = {0, 0, 0, 0}, int64[4] few = {1, 1, 8, 8}> {
+        [slice] corner = Slice(x, none, few) [max] y = ReduceMax <keepdims = 0> (corner) }"""
     )
     place, manifest = prepared(tmp_path, model)
     least, usual, largest = batches(manifest)
@@ -101,12 +81,10 @@ def test_large_inputs_get_smaller_batches_though_runs_are_cheap(tmp_path: Path) 
 
 
 # fault: Commands | a default batch costs gigabytes or minutes
-def test_what_an_engine_is_built_for_is_reported_and_kept(tmp_path: Path) -> None:
-    place = Workplace(tmp_path, in_process=True)
+def test_what_an_engine_is_built_for_is_reported_and_kept(place: Workplace) -> None:
     task = place.task(place.put("m.onnx", hungry()), backend="tensorrt-rtx")
     assert place.stage("fetch", task).code == 0
     validated = place.stage("validate", task)
-    assert validated.full is not None
     (finding,) = (
         each for each in validated.full["findings"] if each["rule"] == table.SMALLER_BATCH.name
     )

@@ -1,11 +1,11 @@
 """What cannot be served is refused, with the reason, the culprit and the remedy."""
 
 import hashlib
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from enginewright_contract.reasons import Reason, exit_code
@@ -94,15 +94,8 @@ CASES = (
 
 
 @pytest.fixture
-def place(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Workplace]:
-    """Run stages in this process, with children of their own; no traceback may come of it."""
-    made = Workplace(tmp_path, in_process=True)
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))  # so that outcomes tell of leftovers
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    yield made
-    assert "Traceback" not in "".join(capfd.readouterr())
+def place(strict_place: Workplace) -> Workplace:
+    return strict_place
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -117,7 +110,6 @@ def test_refusal(case: Case, place: Workplace) -> None:
     assert outcome.report.failure is not None
     assert outcome.report.failure.advice
     assert str(place.root) not in outcome.message, "no path of the pod"
-    assert outcome.full is not None
     assert outcome.full["failure"]["cause"] == outcome.report.failure.cause
     if case.nodes is not None:
         assert outcome.full["findings"][0].get("node_count", 0) == case.nodes
@@ -188,7 +180,6 @@ def test_every_finding_is_collected_and_the_first_to_mend_is_reported(place: Wor
     _, outcome = place.prepare(place.task(place.put("model.onnx", model)))
     assert outcome.report.reason is Reason.OPSET_UNSUPPORTED
     assert "(and 1 more finding in the report)" in outcome.message
-    assert outcome.full is not None
     assert [each["reason"] for each in outcome.full["findings"]] == [
         "OpsetUnsupported", "CustomDomainUnsupported",
     ]  # fmt: skip
@@ -212,10 +203,7 @@ CONVERTIBLE = (
 def test_what_convert_can_mend_is_no_error(model: ModelProto, place: Workplace) -> None:
     """The source is judged and not loaded: only what `convert` makes of it can be."""
     task = place.task(place.put("model.onnx", model))
-    assert place.stage("fetch", task).code == 0
-    outcome = place.stage("validate", task)
-    assert outcome.code == 0, outcome.message
-    assert outcome.full is not None
+    outcome = place.complete(task, "validate")
     assert "placement_cpu" not in outcome.full["facts"]
     validated = Validated.read(place.root / "work")
     assert (validated.opset, validated.ir_version) == (
@@ -225,23 +213,18 @@ def test_what_convert_can_mend_is_no_error(model: ModelProto, place: Workplace) 
 
 
 def test_an_opset_that_is_asked_for_keeps_nobody_from_loading_the_source(place: Workplace) -> None:
-    task = place.task(place.put("model.onnx", broken.relu(opset=13, ir_version=7)))
-    task = task.model_copy(update={"recipe": task.recipe.model_copy(update={"target_opset": 17})})
-    assert place.stage("fetch", task).code == 0
-    outcome = place.stage("validate", task)
-    assert outcome.full is not None
+    uri = place.put("model.onnx", broken.relu(opset=13, ir_version=7))
+    outcome = place.complete(place.task(uri, target_opset=17), "validate")
     assert outcome.full["facts"]["placement_cpu"]["nodes"] == {"CPUExecutionProvider": 1}
 
 
 def findings(outcome: Outcome) -> list[tuple[str, str]]:
-    assert outcome.full is not None
     return [(each["severity"], each["rule"]) for each in outcome.full["findings"]]
 
 
-def validated(place: Workplace, content: Content, **recipe: object) -> Outcome:
-    task = place.task(place.put("model.onnx", content))
-    task = task.model_copy(update={"recipe": task.recipe.model_copy(update=recipe)})
-    assert place.stage("fetch", task).code == 0
+def validated(place: Workplace, content: Content, **recipe: Any) -> Outcome:
+    task = place.task(place.put("model.onnx", content), **recipe)
+    place.complete(task, "fetch")
     return place.stage("validate", task)
 
 
@@ -292,8 +275,7 @@ def test_a_load_that_hangs_is_given_up(place: Workplace, monkeypatch: pytest.Mon
 def test_a_fixed_batch_behind_an_open_one(place: Workplace) -> None:
     """Declared batches must work; the default ones are only our guess, which a run corrects."""
     uri = place.put("model.onnx", broken.fixed_batch())
-    stage, outcome = place.prepare(place.task(uri))
-    assert (stage, outcome.code) == ("publish", 0)
+    outcome = place.complete(place.task(uri))
     found = validated(place, broken.fixed_batch())
     assert ("warning", "one-size") in findings(found)
     assert "runs with x [1, 4], and with no other size that was tried for 'x[0]'" in found.message

@@ -4,18 +4,16 @@ import shutil
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from enginewright_contract.reasons import ExitCode, Reason
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.prepare.fetch import stage as fetch
-from enginewright_runtime.remote import retry
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources import open_source
 from enginewright_runtime.sources import web as web_source
@@ -28,30 +26,14 @@ from tests.support.source_servers import SourceServers
 from tests.support.source_web import ScriptedServer
 from tests.support.web import Answer, Request, WebServer, cut_off, serve
 
+pytestmark = pytest.mark.usefixtures("hasty")
 RELU = broken.relu().SerializeToString()
-
-
-@pytest.fixture
-def web() -> Iterator[WebServer]:
-    with WebServer() as server:
-        yield server
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path, in_process=True)
 
 
 @pytest.fixture
 def command(tmp_path: Path) -> Workplace:
     """Run stages as processes, whose logs are seen."""
     return Workplace(tmp_path)
-
-
-@pytest.fixture
-def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Do not wait between tries."""
-    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
 
 
 def download(web: WebServer, target: Path, path: str = "/m.onnx") -> str:
@@ -69,14 +51,14 @@ def model_at(place: Workplace, name: str = "model.onnx") -> bytes:
 
 
 def test_a_file_in_a_folder_of_the_claim(place: Workplace) -> None:
-    outcome = place.stage("fetch", place.task(place.put("team/a b/relu.onnx", RELU)))
+    outcome = place.fetch(place.put("team/a b/relu.onnx", RELU))
     assert (outcome.code, model_at(place)) == (0, RELU)
 
 
 def test_a_folder_with_one_model_and_external_data(place: Workplace) -> None:
     place.put("bert/net.onnx", broken.external("data/w.bin"))
     place.put("bert/data/w.bin", broken.weights())
-    outcome = place.stage("fetch", place.task("pvc://models/bert"))
+    outcome = place.fetch("pvc://models/bert")
     assert "and 1 external data file," in outcome.message
     assert model_at(place, "data/w.bin") == broken.weights()
 
@@ -90,8 +72,7 @@ def test_the_digest_of_several_files_does_not_depend_on_the_model_s_file_name(
         place = Workplace(tmp_path / name[0])
         place.put(name, broken.external("w.bin"))
         place.put("w.bin", broken.weights())
-        outcome = place.stage("fetch", place.task(f"pvc://models/{name}"))
-        assert outcome.full is not None
+        outcome = place.fetch(f"pvc://models/{name}")
         digests.add(outcome.full["facts"]["digest"])
     assert len(digests) == 1
 
@@ -99,14 +80,14 @@ def test_the_digest_of_several_files_does_not_depend_on_the_model_s_file_name(
 def test_a_folder_with_two_models_is_ambiguous(place: Workplace) -> None:
     place.put("a.onnx", RELU)
     place.put("b.onnx", RELU)
-    outcome = place.stage("fetch", place.task("pvc://models/"))
+    outcome = place.fetch("pvc://models/")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert "has 2 .onnx files: a.onnx, b.onnx; name the file" in outcome.message
 
 
 def test_a_missing_file_is_reported_with_what_is_there(place: Workplace) -> None:
     place.put("models/net.onnx", RELU)
-    outcome = place.stage("fetch", place.task("pvc://models/models/nett.onnx"))
+    outcome = place.fetch("pvc://models/models/nett.onnx")
     assert outcome.code == ExitCode.TRANSIENT
     assert "no file 'models/nett.onnx'; /models holds net.onnx" in outcome.message
 
@@ -116,7 +97,7 @@ def test_a_path_out_of_the_claim_is_refused(path: str, place: Workplace) -> None
     (place.root / "secret.onnx").write_bytes(RELU)
     (place.root / "source/link.onnx").symlink_to(place.root / "secret.onnx")
     (place.root / "source/loop").symlink_to("loop")
-    outcome = place.stage("fetch", place.task(f"pvc://models/{path}"))
+    outcome = place.fetch(f"pvc://models/{path}")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert not (place.root / "work/model/model.onnx").exists()
 
@@ -130,8 +111,7 @@ def test_links_inside_the_claim_become_plain_files(place: Workplace) -> None:
     (snapshot / "model.onnx").symlink_to("../blobs/1")
     (snapshot / "w.bin").symlink_to("../blobs/2")
     # external data is looked for beside the name in the address, not beside the blob
-    stage, outcome = place.prepare(place.task("pvc://models/snapshots/model.onnx"))
-    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    place.complete(place.task("pvc://models/snapshots/model.onnx"))
     assert not (place.root / "work/model/w.bin").is_symlink()
 
 
@@ -141,8 +121,7 @@ def test_links_inside_the_claim_become_plain_files(place: Workplace) -> None:
 def test_a_model_with_external_data_over_http(web: WebServer, place: Workplace) -> None:
     web.routes["/m/net.onnx"] = serve(broken.external("a #1.bin").SerializeToString())
     web.routes["/m/a%20%231.bin"] = serve(broken.weights())
-    stage, outcome = place.prepare(place.task(f"{web.url}/m/net.onnx?signature=s3cret"))
-    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    place.complete(place.task(f"{web.url}/m/net.onnx?signature=s3cret"))
     assert [path for path, _ in web.seen] == [
         "/m/net.onnx?signature=s3cret",
         "/m/a%20%231.bin?signature=s3cret",
@@ -151,7 +130,7 @@ def test_a_model_with_external_data_over_http(web: WebServer, place: Workplace) 
 
 def test_external_data_that_the_server_lacks(web: WebServer, place: Workplace) -> None:
     web.routes["/net.onnx"] = serve(broken.external("w.bin").SerializeToString())
-    outcome = place.stage("fetch", place.task(f"{web.url}/net.onnx"))
+    outcome = place.fetch(f"{web.url}/net.onnx")
     assert outcome.report.reason is Reason.EXTERNAL_DATA_MISSING
     assert f"{web.url}/w.bin answered 404" in outcome.message
 
@@ -161,7 +140,7 @@ def test_refusals_are_reported_with_their_status_and_without_the_query(
     status: int, web: WebServer, command: Workplace
 ) -> None:
     web.routes["/m.onnx"] = lambda request: request.send(b"no", status)
-    outcome = command.stage("fetch", command.task(f"{web.url}/m.onnx?signature=s3cret"))
+    outcome = command.fetch(f"{web.url}/m.onnx?signature=s3cret")
     assert (outcome.code, outcome.report.reason) == (
         ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE,
     )  # fmt: skip
@@ -170,19 +149,17 @@ def test_refusals_are_reported_with_their_status_and_without_the_query(
     assert len(web.seen) == 1, "not tried again"
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_refused_connection(place: Workplace) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    outcome = place.stage("fetch", place.task(f"http://127.0.0.1:{port}/m.onnx"))
+    outcome = place.fetch(f"http://127.0.0.1:{port}/m.onnx")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert f"cannot connect to 127.0.0.1:{port}: connect call failed" in outcome.message.lower()
     assert "(4 tries)" in outcome.message
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_name_that_does_not_exist(place: Workplace) -> None:
-    outcome = place.stage("fetch", place.task("https://models.invalid/m.onnx"))
+    outcome = place.fetch("https://models.invalid/m.onnx")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert "the name models.invalid cannot be resolved" in outcome.message
 
@@ -196,14 +173,14 @@ def test_a_name_that_does_not_exist(place: Workplace) -> None:
     ],
 )
 def test_an_address_that_is_none(uri: str, reported: str, command: Workplace) -> None:
-    outcome = command.stage("fetch", command.task(uri))
+    outcome = command.fetch(uri)
     assert reported in outcome.message
     assert "pa55" not in outcome.message + outcome.log
 
 
 def test_a_login_page_instead_of_a_model(web: WebServer, place: Workplace) -> None:
     web.routes["/m.onnx"] = serve(b"<html><form>", Content_Type="text/html")
-    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    outcome = place.fetch(f"{web.url}/m.onnx")
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.INVALID_MODEL)
 
 
@@ -214,7 +191,6 @@ def one_after_another(answers: list[Answer]) -> Answer:
     return answer
 
 
-@pytest.mark.usefixtures("hasty")
 def test_a_download_that_breaks_off_goes_on_where_it_stopped(
     web: WebServer, tmp_path: Path
 ) -> None:
@@ -229,51 +205,81 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(
     assert web.seen[1][1]["If-Range"] == '"1"'
 
 
-@pytest.mark.usefixtures("hasty")
-def test_a_file_that_changed_between_tries_is_taken_whole(web: WebServer, tmp_path: Path) -> None:
-    """The server answers 200 to a range of a file that is another by now."""
-    old, new = b"a" * 3_000_000, b"b" * 3_000_000
-    answers: list[Answer] = [cut_off(old, 1_000_000), serve(new, ETag='"2"')]
-    web.routes["/m.onnx"] = one_after_another(answers)
-    download(web, tmp_path / "m")
-    assert (tmp_path / "m").read_bytes() == new
+OLD, NEW = b"a" * 3_000_000, b"b" * 3_000_000
+OLD_DATE, NEW_DATE = "Mon, 06 Jul 2026 10:00:00 GMT", "Tue, 07 Jul 2026 10:00:00 GMT"
 
 
-OLD_DATE = "Mon, 06 Jul 2026 10:00:00 GMT"
+def wrong_range(request: Request) -> None:
+    request.send(NEW[7:], 206, Content_Range=f"bytes 7-{len(NEW) - 1}/{len(NEW)}")
 
 
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize(
-    ("first", "second", "size"),
-    [
-        ({"etag": '"1"'}, {"etag": '"2"'}, 3_000_000),
-        ({"etag": '"1"'}, {"etag": None}, 3_000_000),
-        (
-            {"etag": None, "Last_Modified": OLD_DATE},
-            {"etag": None, "Last_Modified": "Tue, 07 Jul 2026 10:00:00 GMT"},
-            3_000_000,
-        ),
-        (
-            {"etag": None, "Last_Modified": OLD_DATE},
-            {"etag": None, "Last_Modified": OLD_DATE},
-            3_000_001,
-        ),
-    ],
-)
-def test_a_range_of_another_file_is_not_appended(
-    first: dict[str, Any], second: dict[str, Any], size: int, web: WebServer, tmp_path: Path
+def refusal(status: int) -> Answer:
+    return lambda request: request.send(b"", status, Retry_After="0.01")
+
+
+def of_date(content: bytes, size: int, date: str) -> Answer:
+    return cut_off(content, size, None, Last_Modified=date)
+
+
+# name: (answers, the content that they are of at last, validators that are asked with for a range)
+Validators = list[str | None]
+TRIES: dict[str, tuple[list[Answer], bytes, Validators]] = {
+    "200 to a range, of another file": (
+        [cut_off(OLD, 1_000_000), serve(NEW, ETag='"2"')],
+        NEW,
+        [None, '"1"'],
+    ),
+    # of servers that ignore If-Range
+    "a range of another ETag": (
+        [cut_off(OLD, 1_000_000), *[cut_off(NEW, len(NEW), '"2"')] * 2],
+        NEW,
+        [None, '"1"', None],
+    ),
+    "a range without an ETag": (
+        [cut_off(OLD, 1_000_000), *[cut_off(NEW, len(NEW), None)] * 2],
+        NEW,
+        [None, '"1"', None],
+    ),
+    "a range of another date": (
+        [of_date(OLD, 1_000_000, OLD_DATE), *[of_date(NEW, len(NEW), NEW_DATE)] * 2],
+        NEW,
+        [None, OLD_DATE, None],
+    ),
+    "a range of another size": (
+        [of_date(OLD, 1_000_000, OLD_DATE), *[of_date(NEW + b"b", len(NEW) + 1, OLD_DATE)] * 2],
+        NEW + b"b",
+        [None, OLD_DATE, None],
+    ),
+    "no validator": ([cut_off(NEW, 1_000_000, etag=None), serve(NEW)], NEW, [None, None]),
+    "another range": (
+        [cut_off(NEW, 1_000_000), wrong_range, serve(NEW)],
+        NEW,
+        [None, '"1"', None],
+    ),
+    **{
+        f"status {status}": (
+            [refusal(status), serve(RELU)],
+            RELU,
+            [None, None],
+        )
+        for status in (429, 500, 503)
+    },
+}
+
+
+@pytest.mark.parametrize(("answers", "content", "validators"), TRIES.values(), ids=TRIES)
+def test_what_several_tries_bring_is_one_file(
+    answers: list[Answer], content: bytes, validators: Validators, web: WebServer, tmp_path: Path
 ) -> None:
-    """Of a server that ignores If-Range."""
-    old, new = b"a" * 3_000_000, b"b" * size
-    answers: list[Answer] = [cut_off(old, 1_000_000, **first)]
-    answers += [cut_off(new, size, **second)] * 2
-    web.routes["/m.onnx"] = one_after_another(answers)
+    web.routes["/m.onnx"] = one_after_another(list(answers))
     download(web, tmp_path / "m")
-    assert (tmp_path / "m").read_bytes() == new
-    assert ["Range" in headers for _, headers in web.seen] == [False, True, False]
+    assert (tmp_path / "m").read_bytes() == content
+    assert [headers.get("If-Range") for _, headers in web.seen] == validators
+    assert ["Range" in headers for _, headers in web.seen] == [
+        each is not None for each in validators
+    ]
 
 
-@pytest.mark.usefixtures("hasty")
 @pytest.mark.parametrize(("age", "resumed"), [(30, False), (90, True)])
 def test_a_recent_date_is_no_strong_validator(
     age: int, resumed: bool, web: WebServer, tmp_path: Path
@@ -288,30 +294,6 @@ def test_a_recent_date_is_no_strong_validator(
     assert web.seen[1][1].get("If-Range") == (modified if resumed else None)
 
 
-@pytest.mark.usefixtures("hasty")
-def test_without_a_validator_nothing_is_resumed(web: WebServer, tmp_path: Path) -> None:
-    content = b"c" * 3_000_000
-    answers: list[Answer] = [cut_off(content, 1_000_000, etag=None), serve(content)]
-    web.routes["/m.onnx"] = one_after_another(answers)
-    download(web, tmp_path / "m")
-    assert (tmp_path / "m").read_bytes() == content
-    assert "Range" not in web.seen[1][1]
-
-
-@pytest.mark.usefixtures("hasty")
-def test_a_server_that_answers_with_another_range(web: WebServer, tmp_path: Path) -> None:
-    content = b"d" * 3_000_000
-
-    def wrong_range(request: Request) -> None:
-        request.send(content[7:], 206, Content_Range=f"bytes 7-{len(content) - 1}/{len(content)}")
-
-    answers: list[Answer] = [cut_off(content, 1_000_000), wrong_range, serve(content)]
-    web.routes["/m.onnx"] = one_after_another(answers)
-    download(web, tmp_path / "m")
-    assert (tmp_path / "m").read_bytes() == content
-
-
-@pytest.mark.usefixtures("hasty")
 def test_a_server_that_always_breaks_off_at_once_is_given_up(
     web: WebServer, tmp_path: Path
 ) -> None:
@@ -321,38 +303,17 @@ def test_a_server_that_always_breaks_off_at_once_is_given_up(
     assert len(web.seen) == 4
 
 
-@pytest.mark.usefixtures("hasty")
-@pytest.mark.parametrize("status", [429, 500, 503])
-def test_what_can_pass_is_tried_again(status: int, web: WebServer, tmp_path: Path) -> None:
-    answers: list[Answer] = [
-        lambda request: request.send(b"", status, Retry_After="0.01"),
-        serve(RELU),
-    ]
-    web.routes["/m.onnx"] = one_after_another(answers)
-    download(web, tmp_path / "m")
-    assert (tmp_path / "m").read_bytes() == RELU
-
-
 def test_a_redirect_is_followed_without_the_token(web: WebServer, command: Workplace) -> None:
     with WebServer() as other:
         other.routes["/real.onnx"] = serve(RELU)
         web.routes["/m.onnx"] = lambda request: request.send(
             b"", 302, Location=f"http://localhost:{other.server_address[1]}/real.onnx"
         )
-        (command.root / "credentials").mkdir()
-        (command.root / "credentials/token").write_text("t0ken\n")
-        outcome = command.stage("fetch", command.task(f"{web.url}/m.onnx"))
+        outcome = command.fetch(f"{web.url}/m.onnx", {"token": "t0ken\n"})
         assert outcome.code == 0, outcome.message
         assert web.seen[0][1]["Authorization"] == "Bearer t0ken"
         assert "Authorization" not in other.seen[0][1]
         assert "t0ken" not in outcome.log
-
-
-def test_a_redirect_loop(web: WebServer, place: Workplace) -> None:
-    web.routes["/m.onnx"] = lambda request: request.send(b"", 302, Location="/m.onnx")
-    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
-    assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
-    assert "redirects more than 5 times" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -362,13 +323,14 @@ def test_a_redirect_loop(web: WebServer, place: Workplace) -> None:
         ("ftp://host/m.onnx", "it redirects to ftp:, not to http"),
         ("http://host:port/m.onnx", "is no URL"),
         ("http://[::1/m.onnx", "is no URL"),
+        ("/m.onnx", "redirects more than 5 times"),
     ],
 )
-def test_a_redirect_to_something_else_than_http(
+def test_a_redirect_that_leads_nowhere(
     location: str, reported: str, web: WebServer, place: Workplace
 ) -> None:
     web.routes["/m.onnx"] = lambda request: request.send(b"", 302, Location=location)
-    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    outcome = place.fetch(f"{web.url}/m.onnx")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert reported in outcome.message
 
@@ -376,37 +338,28 @@ def test_a_redirect_to_something_else_than_http(
 def test_a_redirect_from_https_to_http(servers: SourceServers, place: Workplace) -> None:
     answer = (302, {"Location": "http://127.0.0.1:9/m.onnx?signature=s3cret"}, b"")
     with ScriptedServer(lambda _: answer, servers.folder / "tls.pem") as server:
-        trust(place, servers)
-        outcome = place.stage("fetch", place.task(f"{server.url}/m.onnx"))
+        place.give({"ca.crt": (servers.folder / "ca.crt").read_text()})
+        outcome = place.fetch(f"{server.url}/m.onnx")
     assert "it redirects from https to http://127.0.0.1:9/m.onnx, which anybody" in outcome.message
 
 
-def trust(place: Workplace, servers: SourceServers) -> None:
-    (place.root / "credentials").mkdir()
-    (place.root / "credentials/ca.crt").write_text((servers.folder / "ca.crt").read_text())
-
-
-@pytest.mark.usefixtures("hasty")
 def test_a_certificate_of_an_authority_of_one_s_own(
     servers: SourceServers, place: Workplace
 ) -> None:
     with ScriptedServer(lambda _: (200, {}, RELU), servers.folder / "tls.pem") as server:
-        outcome = place.stage("fetch", place.task(f"{server.url}/m.onnx"))
+        outcome = place.fetch(f"{server.url}/m.onnx")
         assert "the certificate of 127.0.0.1 is not trusted" in outcome.message
-        trust(place, servers)
-        assert place.stage("fetch", place.task(f"{server.url}/m.onnx")).code == 0
+        place.give({"ca.crt": (servers.folder / "ca.crt").read_text()})
+        assert place.fetch(f"{server.url}/m.onnx").code == 0
     (place.root / "credentials/ca.crt").write_text("no PEM")
-    outcome = place.stage("fetch", place.task("https://host/m.onnx"))
+    outcome = place.fetch("https://host/m.onnx")
     assert "the key ca.crt of the Secret holds no certificate in PEM" in outcome.message
 
 
 def test_basic_authentication(web: WebServer, place: Workplace) -> None:
     web.routes["/m.onnx"] = serve(RELU)
-    folder = place.root / "credentials"
-    folder.mkdir()
-    (folder / "username").write_text("ann")
-    (folder / "password").write_text("pa55")
-    assert place.stage("fetch", place.task(f"{web.url}/m.onnx")).code == 0
+    secret = {"username": "ann", "password": "pa55"}
+    assert place.fetch(f"{web.url}/m.onnx", secret).code == 0
     assert web.seen[0][1]["Authorization"] == "Basic YW5uOnBhNTU="
 
 
@@ -444,7 +397,6 @@ def test_a_server_that_falls_silent(
     web: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(web_source, "_SILENCE_SECONDS", 0.2)
-    monkeypatch.setattr(retry, "_FIRST_PAUSE", 0.001)
     ended = threading.Event()
 
     def silent(_: Request) -> None:
@@ -480,7 +432,7 @@ def test_a_file_that_no_protobuf_can_be_is_not_begun(web: WebServer, place: Work
         request.close_connection = True
 
     web.routes["/m.onnx"] = large
-    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    outcome = place.fetch(f"{web.url}/m.onnx")
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.MODEL_TOO_LARGE)
     assert (
         "m.onnx has 3.0 GiB; the limit for such a file is 2.0 GiB; save the wei" in outcome.message
@@ -499,7 +451,7 @@ def test_what_never_ends_is_cut_off_at_the_limit(
 
     monkeypatch.setattr(fetch, "_LARGEST_MODEL", 5_000_000)
     web.routes["/m.onnx"] = endless
-    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    outcome = place.fetch(f"{web.url}/m.onnx")
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.MODEL_TOO_LARGE)
     assert "a model may have 4.8 MiB in all, and with m.onnx it has more" in outcome.message
 
@@ -511,7 +463,7 @@ def test_a_part_of_the_disk_stays_free(
     usage = shutil.disk_usage(place.root)._replace(total=100 << 30, free=(1 << 30) + 1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     web.routes["/m.onnx"] = serve(bytes(1001))
-    outcome = place.stage("fetch", place.task(f"{web.url}/m.onnx"))
+    outcome = place.fetch(f"{web.url}/m.onnx")
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.STORAGE_FULL)
     assert "the work folder has 1000 B free and m.onnx has 1001 B" in outcome.message
 

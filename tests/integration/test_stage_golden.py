@@ -1,9 +1,7 @@
 """Golden inputs: what is drawn, what the user gives, and what the outputs are compared with."""
 
 import signal
-import time
 from pathlib import Path
-from subprocess import Popen
 from typing import Any
 
 import numpy as np
@@ -16,17 +14,13 @@ from enginewright_runtime.core.handoff import Converted, Golden, Validated
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.quantize.existing import own_precision
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Outcome, Workplace
+from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
-
-
-@pytest.fixture
-def place(tmp_path: Path) -> Workplace:
-    return Workplace(tmp_path, in_process=True)
 
 
 def arrays(place: Workplace, name: str) -> dict[str, Any]:
@@ -52,7 +46,7 @@ def test_every_corner_once_and_the_same_values_each_time(place: Workplace) -> No
     task = place.task(
         uri, shapes=[ShapeProfile(input="x", min=(1, 4), opt=(1, 4), max=(3, 4), low=-2, high=5)]
     )
-    assert place.prepare(task)[1].code == 0
+    place.complete(task)
     first = arrays(place, "inputs")
     assert [first[name].shape for name in ("min/x", "max/x")] == [(1, 4), (3, 4)]
     assert len(first) == 2
@@ -65,8 +59,7 @@ def test_every_corner_once_and_the_same_values_each_time(place: Workplace) -> No
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 100])
 def test_indices_into_tables_of_any_size(rows: int, place: Workplace) -> None:
-    stage, outcome = place.prepare(place.task(place.put("model.onnx", broken.embedding(rows))))
-    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    place.complete(place.task(place.put("model.onnx", broken.embedding(rows))))
     assert len(arrays(place, "inputs")) == 3
 
 
@@ -81,17 +74,11 @@ def test_a_range_that_the_model_refuses(place: Workplace) -> None:
 
 @pytest.mark.parametrize(
     "kind",
-    ["BOOL", "STRING", "FLOAT16", "DOUBLE", "BFLOAT16", "INT8", "UINT64", "INT32"],
+    ["bool", "string", "float16", "double", "bfloat16", "int8", "uint64", "int32"],
 )
 def test_every_type_that_can_be_served(kind: str, place: Workplace) -> None:
-    number = getattr(TensorProto, kind)
-    model = broken.build(
-        [helper.make_node("Identity", ["x"], ["y"])],
-        [broken.value("x", 2, 3, kind=number)],
-        [broken.value("y", 2, 3, kind=number)],
-    )
-    stage, outcome = place.prepare(place.task(place.put("model.onnx", model)))
-    assert (stage, outcome.code) == ("publish", 0), outcome.message
+    model = broken.parsed(f"({kind}[2, 3] x) => ({kind}[2, 3] y) {{ y = Identity(x) }}")
+    place.complete(place.task(place.put("model.onnx", model)))
     given, got = arrays(place, "inputs")["min/x"], arrays(place, "outputs")["min/y"]
     assert np.array_equal(given, got)
 
@@ -152,25 +139,19 @@ def test_samples_that_are_no_archive(content: bytes, place: Workplace) -> None:
 
 def test_outputs_that_are_not_finite_are_reported(place: Workplace) -> None:
     task = place.task(place.put("model.onnx", broken.not_finite()))
-    assert place.prepare(task)[1].code == 0
+    place.complete(task)
     golden = place.stage("golden", task)
     assert "output 'y' of golden sample 'min' has 4 NaN or infinite values of 4" in golden.message
 
 
 def test_outputs_without_elements_in_all_samples_are_reported(place: Workplace) -> None:
     """As a detector's boxes on noise: nothing but their form could be compared."""
-    model = broken.build(
-        [
-            helper.make_node("Greater", ["x", "limit"], ["found"]),
-            helper.make_node("NonZero", ["found"], ["boxes"]),
-            helper.make_node("Relu", ["x"], ["y"]),
-        ],
-        [broken.value("x", 1, 4)],
-        [broken.value("boxes", 2, "n", kind=onnx.TensorProto.INT64), broken.value("y", 1, 4)],
-        [numpy_helper.from_array(np.array(1e9, np.float32), "limit")],
+    model = broken.parsed(
+        """(float[1, 4] x) => (int64[2, "n"] boxes, float[1, 4] y) <float limit = {1e9}> {
+        found = Greater(x, limit) boxes = NonZero(found) y = Relu(x) }"""
     )
     task = place.task(place.put("model.onnx", model))
-    assert place.prepare(task)[1].code == 0
+    place.complete(task)
     golden = place.stage("golden", task)
     assert "output 'boxes' is empty in every golden sample" in golden.message
     assert "'y' is empty" not in golden.message
@@ -179,46 +160,22 @@ def test_outputs_without_elements_in_all_samples_are_reported(place: Workplace) 
 def test_the_end_of_the_stage_ends_its_child(place: Workplace) -> None:
     """The deadline of the Job, or a node that drains: nothing keeps computing."""
     task = place.task(place.put("model.onnx", broken.endless()))
-    for stage in ("fetch", "validate", "convert"):
-        assert place.stage(stage, task).code == 0
+    place.complete(task, "convert")
     process = place.start(["stage", "golden"], task.to_json())
-    child = _child_of(process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    child = until(lambda: children.read_text().split())[0]
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in log
-    _until(lambda: not Path(f"/proc/{child}").exists())
+    until(lambda: not Path(f"/proc/{child}").exists())
     assert not place.leftovers()
-
-
-def _child_of(process: Popen[str]) -> int:
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    found: list[int] = []
-
-    def look() -> bool:
-        found[:] = [int(each) for each in children.read_text().split()]
-        return bool(found)
-
-    _until(look)
-    return found[0]
-
-
-def _until(condition: Any) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_backend_that_needs_a_device_is_compared_on_its_device(place: Workplace) -> None:
     task = place.task(place.put("model.onnx", broken.relu()), backend="tensorrt")
-    assert place.stage("fetch", task).code == 0
-    validated = place.stage("validate", task)
-    assert validated.full is not None
-    assert "placement_tensorrt" not in validated.full["facts"]
-    assert place.stage("convert", task).code == 0
-    golden = place.stage("golden", task)
-    assert golden.code == 0, golden.message
+    assert "placement_tensorrt" not in place.complete(task, "validate").full["facts"]
+    golden = place.complete(task, "golden")
     assert "backend tensorrt is compared with them on its device" in golden.message
     assert np.array_equal(
         arrays(place, "outputs")["min/y"], np.maximum(arrays(place, "inputs")["min/x"], 0)
@@ -232,18 +189,12 @@ POSITIVE = np.maximum(NUMBERS, 0)
 @pytest.mark.parametrize("samples", [None, {"a/x": NUMBERS}, {"a/x": NUMBERS, "a/y": POSITIVE}])
 def test_what_only_the_device_may_run(samples: dict[str, Any] | None, place: Workplace) -> None:
     """The reference has no kernel; what the operator means is known all the same."""
-    kind = onnx.TensorProto.INT64
-    model = broken.build(
-        [helper.make_node("Relu", ["x"], ["y"])],
-        [broken.value("x", 4, kind=kind)],
-        [broken.value("y", 4, kind=kind)],
-    )
+    model = broken.parsed("(int64[4] x) => (int64[4] y) { y = Relu(x) }")
     golden = only_on_device(place, model, samples)
     assert golden.code == 0, golden.message
     given, got = (next(iter(arrays(place, each).values())) for each in ("inputs", "outputs"))
     assert np.array_equal(got, np.maximum(given, 0))
     reported = "spec.parity.samples" if samples and "a/y" in samples else "ONNX's reference impl"
-    assert golden.full is not None
     assert any(
         "Could not find an implementation for Relu" in each["cause"]
         and f"golden outputs are those of {reported}" in each["cause"]
@@ -258,14 +209,7 @@ Y3 = np.ones((1, 2, 2), np.float32)
 @pytest.mark.parametrize("samples", [None, {"a/x": X3}, {"a/x": X3, "a/y": Y3}])
 def test_what_nobody_knows_but_the_device(samples: dict[str, Any] | None, place: Workplace) -> None:
     """An operator of ONNX Runtime for CUDA has no definition: outputs must be given."""
-    model = broken.build(
-        [helper.make_node("BiasSplitGelu", ["x", "bias"], ["y"], domain="com.microsoft")],
-        [broken.value("x", 1, 2, 4)],
-        [broken.value("y", 1, 2, 2)],
-        [numpy_helper.from_array(np.zeros(4, np.float32), "bias")],
-        domains=[("com.microsoft", 1)],
-    )
-    golden = only_on_device(place, model, samples)
+    golden = only_on_device(place, split_gelu(), samples)
     if samples is None or "a/y" not in samples:
         assert golden.report.reason is Reason.UNSUPPORTED_OPERATOR
         assert (
@@ -274,6 +218,14 @@ def test_what_nobody_knows_but_the_device(samples: dict[str, Any] | None, place:
         return
     assert golden.code == 0, golden.message
     assert np.array_equal(arrays(place, "outputs")["a/y"], Y3)
+
+
+def split_gelu() -> onnx.ModelProto:
+    """Return an operator that ONNX Runtime has for CUDA alone, x [1, 2, 4] to y [1, 2, 2]."""
+    text = "(float[1, 2, 4] x) => (float[1, 2, 2] y) { y = com.microsoft.BiasSplitGelu(x, bias) }"
+    return broken.parsed(
+        text, broken.initializer("bias", np.zeros(4)), domains=[("com.microsoft", 1)]
+    )
 
 
 def only_on_device(
@@ -286,10 +238,7 @@ def only_on_device(
     task = place.task(
         uri, backend="tensorrt", samples_uri="pvc://data/golden.npz" if samples else None
     )
-    assert place.stage("fetch", task).code == 0
-    validated = place.stage("validate", task)
-    assert validated.code == 0, validated.message
-    assert place.stage("convert", task).code == 0
+    place.complete(task, "convert")
     golden = place.stage("golden", task)
     if golden.code == 0:
         for stage in ("quantize", "publish"):
@@ -329,18 +278,10 @@ def another(place: Workplace) -> Workplace:
 
 def two_steps(scale: float = 1.0, opset: int = 17, ir_version: int = 9) -> onnx.ModelProto:
     """Return y = relu(x * scale + 1)."""
-    return broken.build(
-        [
-            helper.make_node("Mul", ["x", "scale"], ["scaled"], name="scaling"),
-            helper.make_node("Add", ["scaled", "one"], ["shifted"], name="shifting"),
-            helper.make_node("Relu", ["shifted"], ["y"], name="cutting"),
-        ],
-        [broken.value("x", "batch", 4)],
-        [broken.value("y", "batch", 4)],
-        [
-            numpy_helper.from_array(np.array(scale, np.float32), "scale"),
-            numpy_helper.from_array(np.array(1, np.float32), "one"),
-        ],
+    return broken.parsed(
+        f"""(float["batch", 4] x) => (float["batch", 4] y) <float scale = {{{scale}}}, float one = {{1}}> {{
+        [scaling] scaled = Mul(x, scale) [shifting] shifted = Add(scaled, one)
+        [cutting] y = Relu(shifted) }}""",
         opset=opset,
         ir_version=ir_version,
     )
@@ -366,21 +307,9 @@ def test_a_converted_model_that_drifts_is_refused_with_the_first_node(place: Wor
     assert "against the source; the first node that drifts is scaling (Mul): its output 'scal" in (
         outcome.message
     )
-    assert outcome.full is not None
     assert outcome.full["failure"]["nodes"] == ["scaling (Mul)"]
     assert not list(place.root.rglob("golden-*"))
     assert not list(place.root.rglob("drift-*"))
-
-
-def test_a_real_model_of_which_one_node_is_wrong(place: Workplace, models: Path) -> None:
-    source = onnx.load(next(models.rglob("standard_v3_3/model.onnx")))
-    converted = onnx.ModelProto.FromString(source.SerializeToString())
-    wrong = next(node for node in converted.graph.node if node.op_type == "Conv")
-    weight = next(each for each in converted.graph.initializer if each.name == wrong.input[1])
-    weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight) * 3, weight.name))
-    _, outcome = after_convert(place, source, converted)
-    assert outcome.report.reason is Reason.PARITY_FAILED
-    assert f"the first node that drifts is {wrong.name} (Conv)" in outcome.message
 
 
 def test_expected_outputs_are_compared_with_the_converted_model_too(place: Workplace) -> None:
@@ -438,39 +367,23 @@ def test_a_source_that_onnx_alone_knows(place: Workplace) -> None:
 
 def doubled(factor: float) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     """Return x << 1, for which the CPU provider has no kernel in 16 bits, and x * factor in its place."""
-    kind = TensorProto.UINT16
-    source = broken.build(
-        [helper.make_node("BitShift", ["x", "one"], ["y"], direction="LEFT", name="shift")],
-        [broken.value("x", "batch", 4, kind=kind)],
-        [broken.value("y", "batch", 4, kind=kind)],
-        [numpy_helper.from_array(np.array(1, np.uint16), "one")],
+    source = broken.parsed(
+        """(uint16["batch", 4] x) => (uint16["batch", 4] y) <uint16 one = {1}> {
+        [shift] y = BitShift <direction = "LEFT"> (x, one) }"""
     )
-    converted = broken.build(
-        [
-            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
-            helper.make_node("Mul", ["wide", "factor"], ["product"]),
-            helper.make_node("Cast", ["product"], ["y"], to=kind),
-        ],
-        [broken.value("x", "batch", 4, kind=kind)],
-        [broken.value("y", "batch", 4, kind=kind)],
-        [numpy_helper.from_array(np.array(factor, np.float32), "factor")],
+    converted = broken.parsed(
+        f"""(uint16["batch", 4] x) => (uint16["batch", 4] y) <float factor = {{{factor}}}> {{
+        wide = Cast <to = 1> (x) product = Mul(wide, factor) y = Cast <to = 4> (product) }}"""
     )
     return source, converted
 
 
 def test_a_source_that_nothing_here_runs(place: Workplace) -> None:
     """Then the converted model speaks for itself, and that is said."""
-    source = broken.build(
-        [helper.make_node("BiasSplitGelu", ["x", "bias"], ["y"], domain="com.microsoft")],
-        [broken.value("x", 1, 2, 4)],
-        [broken.value("y", 1, 2, 2)],
-        [numpy_helper.from_array(np.zeros(4, np.float32), "bias")],
-        domains=[("com.microsoft", 1)],
-    )
-    converted = broken.build(
-        [helper.make_node("Split", ["x"], ["y", "rest"], axis=2, num_outputs=2)],
-        [broken.value("x", 1, 2, 4)],
-        [broken.value("y", 1, 2, 2)],
+    source = split_gelu()
+    converted = broken.parsed(
+        """(float[1, 2, 4] x) => (float[1, 2, 2] y) {
+        y, rest = Split <axis = 2, num_outputs = 2> (x) }""",
         opset=18,
     )
     _, outcome = after_convert(place, source, converted)
@@ -485,11 +398,9 @@ def test_a_source_that_nothing_here_runs(place: Workplace) -> None:
 
 def test_a_source_that_loads_and_fails(place: Workplace) -> None:
     """As one that does not load: `convert` may have mended what fails."""
-    source = broken.build(
-        [helper.make_node("Gather", ["x", "index"], ["y"], axis=1)],
-        [broken.value("x", "batch", "width")],
-        [broken.value("y", "batch")],
-        [numpy_helper.from_array(np.array(9), "index")],
+    source = broken.parsed(
+        """(float["batch", "width"] x) => (float["batch"] y) <int64 index = {9}> {
+        y = Gather <axis = 1> (x, index) }"""
     )
     converted = onnx.ModelProto.FromString(source.SerializeToString())
     converted.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.array(3), "index"))

@@ -42,22 +42,18 @@ def task(place: Workplace, *tolerances: OutputTolerance) -> PrepareTask:
     )
     for path in (place.root / "tmp").iterdir():
         path.unlink()
-    made = place.task(place.put("m.onnx", model("INT8")), samples_uri=samples)
-    recipe = made.recipe.model_copy(update={"outputs": tolerances})
-    return made.model_copy(update={"recipe": recipe})
+    return place.task(place.put("m.onnx", model("INT8")), samples_uri=samples, outputs=tolerances)
 
 
 def manifest_of(place: Workplace, outcome: Outcome) -> Manifest:
     assert outcome.code == 0, outcome.message
-    assert outcome.report.published is not None
-    folder = place.root / "store/prepared" / outcome.report.published.key
+    folder = place.root / "store/prepared" / outcome.published.key
     return Manifest.model_validate_json((folder / "manifest.json").read_text())
 
 
 def test_the_level_goes_down_until_the_outputs_are_right(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = Workplace(tmp_path, in_process=True)
     stage, outcome = place.prepare(task(place, STRICT))
     manifest = manifest_of(place, outcome)
     assert (stage, manifest.graph_optimization) == ("publish", "BASIC")
@@ -78,14 +74,12 @@ def test_the_level_goes_down_until_the_outputs_are_right(
     assert levels == ["BASIC"]
 
 
-def test_what_is_right_serves_at_all(tmp_path: Path) -> None:
-    place = Workplace(tmp_path, in_process=True)
+def test_what_is_right_serves_at_all(place: Workplace) -> None:
     _, outcome = place.prepare(task(place, LOOSE))
     assert manifest_of(place, outcome).graph_optimization == "ALL"
 
 
-def test_what_is_wrong_at_every_level_is_refused(tmp_path: Path) -> None:
-    place = Workplace(tmp_path, in_process=True)
+def test_what_is_wrong_at_every_level_is_refused(place: Workplace, tmp_path: Path) -> None:
     made = task(place, STRICT)
     path = tmp_path / "samples/samples.npz"
     with np.load(path) as held:

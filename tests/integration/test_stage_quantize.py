@@ -12,19 +12,18 @@ import pytest
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import StageReport
-from enginewright_contract.task import PREPARE_STAGES, PrepareTask
+from enginewright_contract.task import PrepareTask
 from enginewright_runtime.core import isolated
 from enginewright_runtime.core.children import name_of
 from enginewright_runtime.core.failure import StageFailure
-from enginewright_runtime.core.handoff import Converted, Golden, Quantized
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize import stage as quantize
 from enginewright_runtime.prepare.quantize.selection import Selection, Times, is_faster
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto
 
 from tests.support import extensions
-from tests.support.broken_models import build, value
+from tests.support.broken_models import extend, initializer, parsed
 from tests.support.converting import real
 from tests.support.preparing import Workplace
 from tests.support.quantizing import (
@@ -164,16 +163,6 @@ def test_what_collapses_is_refused_where_no_node_may_be_left_out(tmp_path: Path)
     assert failure.findings[0].nodes[0] == "matmul-5 (MatMul)"
 
 
-def test_a_real_model_that_int8_breaks_is_never_served(models: Path, tmp_path: Path) -> None:
-    how = recipe(precision="INT8", quantization=calibrated(share=0.0))
-    lines = text(48, 64, samples=2)
-    source = real(models, "rec_infer.onnx")
-    about = work(tmp_path, source, [{"x": text(48, 64, seed=5)}], how, {"x": lines})
-    failure = refused(about)
-    assert failure.reason is Reason.QUANTIZATION_FAILED
-    assert "p2o.Conv." in failure.message
-
-
 def test_fp16_keeps_what_half_cannot_hold(models: Path, tmp_path: Path) -> None:
     """The text detector whose variance overflows, with `convert` left out; TensorRT-RTX builds it."""
     source = real(models, "ch_PP-OCRv4_det_infer.onnx")
@@ -207,10 +196,9 @@ def test_bf16_raises_the_opset_isolated(tmp_path: Path) -> None:
 def test_what_only_a_library_knows_stays_and_the_rest_is_lowered(tmp_path: Path) -> None:
     """ONNX's schemas end at such an operator; ONNX Runtime tells what comes out of it."""
     model = extensions.cube()
-    node = helper.make_node("MatMul", ["y", "w"], ["z"], name="product")
-    model.graph.node.append(node)
-    model.graph.initializer.append(weight("w", random(4, 4)))
-    model.graph.output[0].CopyFrom(value("z", "n", 4))
+    del model.graph.output[:]
+    text = '() => (float["n", 4] z) { [product] z = MatMul(y, w) }'
+    extend(model, text, weight("w", random(4, 4)))
     (tmp_path / "work").mkdir()
     extensions.compile_library(tmp_path / "work/extensions")
     feeds = {"x": random(2, 4)}
@@ -245,11 +233,11 @@ def test_what_cannot_be_is_refused(model: ModelProto, how: Any, words: str, tmp_
 
 
 def quantised() -> ModelProto:
-    nodes = [
-        helper.make_node("QuantizeLinear", ["x", "s"], ["q"], name="quantize"),
-        helper.make_node("DequantizeLinear", ["q", "s"], ["y"], name="dequantize"),
-    ]
-    return build(nodes, [value("x", "n", 64)], [value("y", "n", 64)], [weight("s", np.array(0.1))])
+    return parsed(
+        """(float["n", 64] x) => (float["n", 64] y) {
+        [quantize] q = QuantizeLinear(x, s) [dequantize] y = DequantizeLinear(q, s) }""",
+        initializer("s", 0.1),
+    )
 
 
 def halved() -> ModelProto:
@@ -294,9 +282,7 @@ def test_a_precision_that_the_model_has_is_kept(
 
 
 def test_a_model_without_anything_to_quantise_is_refused(tmp_path: Path) -> None:
-    model = build(
-        [helper.make_node("Relu", ["x"], ["y"])], [value("x", "n", 64)], [value("y", "n", 64)]
-    )
+    model = parsed('(float["n", 64] x) => (float["n", 64] y) { y = Relu(x) }')
     how = recipe(precision="INT8", quantization=calibrated())
     failure = refused(work(tmp_path, model, [X], how, DATA))
     assert failure.reason is Reason.QUANTIZATION_FAILED
@@ -425,17 +411,12 @@ def test_openvino_is_proven_on_itself(
     assert about.quantized.precision == precision
 
 
-def test_the_whole_job_publishes_what_was_made_isolated(tmp_path: Path) -> None:
-    place = Workplace(tmp_path, in_process=True)
+def test_the_whole_job_publishes_what_was_made_isolated(place: Workplace, tmp_path: Path) -> None:
     (tmp_path / "calibration").mkdir()
     np.savez(tmp_path / "calibration/calibration.npz", x=DATA["x"])
-    task = place.task(place.put("m.onnx", dense()))
-    changed = {"precision": "INT8", "quantization": calibrated()}
-    task = task.model_copy(update={"recipe": task.recipe.model_copy(update=changed)})
-    stage, outcome = place.prepare(task)
-    assert (stage, outcome.code) == (PREPARE_STAGES[-1], 0), outcome.message
-    published = outcome.report.published
-    assert published is not None
+    uri = place.put("m.onnx", dense())
+    task = place.task(uri, precision="INT8", quantization=calibrated())
+    published = place.complete(task).published
     assert published.precision == "INT8"
     assert "quantised 4 nodes to INT8" in published.changes
     folder = next((tmp_path / "store/prepared").iterdir())
@@ -443,16 +424,3 @@ def test_the_whole_job_publishes_what_was_made_isolated(tmp_path: Path) -> None:
     assert manifest.precision == "INT8"
     assert manifest.parity[0].compared_with == "source"
     assert "QuantizeLinear" in operators(folder / manifest.model)
-
-
-def test_what_is_handed_on_is_complete(tmp_path: Path) -> None:
-    """Facts of the model that serves, not of the one before."""
-    how = recipe(precision="INT8", quantization=calibrated())
-    about = work(
-        tmp_path, convolutions(), [{"x": random(2, 3, 16, 16)}], how, {"x": random(20, 3, 16, 16)}
-    )
-    succeeded(about)
-    before, left = Converted.read(about.folder), about.quantized
-    assert left.nodes > before.nodes
-    assert left.node_costs != Golden.read(about.folder).node_costs
-    assert isinstance(left, Quantized)

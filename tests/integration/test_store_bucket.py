@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,20 +28,18 @@ from tests.support.source_cutter import Cutter
 from tests.support.source_identities import FEDERATED_TOKEN, Identities
 from tests.support.source_servers import REGION, GoServers, SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
-from tests.support.store_places import MANIFEST, Place, no_waiting
+from tests.support.store_places import MANIFEST, AgingPlace, Place, of_gateway
 from tests.support.store_process import FILES, manifest, publish
 from tests.unit.test_store_volume import ENGINE_KEY, KEY, as_engine, content
 
-pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+pytestmark = [
+    pytest.mark.timeout(900),  # the servers may have to be built first
+    pytest.mark.usefixtures("nowhere"),
+]
 DEADLINE_SECONDS = 60.0
 OTHER_KEY = "ef" * 32
 LARGE = np.random.default_rng(3).bytes(40 << 20)  # stored in three parts
 LARGE_FILE = FILES[1]
-
-
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    no_waiting(monkeypatch)
 
 
 @pytest.fixture
@@ -52,17 +51,13 @@ def place(servers: SourceServers, tmp_path: Path) -> Place:
 # no server for one machine takes what Google's client writes
 @pytest.fixture(params=["s3", "az"])
 def any_place(request: pytest.FixtureRequest, servers: SourceServers, tmp_path: Path) -> Place:
-    scheme: str = request.param
-    uri = f"{scheme}://store/{tmp_path.name}"
-    match scheme:
-        case "s3":
-            servers.put_s3("store", {})
-            return Place(uri, servers.s3())
-        case _:
-            if "azure" not in servers.addresses:
-                pytest.skip("azurite needs node and npm: Azure is not tested on a server here")
-            servers.put_azure("store", {})
-            return Place(uri, servers.azure())
+    if request.param == "s3":
+        servers.put_s3("store", {})
+        return Place(f"s3://store/{tmp_path.name}", servers.s3())
+    if "azure" not in servers.addresses:
+        pytest.skip("azurite needs node and npm: Azure is not tested on a server here")
+    servers.put_azure("store", {})
+    return Place(f"az://store/{tmp_path.name}", servers.azure())
 
 
 def large(folder: Path) -> Path:
@@ -188,98 +183,89 @@ def test_engines_are_kept_apart_and_share_files(place: Place, tmp_path: Path) ->
 # Damage
 
 
-def flip(place: Place) -> str:
-    name = place.file(FILES[2])
-    stored = bytearray(place.objects()[name])
-    stored[-1] ^= 1
-    place.put(name, bytes(stored))
-    return f"file {FILES[2]} has sha256"
+Damage = Callable[[Place], object]
+LAST = FILES[2]
 
 
-def cut(place: Place) -> str:
-    name = place.file(FILES[2])
-    place.put(name, place.objects()[name][:5])
-    return f"file {FILES[2]} has 5 bytes instead of"
+def stored_as(change: Callable[[bytes], bytes | None], name: str = LAST) -> Damage:
+    """Return what changes one file."""
+
+    def damage(place: Place) -> None:
+        stored = MANIFEST if name == MANIFEST else place.file(name)
+        place.put(stored, change(place.objects()[stored]))
+
+    return damage
 
 
-def remove(place: Place) -> str:
-    place.put(place.file(FILES[2]), None)
-    return f"file {FILES[2]} is missing"
-
-
-def swap(place: Place) -> str:
+def swap(place: Place) -> None:
     """Exchange two files of one size."""
-    names = [place.file(name) for name in (FILES[1], FILES[2])]
+    names = [place.file(name) for name in FILES[1:3]]
     stored = place.objects()
-    place.put(names[0], stored[names[1]])
-    place.put(names[1], stored[names[0]])
-    return f"file {FILES[1]} has"
+    for name, other in zip(names, reversed(names), strict=True):
+        place.put(name, stored[other])
 
 
-def cut_manifest(place: Place) -> str:
-    place.put(MANIFEST, place.objects()[MANIFEST][:-1])
-    return r"manifest\.json cannot be read"
+def lie(**changes: object) -> Damage:
+    """Return what changes the manifest."""
+    return stored_as(lambda text: json.dumps(json.loads(text) | changes).encode(), MANIFEST)
 
 
-def lie(**changes: object) -> Callable[[Place], None]:
-    def lied(place: Place) -> None:
-        place.put(MANIFEST, json.dumps(json.loads(place.objects()[MANIFEST]) | changes).encode())
+def listing(change: Callable[[list[dict[str, Any]]], object]) -> Damage:
+    """Return what changes the files that the manifest lists."""
 
-    return lied
+    def damage(place: Place) -> None:
+        files = [each.model_dump() for each in place.manifest().files]
+        change(files)
+        lie(files=files)(place)
 
-
-def lie_about_key(place: Place) -> str:
-    lie(key="cd" * 32)(place)
-    return r"manifest\.json belongs to another key"
-
-
-def lie_about_digest(place: Place) -> str:
-    files = [each.model_dump() for each in place.manifest().files]
-    lie(files=[*files[:2], files[2] | {"sha256": "0" * 64}])(place)
-    return f"file {FILES[2]} is missing"
+    return damage
 
 
-def lie_with_another_files_digest(place: Place) -> str:
-    files = [each.model_dump() for each in place.manifest().files]
-    lie(files=[*files[:2], files[2] | {"sha256": files[0]["sha256"]}])(place)
-    return f"file {FILES[2]} has"
-
-
-def name_an_object_outside(place: Place) -> str:
+def name_an_object_outside(place: Place) -> None:
     place.put("secret", b"x")
-    files = [each.model_dump() for each in place.manifest().files]
-    lie(files=[*files, {"path": "a", "sha256": "../secret", "size_bytes": 1}])(place)
-    return r"manifest\.json lists no sha256 of a"
+    outside = {"path": "a", "sha256": "../secret", "size_bytes": 1}
+    listing(lambda files: files.append(outside))(place)
 
 
-def name_a_path_outside(place: Place) -> str:
-    files = [each.model_dump() for each in place.manifest().files]
-    lie(files=[*files, files[0] | {"path": "../escape"}])(place)
-    return "which is not inside the artefact"
-
-
-def name_a_file_in_a_file(place: Place) -> str:
-    files = [each.model_dump() for each in place.manifest().files]
-    lie(files=[*files, files[0] | {"path": f"{FILES[0]}/x"}])(place)
-    return f"lists {FILES[0]}/x inside of another file"
+DAMAGE: dict[str, tuple[Damage, str]] = {
+    "a bit": (stored_as(lambda all_: all_[:-1] + bytes([all_[-1] ^ 1])), f"file {LAST} has sha256"),
+    "cut": (stored_as(lambda all_: all_[:5]), f"file {LAST} has 5 bytes instead of"),
+    "removed": (stored_as(lambda _: None), f"file {LAST} is missing"),
+    "swapped": (swap, f"file {FILES[1]} has"),
+    "a cut manifest": (
+        stored_as(lambda text: text[:-1], MANIFEST),
+        r"manifest\.json cannot be read",
+    ),
+    "another key": (lie(key="cd" * 32), r"manifest\.json belongs to another key"),
+    "another digest": (
+        listing(lambda files: files[2].update(sha256="0" * 64)),
+        f"file {LAST} is missing",
+    ),
+    "another file's digest": (
+        listing(lambda files: files[2].update(sha256=files[0]["sha256"])),
+        f"file {LAST} has",
+    ),
+    "an object outside": (name_an_object_outside, r"manifest\.json lists no sha256 of a"),
+    "a path outside": (
+        listing(lambda files: files.append(files[0] | {"path": "../escape"})),
+        "which is not inside the artefact",
+    ),
+    "a file in a file": (
+        listing(lambda files: files.append(files[0] | {"path": f"{FILES[0]}/x"})),
+        f"lists {FILES[0]}/x inside of another file",
+    ),
+}
 
 
 # fault: Store | a file or a manifest is corrupted, truncated, swapped or removed, or names what is not its own |
 #   digests, before anything is loaded; the artefact is made again | when it is read
-@pytest.mark.parametrize(
-    "damage",
-    [
-        flip, cut, remove, swap, cut_manifest, lie_about_key, lie_about_digest,
-        lie_with_another_files_digest, name_an_object_outside, name_a_path_outside,
-        name_a_file_in_a_file,
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("damage", "reported"), DAMAGE.values(), ids=DAMAGE)
 def test_what_is_damaged_is_refused_and_replaced(
-    damage: Callable[[Place], str], place: Place, tmp_path: Path
+    damage: Damage, reported: str, place: Place, tmp_path: Path
 ) -> None:
     store = place.store()
     publish(store, KEY, content(tmp_path / "a"))
-    reported = damage(place)
+    damage(place)
     with pytest.raises(StageFailure, match=reported) as caught:
         store.read(KEY, tmp_path / "artifact")
     assert caught.value.reason is Reason.ARTIFACT_CORRUPT
@@ -380,20 +366,13 @@ def test_files_that_were_stored_before_are_not_stored_again(place: Place, tmp_pa
 # The store ends
 
 
-def of_gateway(gateway: GoServers, address: str) -> Place:
-    return Place(
-        "s3://store/a",
-        SourceServers(gateway.folder, gateway.addresses).s3(AWS_ENDPOINT_URL=address),
-    )
-
-
 def restart(gateway: GoServers, cutter: Cutter) -> None:
     gateway.start()
     cutter.redirect(gateway.addresses["s3"])
 
 
 # fault: Store | the server of a bucket ends while an artefact is published | the Job is repeated; files that are
-#   stored already are kept | at once: nothing is there by half
+#   stored already are kept | at once: no manifest is there yet
 @pytest.mark.parametrize("killed_at", ["partNumber=2", "manifest.json"])
 def test_a_gateway_killed_while_an_artefact_is_published(
     killed_at: str, gateway: GoServers, tmp_path: Path
@@ -443,7 +422,7 @@ def test_a_gateway_that_comes_back_while_an_artefact_is_published(
 
 
 # fault: Store | a Job is killed while it publishes | its files have no manifest; the next Job goes on with them | at
-#   once: nothing is there by half
+#   once: no manifest is there yet
 def test_a_publisher_killed_halfway_leaves_no_artefact(gateway: GoServers, tmp_path: Path) -> None:
     reached, killed = threading.Event(), threading.Event()
 
@@ -526,13 +505,6 @@ def test_many_artefacts_are_listed_with_few_requests(gateway: GoServers) -> None
 # What is left over
 
 
-def grow_old(gateway: GoServers, days: int) -> None:
-    """Let the gateway believe that its objects are older."""
-    for path in (gateway.folder / "s3/store").rglob("*"):
-        then = path.stat().st_mtime - days * 86_400
-        os.utime(path, (then, then))
-
-
 def interrupted(place: Place, folder: Path) -> None:
     """Store files without a manifest."""
 
@@ -548,72 +520,67 @@ def interrupted(place: Place, folder: Path) -> None:
 
 
 def test_what_no_manifest_names_is_left_over_once_it_is_old(
-    gateway: GoServers, tmp_path: Path
+    aging: AgingPlace, tmp_path: Path
 ) -> None:
-    place = of_gateway(gateway, gateway.addresses["s3"])
-    publish(place.store(), KEY, content(tmp_path / "a"))
-    artefact = place.objects().keys()
-    interrupted(place, content(tmp_path / "b", b"other"))
-    everything = place.objects().keys()
-    grow_old(gateway, 13)
-    assert place.leftovers() == []
-    grow_old(gateway, 2)
-    left = place.leftovers()
+    publish(aging.store(), KEY, content(tmp_path / "a"))
+    artefact = aging.objects().keys()
+    interrupted(aging, content(tmp_path / "b", b"other"))
+    everything = aging.objects().keys()
+    aging.grow_old(13)
+    assert aging.leftovers() == []
+    aging.grow_old(2)
+    left = aging.leftovers()
     assert {each.name for each in left} == everything - artefact
-    inventory = place.inventory()
+    inventory = aging.inventory()
     assert all(inventory.remove(each) for each in left)
-    assert place.objects().keys() == artefact
-    place.store().read(KEY, tmp_path / "artifact")
+    assert aging.objects().keys() == artefact
+    aging.store().read(KEY, tmp_path / "artifact")
 
 
 def test_nothing_is_left_over_while_a_manifest_is_damaged(
-    gateway: GoServers, tmp_path: Path
+    aging: AgingPlace, tmp_path: Path
 ) -> None:
     """It may be one of a newer version, whose files it names otherwise."""
-    place = of_gateway(gateway, gateway.addresses["s3"])
-    publish(place.store(), KEY, content(tmp_path / "a"))
-    place.put(MANIFEST, b"{")
-    grow_old(gateway, 20)
+    publish(aging.store(), KEY, content(tmp_path / "a"))
+    aging.put(MANIFEST, b"{")
+    aging.grow_old(20)
     with pytest.raises(StageFailure, match="is damaged"):
-        place.leftovers()
+        aging.leftovers()
 
 
-def test_what_the_store_did_not_name_is_never_left_over(gateway: GoServers, tmp_path: Path) -> None:
-    place = of_gateway(gateway, gateway.addresses["s3"])
-    publish(place.store(), KEY, content(tmp_path / "a"))
+def test_what_the_store_did_not_name_is_never_left_over(aging: AgingPlace, tmp_path: Path) -> None:
+    publish(aging.store(), KEY, content(tmp_path / "a"))
     for name in ("report.pdf", f"sub/{'0' * 64}", "0" * 63, "A" * 64):
-        place.put(f"files/{name}", b"another's")
-    grow_old(gateway, 20)
-    assert place.leftovers() == []
+        aging.put(f"files/{name}", b"another's")
+    aging.grow_old(20)
+    assert aging.leftovers() == []
 
 
-def test_files_without_any_manifest_are_not_left_over(gateway: GoServers, tmp_path: Path) -> None:
+def test_files_without_any_manifest_are_not_left_over(aging: AgingPlace, tmp_path: Path) -> None:
     """The address may be a wrong one, or what answers for the bucket may list nothing."""
-    place = of_gateway(gateway, gateway.addresses["s3"])
-    interrupted(place, content(tmp_path / "a"))
-    grow_old(gateway, 13)
-    assert place.leftovers() == [], "they may be of a publication in progress"
-    grow_old(gateway, 2)
+    interrupted(aging, content(tmp_path / "a"))
+    aging.grow_old(13)
+    assert aging.leftovers() == [], "they may be of a publication in progress"
+    aging.grow_old(2)
     with pytest.raises(
         StageFailure, match=r"s3://store/a holds files but no artefact.*PATH/NAMESPACE"
     ) as caught:
-        place.leftovers()
+        aging.leftovers()
     assert caught.value.reason is Reason.STORE_UNAVAILABLE
-    assert len(place.objects()) == len(FILES)
+    assert len(aging.objects()) == len(FILES)
 
 
 # fault: Store | leftovers are removed while a publisher relies on them | their age, looked at again; the publisher
 #   looks for them after its manifest | prevented
-def test_a_leftover_that_a_publisher_stores_anew_stays(gateway: GoServers, tmp_path: Path) -> None:
-    place = of_gateway(gateway, gateway.addresses["s3"])
-    publish(place.store(), "12" * 32, content(tmp_path / "other", b"other"))
-    interrupted(place, content(tmp_path / "a"))
-    grow_old(gateway, 20)
-    left = place.leftovers()
+def test_a_leftover_that_a_publisher_stores_anew_stays(aging: AgingPlace, tmp_path: Path) -> None:
+    publish(aging.store(), "12" * 32, content(tmp_path / "other", b"other"))
+    interrupted(aging, content(tmp_path / "a"))
+    aging.grow_old(20)
+    left = aging.leftovers()
     assert len(left) == len(FILES)
-    assert publish(place.store(), KEY, tmp_path / "a") is False
-    assert not any(place.inventory().remove(each) for each in left)
-    place.store().read(KEY, tmp_path / "artifact")
+    assert publish(aging.store(), KEY, tmp_path / "a") is False
+    assert not any(aging.inventory().remove(each) for each in left)
+    aging.store().read(KEY, tmp_path / "artifact")
 
 
 # fault: Store | leftovers are removed while a publisher relies on them
@@ -756,10 +723,8 @@ def test_a_model_is_prepared_and_fetched_without_a_volume(place: Place, tmp_path
     work = Workplace(tmp_path, environment=give(place, tmp_path))
     (tmp_path / "store").rmdir()
     task = work.task(work.put("m.onnx", broken.relu())).model_copy(update={"pipeline": "1" * 64})
-    last, outcome = work.prepare(task)
-    assert (last, outcome.code) == ("publish", 0), outcome.message
-    published = outcome.report.published
-    assert published is not None
+    outcome = work.complete(task)
+    published = outcome.published
     key = published.key
     known = work.stage("fetch", task).report.published
     assert known == published.model_copy(update={"cached": True})

@@ -25,28 +25,25 @@ from enginewright_runtime.store.collection import Collection, collect
 from enginewright_runtime.store.medium import Stored
 from typer.testing import CliRunner
 
-from tests.integration.test_store_bucket import give, grow_old, of_gateway
+from tests.integration.test_store_bucket import give
 from tests.support.source_cutter import Cutter
-from tests.support.source_servers import GoServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
-from tests.support.store_places import MANIFEST, Place, no_waiting
+from tests.support.store_places import MANIFEST, AgingPlace, Place
 from tests.support.store_process import FILES, publish
 from tests.unit.test_store_volume import KEY, content
 
-pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
+pytestmark = [
+    pytest.mark.timeout(900),  # the servers may have to be built first
+    pytest.mark.usefixtures("nowhere"),
+]
 OTHER = "cd" * 32
 DAY = 86_400
 ROUNDS = 60
 
 
-@pytest.fixture(autouse=True)
-def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    no_waiting(monkeypatch)
-
-
 @pytest.fixture
-def place(gateway: GoServers) -> Place:
-    return of_gateway(gateway, gateway.addresses["s3"])
+def place(aging: AgingPlace) -> AgingPlace:
+    return aging
 
 
 def medium(place: Place) -> BucketMedium:
@@ -69,7 +66,7 @@ def found(place: Place, key: str = KEY) -> Stored:
 
 
 def test_what_is_not_needed_goes_and_its_files_are_left_over(
-    gateway: GoServers, place: Place, tmp_path: Path
+    place: AgingPlace, tmp_path: Path
 ) -> None:
     """Files that another artefact shares stay."""
     publish(place.store(), KEY, content(tmp_path / "a"))
@@ -80,7 +77,7 @@ def test_what_is_not_needed_goes_and_its_files_are_left_over(
     publish(place.store(), OTHER, tmp_path / "b")
     files = {name for name in place.objects() if name.startswith("files/")}
     assert len(files) == 2 * len(FILES) - 1, "one is shared"
-    grow_old(gateway, 10)
+    place.grow_old(10)
     done = gc(place, OTHER, max_age_seconds=9 * DAY)
     result = done.result(dry_run=False)
     assert (result.artifacts, result.removed_artifacts, result.needed_artifacts) == (2, 1, 1)
@@ -90,25 +87,23 @@ def test_what_is_not_needed_goes_and_its_files_are_left_over(
     assert place.listed() == [OTHER]
     assert place.store().find(KEY) is None
     assert {name for name in place.objects() if name.startswith("files/")} == files
-    grow_old(gateway, 5)
+    place.grow_old(5)
     assert gc(place, OTHER).result(dry_run=False).leftovers == len(FILES) - 1
     place.store().read(OTHER, tmp_path / "artifact")
 
 
-def test_the_last_artefact_goes_with_its_files(
-    gateway: GoServers, place: Place, tmp_path: Path
-) -> None:
+def test_the_last_artefact_goes_with_its_files(place: AgingPlace, tmp_path: Path) -> None:
     """Its mark tells that the address is the right one."""
     publish(place.store(), KEY, content(tmp_path / "a"))
-    grow_old(gateway, 20)
+    place.grow_old(20)
     assert gc(place, max_bytes=0).result(dry_run=False).leftovers == len(FILES)
     assert place.objects().keys() == {MANIFEST}
-    grow_old(gateway, 20)
+    place.grow_old(20)
     assert gc(place, max_bytes=0).result(dry_run=False).artifacts == 0
 
 
 def test_a_part_that_namespaces_shared_stays_as_it_is(
-    gateway: GoServers, place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: AgingPlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is collected in a namespace's own part, into which its artefacts are copied."""
     shared, own = (replace(place, uri=f"{place.uri}/{part}") for part in ("_research", "team-a"))
@@ -116,11 +111,11 @@ def test_a_part_that_namespaces_shared_stays_as_it_is(
         publish(each.store(), KEY, content(tmp_path / f"{number}"))
     record_use(medium(shared), "one")
     shared.put("reports/team-a.m-prepare-1/publish.json", b"{}")
-    grow_old(gateway, 200)
+    place.grow_old(200)
     before = shared.objects()
     for _ in range(2):  # artefacts, then their files
         gc(own, max_age_seconds=DAY, max_bytes=0)
-        grow_old(gateway, 200)
+        place.grow_old(200)
     assert own.listed() == []
     assert shared.objects() == before
 
@@ -134,10 +129,10 @@ def test_a_part_that_namespaces_shared_stays_as_it_is(
     assert shared.objects() == before
 
 
-def test_a_dry_run_removes_nothing(gateway: GoServers, place: Place, tmp_path: Path) -> None:
+def test_a_dry_run_removes_nothing(place: AgingPlace, tmp_path: Path) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
     place.store().put_report("job", "fetch", "{}")
-    grow_old(gateway, 40)
+    place.grow_old(40)
     before = place.objects()
     done = gc(place, max_bytes=0, dry_run=True)
     assert (len(done.removed), len(done.reports)) == (1, 1)
@@ -146,27 +141,14 @@ def test_a_dry_run_removes_nothing(gateway: GoServers, place: Place, tmp_path: P
     assert "reports/job/fetch.json" not in place.objects()
 
 
-def test_what_was_removed_is_published_again(
-    gateway: GoServers, place: Place, tmp_path: Path
-) -> None:
-    publish(place.store(), KEY, content(tmp_path / "a"))
-    grow_old(gateway, 10)
-    gc(place, max_bytes=0)
-    with pytest.raises(StageFailure, match="the store has no prepared model"):
-        place.store().read(KEY, tmp_path / "artifact")
-    assert publish(place.store(), KEY, tmp_path / "a") is False
-    place.store().read(KEY, tmp_path / "artifact")
-    assert place.listed() == [KEY]
-
-
 # fault: Store | two clusters use one PATH of a bucket, and one removes what the other needs | each collection
 #   records its cluster before it looks who else did, and each Job that prepares a model before it looks what there is |
 #   prevented
 def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
-    gateway: GoServers, place: Place, tmp_path: Path
+    place: AgingPlace, tmp_path: Path
 ) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
-    grow_old(gateway, 10)
+    place.grow_old(10)
     assert len(gc(place, max_bytes=0, cluster="one", dry_run=True).removed) == 1
     with pytest.raises(
         StageFailure, match="others use this store: cluster one, last on 20"
@@ -189,10 +171,10 @@ def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
 
 
 def test_a_cluster_that_prepares_its_first_model_is_known_to_others(
-    gateway: GoServers, place: Place, tmp_path: Path
+    place: AgingPlace, tmp_path: Path
 ) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
-    grow_old(gateway, 10)
+    place.grow_old(10)
     with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
         uses = BucketMedium(place.uri, Secret({**place.secret, "AWS_ENDPOINT_URL": cutter.url}))
         record_use(uses, "two")
@@ -206,15 +188,15 @@ def test_a_cluster_that_prepares_its_first_model_is_known_to_others(
 
 
 def test_a_manifest_that_lies_about_sizes_removes_nothing_else(
-    gateway: GoServers, place: Place, tmp_path: Path
+    place: AgingPlace, tmp_path: Path
 ) -> None:
     publish(place.store(), OTHER, content(tmp_path / "other", b"other"))
-    grow_old(gateway, 1)
+    place.grow_old(1)
     publish(place.store(), KEY, content(tmp_path / "a"))
     files = [each.model_copy(update={"size_bytes": 1 << 50}) for each in place.manifest().files]
     lying = place.manifest().model_copy(update={"files": tuple(files)})
     place.put(MANIFEST, lying.to_json().encode())
-    grow_old(gateway, 1)
+    place.grow_old(1)
     assert gc(place, max_bytes=1 << 20).removed == ()
 
 
@@ -228,14 +210,14 @@ def requests(place: Place, act: Callable[[Place], object]) -> list[str]:
         return [each.split()[0] for each in cutter.requests if each.endswith("manifest.json")]
 
 
-def test_what_a_job_finds_is_used(gateway: GoServers, place: Place, tmp_path: Path) -> None:
+def test_what_a_job_finds_is_used(place: AgingPlace, tmp_path: Path) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
 
     def find(place: Place) -> None:
         assert place.store().find_intact(KEY) is not None
 
     assert requests(place, find) == ["HEAD", "GET"], "it was used within an hour"
-    grow_old(gateway, 10)
+    place.grow_old(10)
     before, manifest = found(place), place.manifest()
     assert requests(place, find) == ["HEAD", "GET", "PUT", "GET"]
     assert place.manifest() == manifest
@@ -247,12 +229,10 @@ def test_what_a_job_finds_is_used(gateway: GoServers, place: Place, tmp_path: Pa
 
 
 # fault: Store | a Job finds an artefact in the moment in which it is removed as garbage
-def test_what_is_used_between_look_and_removal_stays(
-    gateway: GoServers, place: Place, tmp_path: Path
-) -> None:
+def test_what_is_used_between_look_and_removal_stays(place: AgingPlace, tmp_path: Path) -> None:
     """Although its content is the same, it is another version."""
     publish(place.store(), KEY, content(tmp_path / "a"))
-    grow_old(gateway, 10)
+    place.grow_old(10)
     listed = found(place)
 
     def use(request: str) -> None:
@@ -265,11 +245,9 @@ def test_what_is_used_between_look_and_removal_stays(
     assert place.store().find_intact(KEY) is not None
 
 
-def test_what_is_removed_between_look_and_use_is_missing(
-    gateway: GoServers, place: Place, tmp_path: Path
-) -> None:
+def test_what_is_removed_between_look_and_use_is_missing(place: AgingPlace, tmp_path: Path) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
-    grow_old(gateway, 10)
+    place.grow_old(10)
 
     def remove(request: str) -> None:
         if request.startswith("PUT") and request.endswith("manifest.json"):
@@ -356,12 +334,10 @@ def test_what_a_publisher_returned_stays_while_others_collect(tmp_path: Path) ->
             assert process.wait(60) == 0
 
 
-def test_the_stage_reports_what_it_removed(
-    gateway: GoServers, place: Place, tmp_path: Path
-) -> None:
+def test_the_stage_reports_what_it_removed(place: AgingPlace, tmp_path: Path) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
     publish(place.store(), OTHER, content(tmp_path / "b", b"other"))
-    grow_old(gateway, 10)
+    place.grow_old(10)
     (tmp_path / "dev").mkdir()
     task = CollectTask(
         job="collect-1",
@@ -386,17 +362,3 @@ def test_the_stage_reports_what_it_removed(
     assert report.message.startswith("removed 1 of 2 artefacts")
     assert place.listed() == [OTHER]
     assert "reports/collect-1/collect.json" in place.objects()
-
-
-def test_an_invalid_task_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "dev").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-m", "enginewright_runtime", "stage", "collect"],
-        env=os.environ | {"ENGINEWRIGHT_ROOT": str(tmp_path), TASK_VARIABLE: '{"job":"c"}'},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 70
-    assert "is not a valid CollectTask: keep: Field required" in done.stderr

@@ -7,7 +7,7 @@ from pathlib import Path
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_runtime.store.compatibility import lacks_distributions
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
@@ -16,25 +16,20 @@ from tests.support.preparing import Workplace
 LATER = ("varying", "profiles", "processor", "saturable")
 
 
+STEADY = broken.open_dimensions("n", 4)
+
+
 def noisy() -> ModelProto:
-    nodes = [
-        helper.make_node("RandomNormalLike", ["x"], ["noise"], name="noise"),
-        helper.make_node("Add", ["x", "noise"], ["y"], name="add"),
-    ]
-    return broken.build(nodes, [broken.value("x", "n", 4)], [broken.value("y", "n", 4)])
-
-
-def steady() -> ModelProto:
-    nodes = [helper.make_node("Relu", ["x"], ["y"], name="relu")]
-    return broken.build(nodes, [broken.value("x", "n", 4)], [broken.value("y", "n", 4)])
+    return broken.parsed(
+        """(float["n", 4] x) => (float["n", 4] y) {
+        [noise] noise = RandomNormalLike(x) [add] y = Add(x, noise) }"""
+    )
 
 
 def prepared(place: Workplace, model: ModelProto) -> Path:
     """Prepare a model; return its artefact's manifest."""
-    last, outcome = place.prepare(place.task(place.put("m.onnx", model)))
-    assert (last, outcome.code) == ("publish", 0), outcome.message
-    assert outcome.report.published is not None
-    return place.root / "store/prepared" / outcome.report.published.key / "manifest.json"
+    outcome = place.complete(place.task(place.put("m.onnx", model)))
+    return place.root / "store/prepared" / outcome.published.key / "manifest.json"
 
 
 def make_earlier(path: Path) -> None:
@@ -44,9 +39,8 @@ def make_earlier(path: Path) -> None:
 
 # fault: Outputs | an earlier version prepared random outputs without their distribution | the
 #   artefact is refused and prepared again | before the model is loaded
-def test_random_outputs_of_an_earlier_version_are_prepared_again(tmp_path: Path) -> None:
+def test_random_outputs_of_an_earlier_version_are_prepared_again(place: Workplace) -> None:
     """Else each pod that starts after an upgrade fails: all outputs are compared by values."""
-    place = Workplace(tmp_path, in_process=True)
     path = prepared(place, noisy())
     make_earlier(path)
     fetched = place.fetch_artifact(path.parent.name)
@@ -57,18 +51,17 @@ def test_random_outputs_of_an_earlier_version_are_prepared_again(tmp_path: Path)
     assert place.fetch_artifact(path.parent.name).code == 0
 
 
-def test_other_artefacts_of_an_earlier_version_stay(tmp_path: Path) -> None:
-    place = Workplace(tmp_path, in_process=True)
-    path = prepared(place, steady())
+def test_other_artefacts_of_an_earlier_version_stay(place: Workplace) -> None:
+    path = prepared(place, STEADY)
     make_earlier(path)
     before = path.read_bytes()
     assert place.fetch_artifact(path.parent.name).code == 0
-    assert prepared(place, steady()) == path
+    assert prepared(place, STEADY) == path
     assert path.read_bytes() == before
 
 
 def test_an_operator_is_found_across_pieces_that_are_read(tmp_path: Path) -> None:
-    path = prepared(Workplace(tmp_path, in_process=True), steady())
+    path = prepared(Workplace(tmp_path, in_process=True), STEADY)
     make_earlier(path)
     manifest = Manifest.model_validate_json(path.read_text())
     piece = 4 << 20

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from enginewright_runtime.graph.raw.graphs import outputs_of, replace_nodes
+from enginewright_runtime.graph.raw.graphs import outputs_of
 from enginewright_runtime.graph.scoped import parts as graph
 from enginewright_runtime.graph.scoped.parts import Part, TensorProfile, TensorType
 from enginewright_runtime.graph.scoped.scopes import Scope
@@ -14,7 +14,7 @@ from enginewright_runtime.tensorrt import context
 from enginewright_runtime.tensorrt.flavor import FLAVORS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import parsed, value
 from tests.support.engines import mixed, weights
 
 FLOAT = TensorProto.FLOAT
@@ -29,13 +29,12 @@ def types(model: ModelProto) -> dict[str, TensorType]:
 
 def chain(*operators: str) -> ModelProto:
     """Return x to y through operators of one input."""
-    count = len(operators)
-    names = ["x", *(f"t{index}" for index in range(1, count)), "y"]
-    nodes = [
-        helper.make_node(operator, [names[index]], [names[index + 1]], name=f"n{index}")
+    names = ["x", *(f"t{index}" for index in range(1, len(operators))), "y"]
+    nodes = " ".join(
+        f"[n{index}] {names[index + 1]} = {operator}({names[index]})"
         for index, operator in enumerate(operators)
-    ]
-    return build(nodes, [value("x", "n", 4)], [value("y", "n", 4)])
+    )
+    return parsed(f'(float["n", 4] x) => (float["n", 4] y) {{ {nodes} }}')
 
 
 def test_a_part_runs_as_the_whole_does() -> None:
@@ -50,13 +49,12 @@ def test_a_part_runs_as_the_whole_does() -> None:
 
 
 def test_constants_go_wherever_they_are_used() -> None:
-    nodes = [
-        helper.make_node("Constant", [], ["c"], name="c", value=weights("c", 4)),
-        helper.make_node("Add", ["x", "c"], ["a"], name="add"),
-        helper.make_node("Mul", ["a", "c"], ["m"], name="mul"),
-        helper.make_node("Sub", ["m", "w"], ["y"], name="sub"),
-    ]
-    model = build(nodes, [value("x", "n", 4)], [value("y", "n", 4)], [weights("w", 4)])
+    model = parsed(
+        """(float["n", 4] x) => (float["n", 4] y) {
+        [c] c = Constant <value = float[4] {1, 2, 3, 4}> ()
+        [add] a = Add(x, c) [mul] m = Mul(a, c) [sub] y = Sub(m, w) }""",
+        weights("w", 4),
+    )
     assert graph.computing(model, range(4)) == [1, 2, 3]
     part = graph.Cutter(model, types(model)).part([1])
     assert part is not None
@@ -71,20 +69,10 @@ def test_constants_go_wherever_they_are_used() -> None:
 
 
 def test_what_a_body_takes_from_outside_is_an_input_and_stays_an_output() -> None:
-    body = helper.make_graph(
-        [helper.make_node("Add", ["outer", "x"], ["b"], name="inner")],
-        "body",
-        [],
-        [value("b", "n", 4)],
-    )
-    nodes = [
-        helper.make_node("Exp", ["x"], ["outer"], name="exp"),
-        helper.make_node("If", ["flag"], ["y"], name="if", then_branch=body, else_branch=body),
-    ]
-    model = build(
-        nodes,
-        [value("x", "n", 4), value("flag", kind=TensorProto.BOOL)],
-        [value("y", "n", 4)],
+    body = '() => (float["n", 4] b) { [inner] b = Add(outer, x) }'
+    model = parsed(
+        f"""(float["n", 4] x, bool flag) => (float["n", 4] y) {{ [exp] outer = Exp(x)
+        [if] y = If (flag) <then_branch = body {body}, else_branch = body {body}> }}"""
     )
     read = Scope(model.graph).nodes[1].consumes()
     assert {each.name for each in read} == {"flag", "outer", "x"}
@@ -105,11 +93,7 @@ def test_what_cannot_be_cut_out() -> None:
     assert graph.Cutter(model, known | {"t1": known["x"]}).part([0]) is not None
     del known["t1"]
     assert graph.Cutter(model, known).part([0]) is None, "a sequence, say, has no tensor type"
-    alone = build(
-        [helper.make_node("RandomNormal", [], ["y"], name="r", shape=[2])],
-        [value("x", 2)],
-        [value("y", 2)],
-    )
+    alone = parsed("() => (float[2] y) { [r] y = RandomNormal <shape = [2]> () }")
     assert graph.Cutter(alone, types(alone)).part([0]) is None, "no inputs"
 
 
@@ -125,31 +109,17 @@ def composed(model: ModelProto, parts: list[Part]) -> ModelProto | None:
 
 
 def test_parts_that_need_each_other_are_no_model() -> None:
-    nodes = [
-        helper.make_node("Relu", ["x"], ["a1"], name="a1"),
-        helper.make_node("Exp", ["x"], ["b1"], name="b1"),
-        helper.make_node("Add", ["b1", "x"], ["a2"], name="a2"),
-        helper.make_node("Add", ["a1", "a2"], ["y"], name="b2"),
-        helper.make_node("Neg", ["y"], ["z"], name="out"),
-    ]
-    model = build(nodes, [value("x", "n", 4)], [value("z", "n", 4)])
+    model = parsed(
+        """(float["n", 4] x) => (float["n", 4] z) {
+        [a1] a1 = Relu(x) [b1] b1 = Exp(x) [a2] a2 = Add(b1, x)
+        [b2] y = Add(a1, a2) [out] z = Neg(y) }"""
+    )
     crossed = [graph.Cutter(model, types(model)).part(each) for each in ([0, 2], [1, 3])]
     assert composed(model, [part for part in crossed if part]) is None
     straight = [graph.Cutter(model, types(model)).part(each) for each in ([0, 1, 2], [3])]
     found = composed(model, [part for part in straight if part])
     assert found is not None
     assert [node.name for node in found.graph.node] == ["part-0", "part-1", "out"]
-
-
-def test_nodes_in_any_order() -> None:
-    model = chain("Relu", "Exp", "Neg", "Abs")
-    assert Scope(model.graph).order() == [0, 1, 2, 3]
-    nodes = list(reversed(model.graph.node))
-    replace_nodes(model.graph, nodes)
-    assert Scope(model.graph).order() == [3, 2, 1, 0]
-    model.graph.node[0].output[0] = "t1"
-    model.graph.node[3].input[:] = ["t3"]
-    assert Scope(model.graph).order() is None
 
 
 def test_the_wrapper_has_the_models_face() -> None:
@@ -192,13 +162,10 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
     """Whether they lie beside the prepared model or are too large for one protobuf."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
-    nodes = [
-        helper.make_node("MatMul", ["x", "w1"], ["h"], name="one"),
-        helper.make_node("MatMul", ["h", "w2"], ["y"], name="two"),
-    ]
     held = [weights("w1", 64, 64), weights("w2", 64, 64)]
     expected = numpy_helper.to_array(held[1])
-    model = build(nodes, [value("x", "n", 64)], [value("y", "n", 64)], held)
+    text = '(float["n", 64] x) => (float["n", 64] y) { [one] h = MatMul(x, w1) [two] y = MatMul(h, w2) }'
+    model = parsed(text, *held)
     onnx.save_model(
         model, source / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
     )
@@ -221,10 +188,8 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_names_that_stand_for_several_sizes() -> None:
     """What some exporters write for every open dimension; other names mean equal sizes."""
-    model = build(
-        [helper.make_node("Add", ["x", "z"], ["y"], name="add")],
-        [value("x", "?", "?", "s"), value("z", "n", "s")],
-        [value("y", None, None)],
+    model = parsed(
+        """(float["?", "?", "s"] x, float["n", "s"] z) => (float[?, ?] y) { [add] y = Add(x, z) }"""
     )
     profiles = [
         TensorProfile("x", (1, 4, 2), (1, 4, 2), (8, 4, 9)),

@@ -45,20 +45,18 @@ def outputs(change: Callable[[Tensors], Tensors]) -> Callable[[Proxy], None]:
     return begin
 
 
-def execution(**fields: Any) -> Callable[[Proxy], None]:
-    """Return a change of the report on how the model runs."""
+def each_output(change: Callable[[NDArray[Any]], NDArray[Any]]) -> Callable[[Proxy], None]:
+    """Return a change of each output."""
+    return outputs(lambda tensors: {name: change(array) for name, array in tensors.items()})
+
+
+def execution(placement: Mapping[str, Any] | None = None, **fields: Any) -> Callable[[Proxy], None]:
+    """Return a change of the report on how the model runs, or on the placement of its nodes."""
 
     def begin(proxy: Proxy) -> None:
-        proxy.execution = lambda said: said | fields
-
-    return begin
-
-
-def placement(**fields: Any) -> Callable[[Proxy], None]:
-    """Return a change of the report on the placement of nodes."""
-
-    def begin(proxy: Proxy) -> None:
-        proxy.execution = lambda said: said | {"placement": said["placement"] | fields}
+        proxy.execution = lambda said: (
+            said | fields | {"placement": said["placement"] | (placement or {})}
+        )
 
     return begin
 

@@ -3,6 +3,7 @@
 Every model has only dynamic sizes, so that nothing but the run itself can find the clash.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,21 +14,13 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 Feeds = dict[str, NDArray[Any]]
-_TYPES = {
-    "f": np.float32,
-    "i": np.int64,
-    "b": np.bool_,
-    "s": np.object_,
-    "n": np.int32,
-    "u": np.uint8,
-}
-_ONNX = {
-    "f": TensorProto.FLOAT,
-    "i": TensorProto.INT64,
-    "b": TensorProto.BOOL,
-    "s": TensorProto.STRING,
-    "n": TensorProto.INT32,
-    "u": TensorProto.UINT8,
+_KINDS = {
+    "f": (np.float32, TensorProto.FLOAT),
+    "i": (np.int64, TensorProto.INT64),
+    "b": (np.bool_, TensorProto.BOOL),
+    "s": (np.object_, TensorProto.STRING),
+    "n": (np.int32, TensorProto.INT32),
+    "u": (np.uint8, TensorProto.UINT8),
 }
 
 
@@ -41,16 +34,13 @@ class Clash:
     bad: Feeds
 
 
-def _feeds(kinds: Mapping[str, str], given: Mapping[str, Any]) -> Feeds:
-    """Return arrays: a tuple is a shape, filled with ones; anything else is the values."""
-    feeds: Feeds = {}
-    for name, kind in kinds.items():
-        value, dtype = given[name], _TYPES[kind]
-        if isinstance(value, tuple):
-            feeds[name] = np.full(value, "a" if kind == "s" else 1, dtype)
-        else:
-            feeds[name] = np.array(value, dtype)
-    return feeds
+def _array(kind: str, text: str) -> NDArray[Any]:
+    """Return ones of a shape such as 2x3 or 4x, or values written in JSON."""
+    dtype = _KINDS[kind][0]
+    if "x" in text and not text.startswith("["):
+        shape = [int(size) for size in text.split("x") if size]
+        return np.full(shape, "a" if kind == "s" else 1, dtype)
+    return np.array(json.loads(text), dtype)
 
 
 def _model(
@@ -62,7 +52,7 @@ def _model(
 ) -> onnx.ModelProto:
     inputs = [
         helper.make_tensor_value_info(
-            name, _ONNX[kind], [f"{name}{axis}" for axis in range(good[name].ndim)]
+            name, _KINDS[kind][1], [f"{name}{axis}" for axis in range(good[name].ndim)]
         )
         for name, kind in kinds.items()
     ]
@@ -80,40 +70,36 @@ def _model(
     )
 
 
-def _one(
-    operator: str,
-    inputs: str,
-    good: Mapping[str, Any],
-    bad: Mapping[str, Any],
-    *,
-    name: str = "",
-    weights: Mapping[str, NDArray[Any]] | None = None,
-    order: str = "",
-    outputs: str = "y",
-    out: int = TensorProto.FLOAT,
-    **attributes: Any,
+def _clash(
+    name: str, inputs: str, good: str, bad: str, *, outputs: str = "y", out: str = "f", **more: Any
 ) -> Clash:
-    """Return a clash of one operator.
+    """Return a clash of the operator that `name` begins with.
 
-    `inputs` is like "a:f b:i"; `order` names the node's inputs where weights or gaps are among them.
+    Args:
+        name: of the clash.
+        inputs: of the node: NAME:KIND of the request's, NAME of a weight, - for one that is left out.
+        good: arrays that run.
+        bad: arrays that do not.
+        outputs: of the node.
+        out: kind of the first of them.
+        more: weights (an array, or the shape of ones) and attributes.
     """
-    kinds = dict(item.split(":") for item in inputs.split())
-    named = [("" if each == "-" else each) for each in (order.split() or list(kinds))]
-    domain = attributes.pop("domain", None)
-    node = helper.make_node(
-        operator,
-        named,
-        ["" if o == "-" else o for o in outputs.split()],
-        name=operator.lower(),
-        domain=domain,
-        **attributes,
+    weights = {
+        key: np.ones(each, np.float32) if isinstance(each, tuple) else each
+        for key, each in more.items()
+        if isinstance(each, (tuple, np.ndarray))
+    }
+    attributes = {key: each for key, each in more.items() if key not in weights}
+    named = [each.partition(":") for each in inputs.split()]
+    kinds = {key: kind for key, _, kind in named if kind}
+    order = ["" if key == "-" else key for key, _, _ in named]
+    operator = name.split(maxsplit=1)[0]
+    node = helper.make_node(operator, order, outputs.split(), name=operator.lower(), **attributes)
+    runs, clashes = (
+        {key: _array(kinds[key], text) for key, text in zip(kinds, texts.split(), strict=True)}
+        for texts in (good, bad)
     )
-    runs, clashes = _feeds(kinds, good), _feeds(kinds, bad)
-    return Clash(name or operator, _model([node], kinds, runs, weights or {}, out), runs, clashes)
-
-
-def _ones(*shape: int) -> NDArray[np.float32]:
-    return np.ones(shape, np.float32)
+    return Clash(name, _model([node], kinds, runs, weights, _KINDS[out][1]), runs, clashes)
 
 
 def _body(
@@ -124,9 +110,8 @@ def _body(
 
 def _in_bodies() -> list[Clash]:
     """Return an Add of `a` and `b` inside each operator that has a body."""
-    kinds = {"a": "f", "b": "f"}
-    good = _feeds(kinds, {"a": (2, 3), "b": (2, 3)})
-    bad = _feeds(kinds, {"a": (2, 3), "b": (2, 4)})
+    good = {"a": _array("f", "2x3"), "b": _array("f", "2x3")}
+    bad = {"a": _array("f", "2x3"), "b": _array("f", "2x4")}
     out = helper.make_tensor_value_info
     number = TensorProto.FLOAT
     add = helper.make_node("Add", ["a", "b"], ["sum"])
@@ -151,541 +136,155 @@ def _in_bodies() -> list[Clash]:
         "Loop": helper.make_node("Loop", ["turns", "yes", "a"], ["y"], body=turn),
         "Scan": helper.make_node("Scan", ["a", "b"], ["y"], body=step, num_scan_inputs=2),
     }
-    weights = {"yes": np.array(True), "turns": np.array(2)}
+    weights, kinds = {"yes": np.array(True), "turns": np.array(2)}, {"a": "f", "b": "f"}
     return [
         Clash(name, _model([node], kinds, good, weights), good, bad) for name, node in nodes.items()
     ]
 
 
-def clashes() -> list[Clash]:
-    """Return them all."""
-    i64 = TensorProto.INT64
-    elementwise = [
-        _one(op, "a:f b:f", {"a": (2, 3), "b": (1, 3)}, {"a": (2, 3), "b": (2, 4)})
+_CHANNELS = "1x3x8x8"
+_ALL_OR_NONE = np.array([0, 1], np.float32)
+_MS: dict[str, Any] = {"domain": "com.microsoft"}
+_HEADS: dict[str, Any] = {"num_heads": 2, "domain": "com.microsoft"}
+_QKV: dict[str, Any] = {"w": (8, 24), "b": (24,)}
+_EMBED: dict[str, Any] = {"w": (10, 8), "p": (6, 8), "g": (8,), "b": (8,), "outputs": "y m"}
+
+
+def _elementwise() -> list[Clash]:
+    made = [
+        _clash(op, "a:f b:f", "2x3 1x3", "2x3 2x4")
         for op in ("Add", "Mul", "Sub", "Div", "Pow", "Max", "Mean", "PRelu")
     ]
-    elementwise += [
-        _one("Mod", "a:f b:f", {"a": (2, 3), "b": (1, 3)}, {"a": (2, 3), "b": (2, 4)}, fmod=1),
-        _one(
-            "Less",
-            "a:f b:f",
-            {"a": (2, 3), "b": (1, 3)},
-            {"a": (2, 3), "b": (2, 4)},
-            out=TensorProto.BOOL,
-        ),
-        _one(
-            "Equal",
-            "a:i b:i",
-            {"a": (2, 3), "b": (1, 3)},
-            {"a": (2, 3), "b": (2, 4)},
-            out=TensorProto.BOOL,
-        ),
-        _one(
-            "And",
-            "a:b b:b",
-            {"a": (2, 3), "b": (1, 3)},
-            {"a": (2, 3), "b": (2, 4)},
-            out=TensorProto.BOOL,
-        ),
-        _one(
-            "Where",
-            "c:b a:f b:f",
-            {"c": (2, 3), "a": (2, 3), "b": (1, 3)},
-            {"c": (2, 3), "a": (2, 4), "b": (1, 3)},
-        ),
+    return [
+        *made,
+        _clash("Mod", "a:f b:f", "2x3 1x3", "2x3 2x4", fmod=1),
+        _clash("Less", "a:f b:f", "2x3 1x3", "2x3 2x4", out="b"),
+        _clash("Equal", "a:i b:i", "2x3 1x3", "2x3 2x4", out="b"),
+        _clash("And", "a:b b:b", "2x3 1x3", "2x3 2x4", out="b"),
+        _clash("Where", "c:b a:f b:f", "2x3 2x3 1x3", "2x3 2x4 1x3"),
     ]
-    joined = [
-        _one("Concat", "a:f b:f", {"a": (2, 3), "b": (2, 5)}, {"a": (2, 3), "b": (4, 5)}, axis=1),
-        _one("MatMul", "a:f b:f", {"a": (2, 3), "b": (3, 4)}, {"a": (2, 3), "b": (5, 4)}),
-        _one(
-            "MatMul",
-            "a:f b:f",
-            {"a": (2, 2, 3), "b": (2, 3, 4)},
-            {"a": (2, 2, 3), "b": (3, 3, 4)},
-            name="MatMul batches",
-        ),
-        _one(
-            "MatMul",
-            "a:f",
-            {"a": (2, 3)},
-            {"a": (2, 5)},
-            name="MatMul weight",
-            order="a w",
-            weights={"w": _ones(3, 4)},
-        ),
-        _one("Gemm", "a:f b:f", {"a": (2, 3), "b": (3, 4)}, {"a": (2, 3), "b": (5, 4)}),
-        _one(
-            "Gemm",
-            "a:f",
-            {"a": (2, 3)},
-            {"a": (2, 5)},
-            name="Gemm weight",
-            order="a w",
-            weights={"w": _ones(3, 4)},
-        ),
-        _one(
-            "Gemm",
-            "a:f c:f",
-            {"a": (2, 3), "c": (2, 4)},
-            {"a": (2, 3), "c": (3, 4)},
-            name="Gemm C",
-            order="a w c",
-            weights={"w": _ones(3, 4)},
-        ),
-        _one(
-            "Einsum",
-            "a:f b:f",
-            {"a": (2, 3), "b": (3, 4)},
-            {"a": (2, 3), "b": (5, 4)},
-            equation="ij,jk->ik",
-        ),
-        _one(
-            "MatMulInteger",
-            "a:u b:u",
-            {"a": (2, 3), "b": (3, 4)},
-            {"a": (2, 3), "b": (5, 4)},
-            out=TensorProto.INT32,
-        ),
-        _one(
-            "Conv",
-            "x:f",
-            {"x": (1, 3, 8, 8)},
-            {"x": (1, 4, 8, 8)},
-            name="Conv channels",
-            order="x w",
-            weights={"w": _ones(2, 3, 3, 3)},
-        ),
-        _one(
-            "Conv",
-            "x:f",
-            {"x": (1, 3, 8, 8)},
-            {"x": (1, 3, 2, 2)},
-            name="Conv kernel",
-            order="x w",
-            weights={"w": _ones(2, 3, 3, 3)},
-        ),
-        _one(
-            "Conv",
-            "x:f",
-            {"x": (1, 3, 8)},
-            {"x": (1, 4, 8)},
-            name="Conv 1D",
-            order="x w",
-            weights={"w": _ones(2, 3, 3)},
-        ),
-        _one(
-            "ConvTranspose",
-            "x:f",
-            {"x": (1, 3, 8, 8)},
-            {"x": (1, 4, 8, 8)},
-            order="x w",
-            weights={"w": _ones(3, 2, 3, 3)},
-        ),
+
+
+def _joined() -> list[Clash]:
+    return [
+        _clash("Concat", "a:f b:f", "2x3 2x5", "2x3 4x5", axis=1),
+        _clash("MatMul", "a:f b:f", "2x3 3x4", "2x3 5x4"),
+        _clash("MatMul batches", "a:f b:f", "2x2x3 2x3x4", "2x2x3 3x3x4"),
+        _clash("MatMul weight", "a:f w", "2x3", "2x5", w=(3, 4)),
+        _clash("Gemm", "a:f b:f", "2x3 3x4", "2x3 5x4"),
+        _clash("Gemm weight", "a:f w", "2x3", "2x5", w=(3, 4)),
+        _clash("Gemm C", "a:f w c:f", "2x3 2x4", "2x3 3x4", w=(3, 4)),
+        _clash("Einsum", "a:f b:f", "2x3 3x4", "2x3 5x4", equation="ij,jk->ik"),
+        _clash("MatMulInteger", "a:u b:u", "2x3 3x4", "2x3 5x4", out="n"),
+        _clash("Conv channels", "x:f w", _CHANNELS, "1x4x8x8", w=(2, 3, 3, 3)),
+        _clash("Conv kernel", "x:f w", _CHANNELS, "1x3x2x2", w=(2, 3, 3, 3)),
+        _clash("Conv 1D", "x:f w", "1x3x8", "1x4x8", w=(2, 3, 3)),
+        _clash("ConvTranspose", "x:f w", _CHANNELS, "1x4x8x8", w=(3, 2, 3, 3)),
+        _clash("MaxPool", "x:f", _CHANNELS, "1x3x2x2", kernel_shape=[3, 3]),
+        _clash("AveragePool", "x:f", _CHANNELS, "1x3x2x2", kernel_shape=[3, 3]),
+        _clash("LpPool", "x:f", _CHANNELS, "1x3x2x2", kernel_shape=[3, 3]),
+        _clash("BatchNormalization", "x:f s s s s", "1x3x8", "1x4x8", s=(3,)),
+        _clash("InstanceNormalization", "x:f s s", "1x3x8", "1x4x8", s=(3,)),
+        _clash("LayerNormalization", "x:f s s", "1x3", "1x4", s=(3,)),
     ]
-    pooled = [
-        _one(op, "x:f", {"x": (1, 3, 8, 8)}, {"x": (1, 3, 2, 2)}, kernel_shape=[3, 3])
-        for op in ("MaxPool", "AveragePool", "LpPool")
-    ]
-    normal = [
-        _one(
-            "BatchNormalization",
-            "x:f",
-            {"x": (1, 3, 8)},
-            {"x": (1, 4, 8)},
-            order="x s s s s",
-            weights={"s": _ones(3)},
-        ),
-        _one(
-            "InstanceNormalization",
-            "x:f",
-            {"x": (1, 3, 8)},
-            {"x": (1, 4, 8)},
-            order="x s s",
-            weights={"s": _ones(3)},
-        ),
-        _one(
-            "LayerNormalization",
-            "x:f",
-            {"x": (1, 3)},
-            {"x": (1, 4)},
-            order="x s s",
-            weights={"s": _ones(3)},
-        ),
-    ]
-    indexed = [
-        _one("Gather", "x:f i:i", {"x": (4, 3), "i": [1]}, {"x": (4, 3), "i": [9]}, axis=0),
-        _one(
-            "Gather",
-            "i:i",
-            {"i": [[1, 2]]},
-            {"i": [[1, 99]]},
-            name="Gather embedding",
-            order="w i",
-            weights={"w": _ones(10, 4)},
-        ),
-        _one(
-            "GatherElements",
-            "x:f i:i",
-            {"x": (2, 3), "i": [[1, 1, 1]]},
-            {"x": (2, 3), "i": [[9, 1, 1]]},
-            axis=0,
-        ),
-        _one("GatherND", "x:f i:i", {"x": (2, 3), "i": [[1, 1]]}, {"x": (2, 3), "i": [[1, 9]]}),
-        _one(
-            "GatherND",
-            "x:f i:i",
-            {"x": (2, 3), "i": [[1, 1]]},
-            {"x": (2, 3), "i": [[1, 1, 1]]},
-            name="GatherND rank",
-        ),
-        _one(
-            "ScatterElements",
-            "x:f i:i u:f",
-            {"x": (2, 3), "i": [[1, 1, 1]], "u": (1, 3)},
-            {"x": (2, 3), "i": [[9, 1, 1]], "u": (1, 3)},
-            axis=0,
-        ),
-        _one(
-            "ScatterElements",
-            "x:f i:i u:f",
-            {"x": (2, 3), "i": [[1, 1, 1]], "u": (1, 3)},
-            {"x": (2, 3), "i": [[1, 1, 1]], "u": (1, 2)},
-            axis=0,
-            name="ScatterElements shapes",
-        ),
-        _one(
-            "ScatterND",
-            "x:f i:i u:f",
-            {"x": (4,), "i": [[1], [2]], "u": (2,)},
-            {"x": (4,), "i": [[1], [9]], "u": (2,)},
-        ),
-        _one(
-            "ScatterND",
-            "x:f i:i u:f",
-            {"x": (4,), "i": [[1], [2]], "u": (2,)},
-            {"x": (4,), "i": [[1], [2]], "u": (3,)},
-            name="ScatterND shapes",
-        ),
-        _one(
-            "OneHot",
-            "i:i d:i",
-            {"i": [1, 2], "d": [4]},
-            {"i": [1, 2], "d": [-1]},
-            order="i d v",
-            weights={"v": np.array([0, 1], np.float32)},
-        ),
-        _one(
-            "OneHot",
-            "i:i d:i",
-            {"i": [1, 2], "d": [4]},
-            {"i": [1, 2], "d": [4, 4]},
-            order="i d v",
-            weights={"v": np.array([0, 1], np.float32)},
-            name="OneHot depth",
-        ),
-    ]
-    sized = [
-        _one("Reshape", "x:f s:i", {"x": (2, 3), "s": [3, 2]}, {"x": (2, 3), "s": [4, 2]}),
-        _one(
-            "Reshape",
-            "x:f",
-            {"x": (2, 3)},
-            {"x": (2, 5)},
-            order="x s",
-            weights={"s": np.array([-1, 3, 2])},
-            name="Reshape fixed",
-        ),
-        _one("Expand", "x:f s:i", {"x": (1, 3), "s": [2, 3]}, {"x": (1, 3), "s": [2, 4]}),
-        _one("Tile", "x:f s:i", {"x": (1, 3), "s": [2, 2]}, {"x": (1, 3), "s": [2, 2, 2]}),
-        _one(
-            "Tile",
-            "x:f s:i",
-            {"x": (1, 3), "s": [2, 2]},
-            {"x": (1, 3), "s": [2, -2]},
-            name="Tile negative",
-        ),
-        _one(
-            "Slice",
-            "x:f a:i b:i",
-            {"x": (4, 3), "a": [0], "b": [2]},
-            {"x": (4, 3), "a": [0, 0, 0], "b": [2, 2, 2]},
-        ),
-        _one(
-            "Slice",
-            "x:f a:i b:i c:i d:i",
-            {"x": (4, 3), "a": [0], "b": [2], "c": [0], "d": [1]},
-            {"x": (4, 3), "a": [0], "b": [2], "c": [7], "d": [1]},
-            name="Slice axis",
-        ),
-        _one(
-            "Slice",
-            "x:f a:i b:i c:i d:i",
-            {"x": (4, 3), "a": [0], "b": [2], "c": [0], "d": [1]},
-            {"x": (4, 3), "a": [0], "b": [2], "c": [0], "d": [0]},
-            name="Slice step",
-        ),
-        _one(
-            "Split",
-            "x:f s:i",
-            {"x": (4, 3), "s": [1, 3]},
-            {"x": (4, 3), "s": [1, 4]},
-            outputs="y z",
-            axis=0,
-        ),
-        _one(
-            "Split",
-            "x:f",
-            {"x": (4, 3)},
-            {"x": (5, 3)},
-            order="x s",
-            weights={"s": np.array([1, 3])},
-            outputs="y z",
-            axis=0,
-            name="Split fixed",
-        ),
-        _one(
-            "Squeeze",
-            "x:f",
-            {"x": (1, 3)},
-            {"x": (2, 3)},
-            order="x s",
-            weights={"s": np.array([0])},
-        ),
-        _one(
-            "Squeeze",
-            "x:f s:i",
-            {"x": (1, 3), "s": [0]},
-            {"x": (1, 3), "s": [5]},
-            name="Squeeze axis",
-        ),
-        _one("Unsqueeze", "x:f s:i", {"x": (1, 3), "s": [0]}, {"x": (1, 3), "s": [7]}),
-        _one("Pad", "x:f s:i", {"x": (2, 3), "s": [1, 1, 1, 1]}, {"x": (2, 3), "s": [1, 1, 1]}),
-        _one(
-            "Pad",
-            "x:f s:i",
-            {"x": (2, 3), "s": [0, 1, 0, 1]},
-            {"x": (2, 3), "s": [0, 9, 0, 9]},
-            mode="reflect",
-            name="Pad reflect",
-        ),
-        _one(
-            "Pad",
-            "x:f s:i",
-            {"x": (2, 3), "s": [1, 1, 1, 1]},
-            {"x": (2, 3), "s": [-3, -3, -3, -3]},
-            name="Pad negative",
-        ),
-        _one(
-            "Resize",
-            "x:f s:f",
-            {"x": (1, 1, 4, 4), "s": [1, 1, 2, 2]},
-            {"x": (1, 1, 4, 4), "s": [1, 1, 2]},
-            order="x - s",
-        ),
-        _one(
-            "Resize",
-            "x:f s:f",
-            {"x": (1, 1, 4, 4), "s": [1, 1, 2, 2]},
-            {"x": (1, 1, 4, 4), "s": [1, 1, -2, 2]},
-            order="x - s",
-            name="Resize scale",
-        ),
-        _one("Range", "a:i b:i c:i", {"a": 0, "b": 4, "c": 1}, {"a": 0, "b": 4, "c": 0}, out=i64),
-        _one("TopK", "x:f k:i", {"x": (2, 3), "k": [2]}, {"x": (2, 3), "k": [9]}, outputs="y z"),
-        _one(
-            "TopK",
-            "x:f",
-            {"x": (2, 8)},
-            {"x": (2, 3)},
-            order="x k",
-            weights={"k": np.array([5])},
-            outputs="y z",
-            name="TopK fixed",
-        ),
-        _one("ConstantOfShape", "s:i", {"s": [2, 2]}, {"s": [2, -2]}),
-        _one("CumSum", "x:f a:n", {"x": (2, 3), "a": 0}, {"x": (2, 3), "a": 7}),
-        _one("ReduceSum", "x:f s:i", {"x": (2, 3), "s": [0]}, {"x": (2, 3), "s": [5]}),
-        _one("ReduceMax", "x:f", {"x": (2, 3)}, {"x": (0, 3)}, axes=[0]),
-        _one("ArgMax", "x:f", {"x": (2, 3)}, {"x": (0, 3)}, axis=0, out=i64),
-        _one("DepthToSpace", "x:f", {"x": (1, 4, 2, 2)}, {"x": (1, 6, 2, 2)}, blocksize=2),
-        _one("SpaceToDepth", "x:f", {"x": (1, 1, 4, 4)}, {"x": (1, 1, 3, 3)}, blocksize=2),
-        _one(
-            "ReverseSequence",
-            "x:f s:i",
-            {"x": (4, 2), "s": [3, 4]},
-            {"x": (4, 2), "s": [3, 9]},
-            time_axis=0,
-            batch_axis=1,
-        ),
-        _one(
-            "ReverseSequence",
-            "x:f s:i",
-            {"x": (4, 2), "s": [3, 4]},
-            {"x": (4, 2), "s": [3, 4, 4]},
-            time_axis=0,
-            batch_axis=1,
-            name="ReverseSequence batch",
-        ),
-        _one("Det", "x:f", {"x": (3, 3)}, {"x": (3, 4)}),
-    ]
-    hidden, width = 4, 3
-    recurrent = []
+
+
+def _indexed() -> list[Clash]:
+    return [
+        _clash("Gather", "x:f i:i", "4x3 [1]", "4x3 [9]", axis=0),
+        _clash("Gather embedding", "w i:i", "[[1,2]]", "[[1,99]]", w=(10, 4)),
+        _clash("GatherElements", "x:f i:i", "2x3 [[1,1,1]]", "2x3 [[9,1,1]]", axis=0),
+        _clash("GatherND", "x:f i:i", "2x3 [[1,1]]", "2x3 [[1,9]]"),
+        _clash("GatherND rank", "x:f i:i", "2x3 [[1,1]]", "2x3 [[1,1,1]]"),
+        _clash("ScatterElements", "x:f i:i u:f", "2x3 [[1,1,1]] 1x3", "2x3 [[9,1,1]] 1x3", axis=0),
+        _clash("ScatterElements shapes", "x:f i:i u:f", "2x3 [[1,1,1]] 1x3", "2x3 [[1,1,1]] 1x2",
+               axis=0),
+        _clash("ScatterND", "x:f i:i u:f", "4x [[1],[2]] 2x", "4x [[1],[9]] 2x"),
+        _clash("ScatterND shapes", "x:f i:i u:f", "4x [[1],[2]] 2x", "4x [[1],[2]] 3x"),
+        _clash("OneHot", "i:i d:i v", "[1,2] [4]", "[1,2] [-1]", v=_ALL_OR_NONE),
+        _clash("OneHot depth", "i:i d:i v", "[1,2] [4]", "[1,2] [4,4]", v=_ALL_OR_NONE),
+    ]  # fmt: skip
+
+
+def _sized() -> list[Clash]:
+    return [
+        _clash("Reshape", "x:f s:i", "2x3 [3,2]", "2x3 [4,2]"),
+        _clash("Reshape fixed", "x:f s", "2x3", "2x5", s=np.array([-1, 3, 2])),
+        _clash("Expand", "x:f s:i", "1x3 [2,3]", "1x3 [2,4]"),
+        _clash("Tile", "x:f s:i", "1x3 [2,2]", "1x3 [2,2,2]"),
+        _clash("Tile negative", "x:f s:i", "1x3 [2,2]", "1x3 [2,-2]"),
+        _clash("Slice", "x:f a:i b:i", "4x3 [0] [2]", "4x3 [0,0,0] [2,2,2]"),
+        _clash("Slice axis", "x:f a:i b:i c:i d:i", "4x3 [0] [2] [0] [1]", "4x3 [0] [2] [7] [1]"),
+        _clash("Slice step", "x:f a:i b:i c:i d:i", "4x3 [0] [2] [0] [1]", "4x3 [0] [2] [0] [0]"),
+        _clash("Split", "x:f s:i", "4x3 [1,3]", "4x3 [1,4]", outputs="y z", axis=0),
+        _clash("Split fixed", "x:f s", "4x3", "5x3", s=np.array([1, 3]), outputs="y z", axis=0),
+        _clash("Squeeze", "x:f s", "1x3", "2x3", s=np.array([0])),
+        _clash("Squeeze axis", "x:f s:i", "1x3 [0]", "1x3 [5]"),
+        _clash("Unsqueeze", "x:f s:i", "1x3 [0]", "1x3 [7]"),
+        _clash("Pad", "x:f s:i", "2x3 [1,1,1,1]", "2x3 [1,1,1]"),
+        _clash("Pad reflect", "x:f s:i", "2x3 [0,1,0,1]", "2x3 [0,9,0,9]", mode="reflect"),
+        _clash("Pad negative", "x:f s:i", "2x3 [1,1,1,1]", "2x3 [-3,-3,-3,-3]"),
+        _clash("Resize", "x:f - s:f", "1x1x4x4 [1,1,2,2]", "1x1x4x4 [1,1,2]"),
+        _clash("Resize scale", "x:f - s:f", "1x1x4x4 [1,1,2,2]", "1x1x4x4 [1,1,-2,2]"),
+        _clash("Range", "a:i b:i c:i", "0 4 1", "0 4 0", out="i"),
+        _clash("TopK", "x:f k:i", "2x3 [2]", "2x3 [9]", outputs="y z"),
+        _clash("TopK fixed", "x:f k", "2x8", "2x3", k=np.array([5]), outputs="y z"),
+        _clash("ConstantOfShape", "s:i", "[2,2]", "[2,-2]"),
+        _clash("CumSum", "x:f a:n", "2x3 0", "2x3 7"),
+        _clash("ReduceSum", "x:f s:i", "2x3 [0]", "2x3 [5]"),
+        _clash("ReduceMax", "x:f", "2x3", "0x3", axes=[0]),
+        _clash("ArgMax", "x:f", "2x3", "0x3", axis=0, out="i"),
+        _clash("DepthToSpace", "x:f", "1x4x2x2", "1x6x2x2", blocksize=2),
+        _clash("SpaceToDepth", "x:f", "1x1x4x4", "1x1x3x3", blocksize=2),
+        _clash("ReverseSequence", "x:f s:i", "4x2 [3,4]", "4x2 [3,9]", time_axis=0, batch_axis=1),
+        _clash("ReverseSequence batch", "x:f s:i", "4x2 [3,4]", "4x2 [3,4,4]", time_axis=0,
+               batch_axis=1),
+        _clash("Det", "x:f", "3x3", "3x4"),
+    ]  # fmt: skip
+
+
+def _recurrent() -> list[Clash]:
+    made: list[Clash] = []
     for op, gates in (("LSTM", 4), ("GRU", 3), ("RNN", 1)):
-        w = {"w": _ones(1, gates * hidden, width), "r": _ones(1, gates * hidden, hidden)}
-        recurrent += [
-            _one(
-                op,
-                "x:f",
-                {"x": (5, 2, width)},
-                {"x": (5, 2, width + 1)},
-                order="x w r",
-                weights=w,
-                hidden_size=hidden,
-                name=f"{op} input",
-            ),
-            _one(
-                op,
-                "x:f n:n",
-                {"x": (5, 2, width), "n": [5, 4]},
-                {"x": (5, 2, width), "n": [9, 4]},
-                order="x w r - n",
-                weights=w,
-                hidden_size=hidden,
-                name=f"{op} lengths",
-            ),
-            _one(
-                op,
-                "x:f n:n",
-                {"x": (5, 2, width), "n": [5, 4]},
-                {"x": (5, 2, width), "n": [5, 4, 4]},
-                order="x w r - n",
-                weights=w,
-                hidden_size=hidden,
-                name=f"{op} lengths batch",
-            ),
-            _one(
-                op,
-                "x:f h:f",
-                {"x": (5, 2, width), "h": (1, 2, hidden)},
-                {"x": (5, 2, width), "h": (1, 3, hidden)},
-                order="x w r - - h",
-                weights=w,
-                hidden_size=hidden,
-                name=f"{op} state",
-            ),
+        more: dict[str, Any] = {"w": (1, gates * 4, 3), "r": (1, gates * 4, 4), "hidden_size": 4}
+        lengths = ("x:f w r - n:n", "5x2x3 [5,4]")
+        made += [
+            _clash(f"{op} input", "x:f w r", "5x2x3", "5x2x4", **more),
+            _clash(f"{op} lengths", *lengths, "5x2x3 [9,4]", **more),
+            _clash(f"{op} lengths batch", *lengths, "5x2x3 [5,4,4]", **more),
+            _clash(f"{op} state", "x:f w r - - h:f", "5x2x3 1x2x4", "5x2x3 1x3x4", **more),
         ]
-    contrib = [
-        _one(
-            "Attention",
-            "x:f m:n",
-            {"x": (2, 4, 8), "m": (2, 4)},
-            {"x": (2, 4, 8), "m": (2, 7)},
-            order="x w b m",
-            weights={"w": _ones(8, 24), "b": _ones(24)},
-            num_heads=2,
-            domain="com.microsoft",
-        ),
-        _one(
-            "Attention",
-            "x:f",
-            {"x": (2, 4, 8)},
-            {"x": (2, 4, 6)},
-            order="x w b",
-            weights={"w": _ones(8, 24), "b": _ones(24)},
-            num_heads=2,
-            domain="com.microsoft",
-            name="Attention hidden",
-        ),
-        _one(
-            "MultiHeadAttention",
-            "q:f k:f v:f",
-            {"q": (2, 4, 8), "k": (2, 5, 8), "v": (2, 5, 8)},
-            {"q": (2, 4, 8), "k": (2, 5, 8), "v": (2, 6, 8)},
-            num_heads=2,
-            domain="com.microsoft",
-        ),
-        _one(
-            "MultiHeadAttention",
-            "q:f k:f v:f",
-            {"q": (2, 4, 8), "k": (2, 5, 8), "v": (2, 5, 8)},
-            {"q": (2, 4, 8), "k": (3, 5, 8), "v": (3, 5, 8)},
-            num_heads=2,
-            domain="com.microsoft",
-            name="MultiHeadAttention batch",
-        ),
-        _one(
-            "SkipLayerNormalization",
-            "x:f s:f",
-            {"x": (2, 4, 8), "s": (2, 4, 8)},
-            {"x": (2, 4, 8), "s": (3, 4, 8)},
-            order="x s g b",
-            weights={"g": _ones(8), "b": _ones(8)},
-            domain="com.microsoft",
-        ),
-        _one(
-            "EmbedLayerNormalization",
-            "i:n",
-            {"i": [[1, 2]]},
-            {"i": [[1, 99]]},
-            order="i - w p - g b",
-            weights={"w": _ones(10, 8), "p": _ones(6, 8), "g": _ones(8), "b": _ones(8)},
-            outputs="y m",
-            domain="com.microsoft",
-        ),
-        _one(
-            "EmbedLayerNormalization",
-            "i:n",
-            {"i": [[1, 2]]},
-            {"i": [[1] * 9]},
-            order="i - w p - g b",
-            weights={"w": _ones(10, 8), "p": _ones(6, 8), "g": _ones(8), "b": _ones(8)},
-            outputs="y m",
-            domain="com.microsoft",
-            name="EmbedLayerNormalization positions",
-        ),
-        _one(
-            "FusedMatMul",
-            "a:f b:f",
-            {"a": (2, 3), "b": (3, 4)},
-            {"a": (2, 3), "b": (5, 4)},
-            domain="com.microsoft",
-        ),
-        _one(
-            "BiasGelu",
-            "a:f b:f",
-            {"a": (2, 3), "b": (3,)},
-            {"a": (2, 3), "b": (4,)},
-            domain="com.microsoft",
-        ),
+    return made
+
+
+def _of_onnx_runtime() -> list[Clash]:
+    return [
+        _clash("Attention", "x:f w b m:n", "2x4x8 2x4", "2x4x8 2x7", **_QKV, **_HEADS),
+        _clash("Attention hidden", "x:f w b", "2x4x8", "2x4x6", **_QKV, **_HEADS),
+        _clash("MultiHeadAttention", "q:f k:f v:f", "2x4x8 2x5x8 2x5x8", "2x4x8 2x5x8 2x6x8",
+               **_HEADS),
+        _clash("MultiHeadAttention batch", "q:f k:f v:f", "2x4x8 2x5x8 2x5x8", "2x4x8 3x5x8 3x5x8",
+               **_HEADS),
+        _clash("SkipLayerNormalization", "x:f s:f g b", "2x4x8 2x4x8", "2x4x8 3x4x8", g=(8,),
+               b=(8,), **_MS),
+        _clash("EmbedLayerNormalization", "i:n - w p - g b", "[[1,2]]", "[[1,99]]", **_EMBED, **_MS),
+        _clash("EmbedLayerNormalization positions", "i:n - w p - g b", "[[1,2]]",
+               "[[1,1,1,1,1,1,1,1,1]]", **_EMBED, **_MS),
+        _clash("FusedMatMul", "a:f b:f", "2x3 3x4", "2x3 5x4", **_MS),
+        _clash("BiasGelu", "a:f b:f", "2x3 3x", "2x3 4x", **_MS),
+    ]  # fmt: skip
+
+
+def clashes() -> list[Clash]:
+    """Return them all."""
+    return [
+        *_elementwise(),
+        *_joined(),
+        *_indexed(),
+        *_sized(),
+        *_recurrent(),
+        *_of_onnx_runtime(),
+        _clash("Cast string", "x:s", '["1.5"]', '["house"]', to=TensorProto.FLOAT),
+        _clash("Concat strings", "a:s b:s", "2x3 2x5", "2x3 4x5", axis=1, out="s"),
+        *_in_bodies(),
     ]
-    text = [
-        _one(
-            "Cast",
-            "x:s",
-            {"x": ["1.5"]},
-            {"x": ["house"]},
-            to=TensorProto.FLOAT,
-            name="Cast string",
-        ),
-        _one(
-            "Concat",
-            "a:s b:s",
-            {"a": (2, 3), "b": (2, 5)},
-            {"a": (2, 3), "b": (4, 5)},
-            axis=1,
-            name="Concat strings",
-            out=TensorProto.STRING,
-        ),
-    ]
-    return (
-        elementwise
-        + joined
-        + pooled
-        + normal
-        + indexed
-        + sized
-        + recurrent
-        + contrib
-        + text
-        + _in_bodies()
-    )

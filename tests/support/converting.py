@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import build, parsed, value
 
 FLOAT = TensorProto.FLOAT
 _NOISE = 1e-6  # of float32 arithmetic near zero
@@ -62,24 +62,12 @@ def weight(name: str, *shape: int, low: float = -1.0, high: float = 1.0) -> Tens
 
 def attention(opset: int, ir_version: int = 11, **attributes: Any) -> ModelProto:
     """Return MatMul and Attention over q [b, 5, 8] and k, v [b, 6, 8], of two heads."""
-    inputs = [value("q", "b", 5, 8), value("k", "b", 6, 8), value("v", "b", 6, 8)]
-    nodes = [
-        helper.make_node("MatMul", ["q", "w"], ["qw"], name="product"),
-        helper.make_node(
-            "Attention",
-            ["qw", "k", "v"],
-            ["y"],
-            name="attention",
-            q_num_heads=2,
-            kv_num_heads=2,
-            **attributes,
-        ),
-    ]
-    return build(
-        nodes,
-        inputs,
-        [value("y", "b", 5, 8)],
-        [weight("w", 8, 8)],
+    more = "".join(f", {name} = {given}" for name, given in attributes.items())
+    return parsed(
+        f"""(float["b", 5, 8] q, float["b", 6, 8] k, float["b", 6, 8] v) => (float["b", 5, 8] y) {{
+        [product] qw = MatMul(q, w)
+        [attention] y = Attention <q_num_heads = 2, kv_num_heads = 2{more}> (qw, k, v) }}""",
+        weight("w", 8, 8),
         opset=opset,
         ir_version=ir_version,
     )

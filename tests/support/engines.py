@@ -25,7 +25,7 @@ from enginewright_runtime.proof.golden_inputs import generate
 from enginewright_runtime.runner import run_stage
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from tests.support.broken_models import build, value
+from tests.support.broken_models import build, parsed, value
 from tests.support.preparing import Outcome, Workplace
 
 VERSION = "1.7.1.116"
@@ -128,10 +128,7 @@ class EnginePlace(Workplace):
     ) -> str:
         """Prepare a model for the CPU and return its key."""
         task = self.task(self.put("m.onnx", model), shapes=shapes)
-        stage, outcome = self.prepare(task)
-        assert outcome.code == 0, f"{stage}: {outcome.message}"
-        assert outcome.report.published is not None
-        self.prepared = outcome.report.published.key
+        self.prepared = self.complete(task).published.key
         return self.prepared
 
     def engine_task(self, how: EngineRecipe | None = None) -> EngineTask:
@@ -183,35 +180,25 @@ def mixed() -> ModelProto:
 
     The last one, Add, is alone behind it.
     """
-    nodes = [
-        helper.make_node("Conv", ["x", "w1"], ["c1"], name="conv_1", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c1"], ["r1"], name="relu_1"),
-        helper.make_node("MeanVarianceNormalization", ["r1"], ["m"], name="mvn", axes=[0, 2, 3]),
-        helper.make_node("Conv", ["m", "w2"], ["c2"], name="conv_2", pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["c2"], ["r2"], name="relu_2"),
-        helper.make_node("GlobalAveragePool", ["r2"], ["g"], name="gap"),
-        helper.make_node("Flatten", ["g"], ["f"], name="flatten"),
-        helper.make_node("Reshape", ["f", "square"], ["s"], name="reshape"),
-        helper.make_node("Det", ["s"], ["d"], name="det_bad"),
-        helper.make_node("Add", ["d", "b"], ["y"], name="add_out"),
-    ]
-    square = numpy_helper.from_array(np.array([-1, 4, 4], np.int64), "square")
-    return build(
-        nodes,
-        [value("x", "n", 3, 32, 32)],
-        [value("y", "n")],
-        [weights("w1", 8, 3, 3, 3), weights("w2", 16, 8, 3, 3), square, weights("b", 1)],
+    return parsed(
+        """(float["n", 3, 32, 32] x) => (float["n"] y) <int64[3] square = {-1, 4, 4}> {
+        [conv_1] c1 = Conv <pads = [1, 1, 1, 1]> (x, w1) [relu_1] r1 = Relu(c1)
+        [mvn] m = MeanVarianceNormalization <axes = [0, 2, 3]> (r1)
+        [conv_2] c2 = Conv <pads = [1, 1, 1, 1]> (m, w2) [relu_2] r2 = Relu(c2)
+        [gap] g = GlobalAveragePool(r2) [flatten] f = Flatten(g)
+        [reshape] s = Reshape(f, square) [det_bad] d = Det(s) [add_out] y = Add(d, b) }""",
+        weights("w1", 8, 3, 3, 3),
+        weights("w2", 16, 8, 3, 3),
+        weights("b", 1),
     )
 
 
 def half_way() -> ModelProto:
     """Return x [n, 8] to y through BF16, which not every device computes with."""
-    nodes = [
-        helper.make_node("Cast", ["x"], ["h"], name="to_bf16", to=BF16),
-        helper.make_node("Cast", ["h"], ["f"], name="to_float", to=TensorProto.FLOAT),
-        helper.make_node("Relu", ["f"], ["y"], name="relu"),
-    ]
-    return build(nodes, [value("x", "n", 8)], [value("y", "n", 8)])
+    return parsed(
+        """(float["n", 8] x) => (float["n", 8] y) {
+        [to_bf16] h = Cast <to = 16> (x) [to_float] f = Cast <to = 1> (h) [relu] y = Relu(f) }"""
+    )
 
 
 def matmul(*, kind: int = TensorProto.FLOAT, columns: int = 8, rows: int | str = "n") -> ModelProto:

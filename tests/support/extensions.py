@@ -16,6 +16,14 @@ PLUGIN_SOURCE = Path(__file__).with_name("plugin.cpp")
 CUBE = ("my.ops", "Cube")
 
 
+def compile_c(library: Path, source: str, *options: str) -> str:
+    """Compile a shared library from C, such as a stand-in for one of NVIDIA's; return its path."""
+    library.parent.mkdir(parents=True, exist_ok=True)
+    command = ["gcc", "-shared", "-fPIC", *options, "-o", str(library), "-xc", "-"]
+    subprocess.run(command, input=source, text=True, check=True, timeout=60)
+    return str(library)
+
+
 def compile_library(folder: Path, *defined: str) -> Path:
     """Compile the operator with the macros `defined`; return the library in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -22,7 +22,7 @@ from enginewright.controller.metrics import EngineMetrics
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
 from enginewright.controller.single_flight import SingleFlight
-from enginewright.kube.errors import KubeError, Transient
+from enginewright.kube.errors import Forbidden, KubeError, Transient
 from enginewright.plan.plan import plan
 from enginewright.plan.types import Config
 from prometheus_client import CollectorRegistry
@@ -35,6 +35,7 @@ from tests.support.simulation import Simulation
 
 SOURCE: Final = "https://models.example/resnet.onnx"
 _ROUNDS: Final = 2000
+_QUOTA: Final = Forbidden("quota", code=403)
 
 
 class _Images:
@@ -118,6 +119,16 @@ class ManyModels(Simulation):
         """Have the watches show everything that there is."""
         for resource in KINDS.values():
             self.router.listing(resource, self.kube.listing(resource))
+
+    def refuse_jobs_of(self, owner: str, error: KubeError = _QUOTA) -> Self:
+        """Have the API server refuse the Jobs of a model."""
+
+        def refuse(obj: Json) -> None:
+            if obj["kind"] == "Job" and obj["metadata"]["name"].startswith(f"{owner}-"):
+                raise error
+
+        self.kube.rewrite = refuse
+        return self
 
     @override
     def pass_once(self) -> bool:

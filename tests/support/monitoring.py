@@ -164,11 +164,41 @@ def query(prometheus: str, expr: str) -> list[dict[str, Any]]:
     return list(answer["data"]["result"])
 
 
-def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run promtool."""
-    return subprocess.run(
+def promtool(*arguments: str) -> str:
+    """Run promtool, which must succeed; return what it says."""
+    done = subprocess.run(
         [program("promtool"), *arguments], capture_output=True, text=True, timeout=60, check=False
     )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def evaluate(
+    folder: Path,
+    series: Mapping[str, str],
+    expected: Mapping[str, Mapping[str, float]],
+    at: str,
+    rules: Sequence[Path] = (),
+) -> None:
+    """Check with promtool what expressions give `at` a time, by labels, of series and of what rules make of them."""
+    results = [
+        {
+            "expr": expression,
+            "eval_time": at,
+            "exp_samples": [{"labels": each, "value": value} for each, value in samples.items()],
+        }
+        for expression, samples in expected.items()
+    ]
+    inputs = [{"series": each, "values": values} for each, values in series.items()]
+    test = {"interval": "30s", "input_series": inputs, "promql_expr_test": results}
+    document = {
+        "rule_files": [str(each) for each in rules],
+        "evaluation_interval": "30s",
+        "tests": [test],
+    }
+    file = folder / "one.test.yaml"
+    file.write_text(yaml.safe_dump(document))
+    promtool("test", "rules", str(file))
 
 
 @contextlib.contextmanager

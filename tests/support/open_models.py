@@ -6,7 +6,9 @@ from typing import Any, Final
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, numpy_helper
+
+from tests.support.broken_models import parsed
 
 Array = NDArray[Any]
 _RANDOM: Final = np.random.default_rng(7)
@@ -24,7 +26,7 @@ def ints(*values: int) -> Array:
 
 def model(graph: str, **weights: Array) -> ModelProto:
     """Return the model from the text of a graph and its weights; every node has a name."""
-    made = parser.parse_model(f'<ir_version: 9, opset_import: ["": 17]> {graph}')
+    made = parsed(graph)
     for index, node in enumerate(made.graph.node):
         node.name = f"{node.op_type}-{index}"
     made.graph.initializer.extend(numpy_helper.from_array(w, name) for name, w in weights.items())
@@ -39,7 +41,7 @@ def voice_activity(*, symbols: bool = False) -> ModelProto:
     """
     batch = ("batch", "batch") if symbols else ("rows", "state_rows")
     return model(
-        f"""voice (float[{batch[0]}, time] x, float[2, {batch[1]}, 64] state, int64 sr)
+        f"""(float[{batch[0]}, time] x, float[2, {batch[1]}, 64] state, int64 sr)
             => (float[o, p] y, float[q, r, s] next) {{
         rate = Equal(sr, wide)
         x1 = Unsqueeze(x, one)
@@ -65,7 +67,7 @@ def voice_activity(*, symbols: bool = False) -> ModelProto:
 def sampling_rate() -> ModelProto:
     """Return a model that fails with every sampling rate but 16000 and 8000."""
     return model(
-        """rate (float[batch, samples] x, int64 sr) => (float[o, p] y) {
+        """(float[batch, samples] x, int64 sr) => (float[o, p] y) {
         wide = Equal(sr, s16) narrow = Equal(sr, s8) known = Or(wide, narrow)
         count = Cast<to=7>(known) steps = Unsqueeze(count, zero) part = Slice(one, zero, steps, zero)
         shape = Concat<axis=0>(minus, part) flat = Reshape(x, shape) y = MatMul(flat, w)
@@ -78,7 +80,7 @@ def sampling_rate() -> ModelProto:
 def squeezed() -> ModelProto:
     """Return a model whose batch is declared dynamic but removed by a Squeeze."""
     return model(
-        """squeeze (float[n, time, 40] x) => (float[o, p] y) {
+        """(float[n, time, 40] x) => (float[o, p] y) {
         s = Squeeze(x, zero) y = MatMul(s, w) }""",
         w=floats(40, 8), zero=ints(0),
     )  # fmt: skip
@@ -86,13 +88,13 @@ def squeezed() -> ModelProto:
 
 def features() -> ModelProto:
     """Return a model whose features are open in name alone: a weight fixes them."""
-    return model("g (float[n, t, d] x) => (float[o, p, q] y) { y = MatMul(x, w) }", w=floats(77, 8))
+    return model("(float[n, t, d] x) => (float[o, p, q] y) { y = MatMul(x, w) }", w=floats(77, 8))
 
 
 def decoder(mask: str = "total") -> ModelProto:
     """Return a decoder with a key-value cache: the mask covers past and new positions."""
     made = model(
-        """decoder (int64[batch, seq] ids, int64[batch, total] mask,
+        """(int64[batch, seq] ids, int64[batch, total] mask,
                  float[batch, 4, past, 16] past_key, float[batch, 4, past, 16] past_value)
             => (float[o, p, q] logits, float[a, b, c, d] key, float[e, f, g, h] value_) {
         e1 = Gather(words, ids) q1 = MatMul(e1, wq) q4 = Reshape(q1, heads)
@@ -112,43 +114,31 @@ def decoder(mask: str = "total") -> ModelProto:
 
 def nameless_decoder(layers: int = 6) -> ModelProto:
     """Return a decoder of several layers whose pasts have no names for their dimensions."""
-    inputs = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["batch", "seq"])]
-    nodes = [helper.make_node("Gather", ["words", "ids"], ["x0"], name="gather")]
-    for index in range(layers):
-        past = {kind: f"past_key_values.{index}.{kind}" for kind in ("key", "value")}
-        inputs += [
-            helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, 2, None, 8])
-            for name in past.values()
-        ]
-
-        def add(op: str, inputs: list[str], output: str, index: int = index, **how: Any) -> None:
-            name = f"{output}{index}"
-            nodes.append(helper.make_node(op, inputs, [name], name=f"{op}-{name}", **how))
-
-        add("Reshape", [f"x{index}", "heads"], "r")
-        add("Transpose", [f"r{index}"], "t", perm=[0, 2, 1, 3])
-        add("Concat", [past["key"], f"t{index}"], "k", axis=2)
-        add("Concat", [past["value"], f"t{index}"], "v", axis=2)
-        add("Transpose", [f"k{index}"], "kt", perm=[0, 1, 3, 2])
-        add("MatMul", [f"t{index}", f"kt{index}"], "s")
-        add("Softmax", [f"s{index}"], "w")
-        add("MatMul", [f"w{index}", f"v{index}"], "m")
-        add("Transpose", [f"m{index}"], "b", perm=[0, 2, 1, 3])
-        add("Reshape", [f"b{index}", "whole"], "f")
-        nodes.append(helper.make_node("Add", [f"x{index}", f"f{index}"], [f"x{index + 1}"]))
-    output = helper.make_tensor_value_info(f"x{layers}", TensorProto.FLOAT, [None, None, 16])
+    inputs, nodes = 'int64["batch", "seq"] ids', "[gather] x0 = Gather(words, ids)"
+    for i in range(layers):
+        key, value = f'"past_key_values.{i}.key"', f'"past_key_values.{i}.value"'
+        inputs += f", float[?, 2, ?, 8] {key}, float[?, 2, ?, 8] {value}"
+        nodes += f"""
+            ["Reshape-r{i}"] r{i} = Reshape(x{i}, heads)
+            ["Transpose-t{i}"] t{i} = Transpose <perm = [0, 2, 1, 3]> (r{i})
+            ["Concat-k{i}"] k{i} = Concat <axis = 2> ({key}, t{i})
+            ["Concat-v{i}"] v{i} = Concat <axis = 2> ({value}, t{i})
+            ["Transpose-kt{i}"] kt{i} = Transpose <perm = [0, 1, 3, 2]> (k{i})
+            ["MatMul-s{i}"] s{i} = MatMul(t{i}, kt{i}) ["Softmax-w{i}"] w{i} = Softmax(s{i})
+            ["MatMul-m{i}"] m{i} = MatMul(w{i}, v{i})
+            ["Transpose-b{i}"] b{i} = Transpose <perm = [0, 2, 1, 3]> (m{i})
+            ["Reshape-f{i}"] f{i} = Reshape(b{i}, whole) x{i + 1} = Add(x{i}, f{i})"""
     weights = {"words": floats(50, 16), "heads": ints(0, -1, 2, 8), "whole": ints(0, -1, 16)}
-    graph = helper.make_graph(
-        nodes, "nameless", inputs, [output],
-        [numpy_helper.from_array(array, name) for name, array in weights.items()],
-    )  # fmt: skip
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return parsed(
+        f"({inputs}) => (float[?, ?, 16] x{layers}) {{ {nodes} }}",
+        *(numpy_helper.from_array(array, name) for name, array in weights.items()),
+    )
 
 
 def patches() -> ModelProto:
     """Return a vision transformer's beginning: embeddings of 14 by 14 patches of 16 pixels."""
     return model(
-        """vit (float[n, 3, h, w] x) => (float[o, p] y) {
+        """(float[n, 3, h, w] x) => (float[o, p] y) {
         c = Conv<strides=[16, 16]>(x, wc) r = Reshape(c, rows) t = Transpose<perm=[0, 2, 1]>(r)
         added = Add(t, places) means = ReduceMean<axes=[1], keepdims=0>(added) y = MatMul(means, wo)
         }""",
@@ -159,7 +149,7 @@ def patches() -> ModelProto:
 def flattened() -> ModelProto:
     """Return a classifier whose first full layer fixes the image to 28 by 28."""
     return model(
-        """digits (float[n, 1, h, w] x) => (float[o, p] y) {
+        """(float[n, 1, h, w] x) => (float[o, p] y) {
         c = Conv<pads=[1, 1, 1, 1]>(x, wc) f = Flatten(c) y = Gemm(f, wl) }""",
         wc=floats(4, 1, 3, 3), wl=floats(3136, 10),
     )  # fmt: skip
@@ -168,7 +158,7 @@ def flattened() -> ModelProto:
 def skipping() -> ModelProto:
     """Return a network of one step down and up: its sides must be even, its channels three."""
     return model(
-        """unet (float[n, c, h, w] x) => (float[o, p, q, r] y) {
+        """(float[n, c, h, w] x) => (float[o, p, q, r] y) {
         a = Conv<strides=[2, 2], pads=[1, 1, 1, 1]>(x, w1)
         b = Conv<strides=[2, 2], pads=[1, 1, 1, 1]>(a, w2)
         u = Resize<mode="nearest">(b, , scales) y = Concat<axis=1>(a, u) }""",
@@ -179,7 +169,7 @@ def skipping() -> ModelProto:
 def speech() -> ModelProto:
     """Return an audio front end that needs at least 5,040 samples, and the samples' lengths."""
     return model(
-        """speech (float[batch, samples] wave, int64[batch] lengths) => (float[o, p] y) {
+        """(float[batch, samples] wave, int64[batch] lengths) => (float[o, p] y) {
         x = Unsqueeze(wave, one) c = Conv<strides=[160]>(x, w1) d = Conv<strides=[4]>(c, w2)
         m = ReduceMean<axes=[2], keepdims=0>(d) l = Cast<to=1>(lengths) l2 = Unsqueeze(l, one)
         y = Add(m, l2) }""",
@@ -190,7 +180,7 @@ def speech() -> ModelProto:
 def lengths() -> ModelProto:
     """Return a model whose lengths have the audio's batch size, without a common dimension name."""
     made = model(
-        """lengths (float[n, samples] wave, int64[k] lengths) => (float[o, p] y) {
+        """(float[n, samples] wave, int64[k] lengths) => (float[o, p] y) {
         x = Unsqueeze(wave, one) c = Conv<strides=[160]>(x, w) m = ReduceMean<axes=[2], keepdims=0>(c)
         l = Cast<to=1>(lengths) l2 = Unsqueeze(l, one) y = Concat<axis=1>(m, l2) }""",
         w=floats(16, 1, 400), one=ints(1),
@@ -204,7 +194,7 @@ def lengths() -> ModelProto:
 def positions() -> ModelProto:
     """Return an encoder with embeddings of 100 positions and of two kinds of token."""
     return model(
-        """encoder (int64[b, s] input_ids, int64[b, s] attention_mask, int64[b, s] token_type_ids)
+        """(int64[b, s] input_ids, int64[b, s] attention_mask, int64[b, s] token_type_ids)
             => (float[o, p, q] y) {
         e = Gather(words, input_ids) t = Gather(kinds, token_type_ids) a = Add(e, t)
         shape = Shape(input_ids) length = Gather(shape, one) range = Range(nought, length, one)
@@ -218,7 +208,7 @@ def positions() -> ModelProto:
 def pair() -> ModelProto:
     """Return a model of two images that must have equal sizes, without common dimension names."""
     return model(
-        """pair (float[n, 3, h, w] a, float[n2, 3, h2, w2] b) => (float[o, p, q, r] y) {
+        """(float[n, 3, h, w] a, float[n2, 3, h2, w2] b) => (float[o, p, q, r] y) {
         d = Sub(a, b) y = Conv(d, w7) }""",
         w7=floats(4, 3, 7, 7),
     )  # fmt: skip
@@ -227,7 +217,7 @@ def pair() -> ModelProto:
 def frames() -> ModelProto:
     """Return a model that cuts audio into frames of 160 samples."""
     return model(
-        "frames (float[n, samples] x) => (float[o, p, q] y) { y = Reshape(x, by) }",
+        "(float[n, samples] x) => (float[o, p, q] y) { y = Reshape(x, by) }",
         by=ints(0, -1, 160),
     )
 
@@ -235,7 +225,7 @@ def frames() -> ModelProto:
 def masked_audio() -> ModelProto:
     """Return a model whose mask is a quarter as long as its features."""
     return model(
-        """masked (float[n, 80, t] mel, float[n, u] mask) => (float[o, p, q] y) {
+        """(float[n, 80, t] mel, float[n, u] mask) => (float[o, p, q] y) {
         c = Conv<strides=[4]>(mel, w) m = Unsqueeze(mask, one) y = Mul(c, m) }""",
         w=floats(32, 80, 4), one=ints(1),
     )  # fmt: skip
@@ -244,7 +234,7 @@ def masked_audio() -> ModelProto:
 def recurrent() -> ModelProto:
     """Return a GRU with the batch second, and a state whose batch has no name."""
     return model(
-        """gru (float[steps, rows, 20] x, float[1, state_rows, 8] h)
+        """(float[steps, rows, 20] x, float[1, state_rows, 8] h)
             => (float[o, p, q, r] y, float[a, b, c] next) {
         y, next = GRU<hidden_size=8>(x, w, r, , , h) }""",
         w=floats(1, 24, 20), r=floats(1, 24, 8),
@@ -253,7 +243,7 @@ def recurrent() -> ModelProto:
 
 def unranked() -> ModelProto:
     """Return a model whose input has an unknown rank."""
-    made = model("g (float[n, 64] x) => (float[o, p] y) { y = MatMul(x, w) }", w=floats(64, 8))
+    made = model("(float[n, 64] x) => (float[o, p] y) { y = MatMul(x, w) }", w=floats(64, 8))
     made.graph.input[0].type.tensor_type.ClearField("shape")
     return made
 

@@ -14,6 +14,7 @@ import onnx
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.report import (
     TERMINATION_MESSAGE_LIMIT,
+    Published,
     StageReport,
     read_termination_message,
 )
@@ -40,8 +41,20 @@ class Outcome:
 
     code: int
     report: StageReport
-    full: dict[str, Any] | None  # the report in the store
+    stored: dict[str, Any] | None  # the report in the store
     log: str
+
+    @property
+    def full(self) -> dict[str, Any]:
+        """Return the report in the store."""
+        assert self.stored is not None, self.message
+        return self.stored
+
+    @property
+    def published(self) -> Published:
+        """Return what was published."""
+        assert self.report.published is not None, self.message
+        return self.report.published
 
     @property
     def message(self) -> str:
@@ -99,6 +112,18 @@ class Workplace:
             path.write_bytes(content.SerializeToString())
         return f"pvc://models/{name}"
 
+    def give(self, secret: Mapping[str, str], folder: str = "credentials") -> None:
+        """Mount a Secret."""
+        (self.root / folder).mkdir(exist_ok=True)
+        for key, value in secret.items():
+            (self.root / folder / key).write_text(value)
+
+    def fetch(self, uri: str, secret: Mapping[str, str] | None = None) -> Outcome:
+        """Fetch a model, with a Secret if there is one."""
+        if secret is not None:
+            self.give(secret)
+        return self.stage("fetch", self.task(uri))
+
     def task(
         self,
         uri: str,
@@ -106,9 +131,7 @@ class Workplace:
         backend: str = "cpu",
         sha256: str | None = None,
         shapes: Sequence[ShapeProfile] = (),
-        samples_uri: str | None = None,
-        rtol: float | None = None,
-        atol: float | None = None,
+        **recipe: Any,
     ) -> PrepareTask:
         """Return a task with the limits of the ONNX Runtime that the backend has."""
         version = "1.24.1" if backend == "openvino" else "1.31.1"
@@ -123,9 +146,7 @@ class Workplace:
                 max_opset=opset,
                 max_ir_version=ir_version,
                 shapes=tuple(shapes),
-                samples_uri=samples_uri,
-                rtol=rtol,
-                atol=atol,
+                **recipe,
             ),
         )
 
@@ -138,14 +159,20 @@ class Workplace:
         code = run_stage(name, lambda: prepare_stage(name)(task, paths), paths, task.job)
         return self._outcome(code, "")
 
-    def prepare(self, task: PrepareTask) -> tuple[str, Outcome]:
-        """Run the stages until one fails; return the last one's name and outcome."""
+    def prepare(self, task: PrepareTask, until: str = PREPARE_STAGES[-1]) -> tuple[str, Outcome]:
+        """Run the stages up to one until one fails; return the last one's name and outcome."""
         outcomes = [(PREPARE_STAGES[0], self.stage(PREPARE_STAGES[0], task))]
-        for name in PREPARE_STAGES[1:]:
+        for name in PREPARE_STAGES[1 : PREPARE_STAGES.index(until) + 1]:
             if outcomes[-1][1].code != 0:
                 break
             outcomes.append((name, self.stage(name, task)))
         return outcomes[-1]
+
+    def complete(self, task: PrepareTask, until: str = PREPARE_STAGES[-1]) -> Outcome:
+        """Run the stages up to one, all of which must succeed; return the outcome of the last."""
+        last, outcome = self.prepare(task, until)
+        assert (last, outcome.code) == (until, 0), outcome.message
+        return outcome
 
     def fetch_artifact(self, key: str, backend: str = "cpu") -> Outcome:
         """Run the stage that copies the artefact into a serving pod."""

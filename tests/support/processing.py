@@ -3,82 +3,47 @@
 import io
 import struct
 import zlib
-from typing import Any
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 from PIL import Image
 
-from tests.support.serving import IR_VERSION, OPSET, tensor
+from tests.support.broken_models import initializer, parsed
+from tests.support.serving import model
 
 DOMAIN = "com.microsoft.extensions"  # of onnxruntime-extensions
 LABELS = ("red", "green", "blue")
-
-
-def chain_model(
-    nodes: list[onnx.NodeProto],
-    inputs: list[onnx.ValueInfoProto],
-    outputs: list[onnx.ValueInfoProto],
-    weights: dict[str, NDArray[Any]] | None = None,
-) -> onnx.ModelProto:
-    """Return a model that may use operators of onnxruntime-extensions."""
-    initializers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
-    graph = helper.make_graph(nodes, "graph", inputs, outputs, initializers)
-    domains = {node.domain for node in nodes} - {""}
-    opsets = [helper.make_opsetid("", OPSET), *(helper.make_opsetid(each, 1) for each in domains)]
-    return helper.make_model(graph, opset_imports=opsets, ir_version=IR_VERSION)
+chain_model = model  # as files of tests of the server call it
 
 
 def decoder() -> onnx.ModelProto:
     """Return image [bytes] -> pixels [1, 3, 8, 8]: decoded, resized, divided by 255."""
-    return chain_model(
-        [
-            helper.make_node("DecodeImage", ["image"], ["decoded"], domain=DOMAIN),
-            helper.make_node("Gather", ["decoded", "rgb"], ["colors"], axis=2),
-            helper.make_node("Resize", ["colors", "", "", "sizes"], ["resized"], mode="nearest"),
-            helper.make_node("Cast", ["resized"], ["floats"], to=TensorProto.FLOAT),
-            helper.make_node("Div", ["floats", "scale"], ["scaled"]),
-            helper.make_node("Transpose", ["scaled"], ["channels"], perm=[2, 0, 1]),
-            helper.make_node("Unsqueeze", ["channels", "axis"], ["pixels"]),
-        ],
-        [tensor("image", TensorProto.UINT8, "bytes")],
-        [tensor("pixels", TensorProto.FLOAT, 1, 3, 8, 8)],
-        {
-            "rgb": np.array([2, 1, 0], np.int64),  # the operator decodes to BGR
-            "sizes": np.array([8, 8, 3], np.int64),
-            "scale": np.array(255, np.float32),
-            "axis": np.array([0], np.int64),
-        },
+    return parsed(  # the operator decodes to BGR
+        """(uint8["bytes"] image) => (float[1, 3, 8, 8] pixels)
+        <int64[3] rgb = {2, 1, 0}, int64[3] sizes = {8, 8, 3}, float scale = {255}, int64[1] axis = {0}> {
+        decoded = com.microsoft.extensions.DecodeImage(image)
+        colors = Gather <axis = 2> (decoded, rgb)
+        resized = Resize <mode = "nearest"> (colors, , , sizes)
+        floats = Cast <to = 1> (resized) scaled = Div(floats, scale)
+        channels = Transpose <perm = [2, 0, 1]> (scaled) pixels = Unsqueeze(channels, axis) }""",
+        domains=[(DOMAIN, 1)],
     )
 
 
 def classifier() -> onnx.ModelProto:
     """Return pixels [n, 3, 8, 8] -> scores [n, 3], the mean of each channel, and brightness [n, 1]."""
-    return chain_model(
-        [
-            helper.make_node("ReduceMean", ["pixels"], ["scores"], axes=[2, 3], keepdims=0),
-            helper.make_node("ReduceMean", ["scores"], ["brightness"], axes=[1]),
-        ],
-        [tensor("pixels", TensorProto.FLOAT, "n", 3, 8, 8)],
-        [
-            tensor("scores", TensorProto.FLOAT, "n", 3),
-            tensor("brightness", TensorProto.FLOAT, "n", 1),
-        ],
+    return parsed(
+        """(float["n", 3, 8, 8] pixels) => (float["n", 3] scores, float["n", 1] brightness) {
+        scores = ReduceMean <axes = [2, 3], keepdims = 0> (pixels)
+        brightness = ReduceMean <axes = [1]> (scores) }"""
     )
 
 
 def labeller() -> onnx.ModelProto:
     """Return scores [n, 3] -> label [n], the name of the largest."""
-    return chain_model(
-        [
-            helper.make_node("ArgMax", ["scores"], ["best"], axis=1, keepdims=0),
-            helper.make_node("Gather", ["labels", "best"], ["label"]),
-        ],
-        [tensor("scores", TensorProto.FLOAT, "n", 3)],
-        [tensor("label", TensorProto.STRING, "n")],
-        {"labels": np.array(LABELS, object)},
+    return parsed(
+        """(float["n", 3] scores) => (string["n"] label) {
+        best = ArgMax <axis = 1, keepdims = 0> (scores) label = Gather(labels, best) }""",
+        initializer("labels", LABELS, object),
     )
 
 

@@ -37,10 +37,10 @@ from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceM
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
 from enginewright_runtime.session.arrays import write_arrays
 from numpy.typing import NDArray
-from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support import engines
-from tests.support.broken_models import build, value
+from tests.support.broken_models import parsed
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -61,65 +61,36 @@ def dense(
     layers: int = 4, width: int = 64, *, opset: int = 17, operator: str = "Gemm"
 ) -> ModelProto:
     """Return a stack of matrix products, biases and Relus over x [n, width]."""
-    nodes: list[NodeProto] = []
+    nodes, now = "", "x"
     weights: list[TensorProto] = []
-    now = "x"
     for index in range(layers):
         matrix = random(width, width, seed=index, scale=1.4 / np.sqrt(width))
         weights += [weight(f"w{index}", matrix), weight(f"b{index}", random(width, seed=index) / 9)]
         if operator == "Gemm":
-            nodes.append(
-                helper.make_node(
-                    "Gemm",
-                    [now, f"w{index}", f"b{index}"],
-                    [f"s{index}"],
-                    name=f"gemm-{index}",
-                    transB=1,
-                )
-            )
+            nodes += f'["gemm-{index}"] s{index} = Gemm <transB = 1> ({now}, w{index}, b{index})'
         else:
-            nodes.append(
-                helper.make_node(
-                    "MatMul", [now, f"w{index}"], [f"m{index}"], name=f"matmul-{index}"
-                )
-            )
-            nodes.append(
-                helper.make_node(
-                    "Add", [f"m{index}", f"b{index}"], [f"s{index}"], name=f"add-{index}"
-                )
-            )
+            nodes += f'["matmul-{index}"] m{index} = MatMul({now}, w{index})'
+            nodes += f'["add-{index}"] s{index} = Add(m{index}, b{index})'
         now = "y" if index == layers - 1 else f"r{index}"
-        nodes.append(helper.make_node("Relu", [f"s{index}"], [now], name=f"relu-{index}"))
-    return build(nodes, [value("x", "n", width)], [value("y", "n", width)], weights, opset=opset)
+        nodes += f'["relu-{index}"] {now} = Relu(s{index})'
+    text = f'(float["n", {width}] x) => (float["n", {width}] y) {{ {nodes} }}'
+    return parsed(text, *weights, opset=opset)
 
 
 def convolutions(layers: int = 3, channels: int = 8, *, opset: int = 17) -> ModelProto:
     """Return convolutions, each with a bias and a Relu, over x [n, 3, 16, 16]."""
-    nodes: list[NodeProto] = []
+    nodes, now = "", "x"
     weights: list[TensorProto] = []
-    now = "x"
     for index in range(layers):
         inward = channels if index else 3
         kernel = random(channels, inward, 3, 3, seed=index, scale=1.4 / np.sqrt(9 * inward))
         weights += [weight(f"w{index}", kernel), weight(f"b{index}", random(channels, seed=index))]
-        nodes.append(
-            helper.make_node(
-                "Conv",
-                [now, f"w{index}", f"b{index}"],
-                [f"c{index}"],
-                name=f"conv-{index}",
-                pads=[1] * 4,
-            )
-        )
+        inputs = f"{now}, w{index}, b{index}"
         now = "y" if index == layers - 1 else f"r{index}"
-        nodes.append(helper.make_node("Relu", [f"c{index}"], [now], name=f"relu-{index}"))
-    return build(
-        nodes,
-        [value("x", "n", 3, 16, 16)],
-        [value("y", "n", channels, 16, 16)],
-        weights,
-        opset=opset,
-    )
+        nodes += f"""["conv-{index}"] c{index} = Conv <pads = [1, 1, 1, 1]> ({inputs})
+            ["relu-{index}"] {now} = Relu(c{index}) """
+    text = f'(float["n", 3, 16, 16] x) => (float["n", {channels}, 16, 16] y) {{ {nodes} }}'
+    return parsed(text, *weights, opset=opset)
 
 
 def copied(model: ModelProto) -> ModelProto:
@@ -143,9 +114,8 @@ def collapsing(layers: int = 8, width: int = 32, *, at: int = 5) -> ModelProto:
 
     In front of it one channel is 1,000 times the others, and it alone is multiplied by 0.
     """
-    nodes: list[NodeProto] = []
+    nodes, now = "", "x"
     weights: list[TensorProto] = []
-    now = "x"
     for index in range(layers):
         matrix = random(width, width, seed=index, scale=1.0 / np.sqrt(width))
         if index == at - 1:
@@ -154,9 +124,9 @@ def collapsing(layers: int = 8, width: int = 32, *, at: int = 5) -> ModelProto:
             matrix[0, :] = 0
         weights.append(weight(f"w{index}", matrix))
         then = "y" if index == layers - 1 else f"m{index}"
-        nodes.append(helper.make_node("MatMul", [now, f"w{index}"], [then], name=f"matmul-{index}"))
+        nodes += f'["matmul-{index}"] {then} = MatMul({now}, w{index}) '
         now = then
-    return build(nodes, [value("x", "n", width)], [value("y", "n", width)], weights)
+    return parsed(f'(float["n", {width}] x) => (float["n", {width}] y) {{ {nodes} }}', *weights)
 
 
 def run(model: ModelProto | Path, feeds: Arrays, level: str = "ALL") -> list[Array]:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 import onnx
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto
 
 from hack.samples.revisions import WIDTH, linear
+from tests.support.broken_models import parsed
 from tests.support.extensions import compile_library
 
 RUNS = (
@@ -27,12 +28,9 @@ def write_revisions(folder: Path) -> None:
 
 def _opset_26() -> ModelProto:
     """Return x [n, 16] to y of its shape, by an operator that ONNX Runtime 1.24 lacks and no conversion replaces."""
-    shape: list[str | int | None] = ["n", WIDTH]
-    graph = helper.make_graph(
-        [helper.make_node("CumProd", ["x", "axis"], ["y"], name="decay")],
-        "products",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
-        [helper.make_tensor("axis", TensorProto.INT64, [], [1])],
+    return parsed(
+        f"""(float["n", {WIDTH}] x) => (float["n", {WIDTH}] y) <int64 axis = {{1}}> {{
+        [decay] y = CumProd(x, axis) }}""",
+        opset=26,
+        ir_version=8,
     )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 26)], ir_version=8)

@@ -25,8 +25,9 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_serving.probe_token import HEADER, read_or_create
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
+from tests.support.broken_models import build, initializer, parsed, value
 from tests.support.forked import end, pod_process
 from tests.support.ports import free_port
 from tests.support.waiting import Deadline
@@ -95,34 +96,22 @@ def model(
     weights: Mapping[str, NDArray[Any]] | None = None,
 ) -> onnx.ModelProto:
     """Return a model of the default domain."""
-    graph = helper.make_graph(
-        list(nodes),
-        "graph",
-        list(inputs),
-        list(outputs),
-        [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()],
-    )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION
-    )
+    tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    return build(nodes, inputs, outputs, tensors, opset=OPSET, ir_version=IR_VERSION)
 
 
 def tensor(name: str, kind: int, *shape: int | str | None) -> onnx.ValueInfoProto:
     """Return an input or output of `shape`."""
-    return helper.make_tensor_value_info(name, kind, list(shape))
+    return value(name, *shape, kind=kind)
 
 
 def linear_model(size: int = 8) -> onnx.ModelProto:
     """Return x [batch, size] -> y [batch, 4] = x @ W, and its sum over the batch."""
     weights = np.arange(size * 4, dtype=np.float32).reshape(size, 4) / size
-    return model(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["y"]),
-            helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0),
-        ],
-        [tensor("x", TensorProto.FLOAT, "batch", size)],
-        [tensor("y", TensorProto.FLOAT, "batch", 4), tensor("total", TensorProto.FLOAT)],
-        {"w": weights},
+    return parsed(
+        f"""(float["batch", {size}] x) => (float["batch", 4] y, float total) {{
+        y = MatMul(x, w) total = ReduceSum <keepdims = 0> (y) }}""",
+        initializer("w", weights),
     )
 
 
@@ -137,30 +126,14 @@ def scaled(factor: float) -> onnx.ModelProto:
 
 def slow_model() -> onnx.ModelProto:
     """Return a model whose run time is proportional to its input `turns`, which it returns."""
-    body = helper.make_graph(
-        [
-            helper.make_node("MatMul", ["state", "m"], ["product"]),
-            helper.make_node("Tanh", ["product"], ["next"]),
-            helper.make_node("Identity", ["go"], ["go_on"]),
-        ],
-        "body",
-        [
-            tensor("turn", TensorProto.INT64),
-            tensor("go", TensorProto.BOOL),
-            tensor("state", TensorProto.FLOAT, 256, 256),
-        ],
-        [tensor("go_on", TensorProto.BOOL), tensor("next", TensorProto.FLOAT, 256, 256)],
-    )
-    return model(
-        [
-            helper.make_node("Squeeze", ["turns"], ["count"]),
-            helper.make_node("Loop", ["count", "", "m"], ["state_out"], body=body),
-            helper.make_node("ReduceSum", ["state_out"], ["sum"], keepdims=0),
-            helper.make_node("Identity", ["turns"], ["done"]),
-        ],
-        [tensor("turns", TensorProto.INT64, 1)],
-        [tensor("done", TensorProto.INT64, 1), tensor("sum", TensorProto.FLOAT)],
-        {"m": np.eye(256, dtype=np.float32)},
+    return parsed(
+        """(int64[1] turns) => (int64[1] done, float sum) {
+        count = Squeeze(turns)
+        state_out = Loop (count, , m) <body = body
+            (int64 turn, bool go, float[256, 256] state) => (bool go_on, float[256, 256] next) {
+            product = MatMul(state, m) next = Tanh(product) go_on = Identity(go) }>
+        sum = ReduceSum <keepdims = 0> (state_out) done = Identity(turns) }""",
+        initializer("m", np.eye(256)),
     )
 
 

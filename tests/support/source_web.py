@@ -1,14 +1,14 @@
 """An HTTP server whose every answer a function decides, whatever the method."""
 
 import ssl
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Self
 
 from typing_extensions import override
+
+from tests.support.web import LoopbackServer
 
 
 @dataclass(frozen=True)
@@ -50,37 +50,17 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-class ScriptedServer(ThreadingHTTPServer):
-    """Serves on a free port of the loopback interface, and remembers requests."""
-
-    daemon_threads = True
+class ScriptedServer(LoopbackServer):
+    """Answers with a function, and remembers requests."""
 
     def __init__(
         self, answer: Callable[[Seen], Answer] | None = None, certificate: Path | None = None
     ) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self._scheme = "http"
+        super().__init__(_Handler)
         if certificate is not None:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(certificate)
             self.socket = context.wrap_socket(self.socket, server_side=True)
-            self._scheme = "https"
+            self.scheme = "https"
         self.answer = answer or (lambda _: (404, {}, b""))
         self.seen: list[Seen] = []
-        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,))
-
-    @property
-    def url(self) -> str:
-        """Return the address without a path."""
-        return f"{self._scheme}://127.0.0.1:{self.server_address[1]}"
-
-    @override
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    @override
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self._thread.join(10)
-        self.server_close()

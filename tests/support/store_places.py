@@ -1,6 +1,8 @@
 """Stores in buckets of real servers, and the way past a store to its objects."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import obstore
 import pytest
@@ -12,6 +14,8 @@ from enginewright_runtime.store import PREPARED, ArtifactKind, Store
 from enginewright_runtime.store.bucket import BucketMedium
 from enginewright_runtime.store.inventory import Inventory
 from enginewright_runtime.store.medium import Leftover
+
+from tests.support.source_servers import GoServers, SourceServers
 
 KEY = "ab" * 32
 MANIFEST = f"prepared/{KEY}/manifest.json"
@@ -73,3 +77,21 @@ class Place:
         """Return the object that holds a file of the artefact."""
         (digest,) = (each.sha256 for each in self.manifest().files if each.path == name)
         return f"files/{digest}"
+
+
+@dataclass(frozen=True)
+class AgingPlace(Place):
+    """A store whose server can be made to believe that its objects are older."""
+
+    folder: Path
+
+    def grow_old(self, days: int) -> None:
+        for path in (self.folder / "s3/store").rglob("*"):
+            then = path.stat().st_mtime - days * 86_400
+            os.utime(path, (then, then))
+
+
+def of_gateway(gateway: GoServers, address: str) -> AgingPlace:
+    """Return a store in a gateway of the test's own, at this address."""
+    servers = SourceServers(gateway.folder, gateway.addresses)
+    return AgingPlace("s3://store/a", servers.s3(AWS_ENDPOINT_URL=address), gateway.folder)

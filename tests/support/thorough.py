@@ -28,9 +28,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     ),
     "what preflight says, built by hand too: a build that `integration/test_tensorrt_builder.py` has": (
         "integration/test_preflight_real_builds.py::test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse",
-        "integration/test_preflight_real_builds.py::test_models_that_it_takes_in_part_or_whole",
         "integration/test_preflight_real_builds.py::test_what_is_built_and_cannot_be_served",
-        "integration/test_preflight_real_builds.py::test_what_it_refuses_by_hand_and_builds_from_the_operators_body",
     ),
     "downloads packages: minutes": (
         "integration/test_gpu_proof.py::test_everything_is_packed_for_the_machine",

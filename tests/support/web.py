@@ -38,21 +38,20 @@ class Request(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-class WebServer(ThreadingHTTPServer):
-    """Serves `routes` on a free port of the loopback interface, and remembers requests."""
+class LoopbackServer(ThreadingHTTPServer):
+    """Serves on a free port of the loopback interface while its context lasts."""
 
     daemon_threads = True
+    scheme = "http"
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Request)
-        self.routes: dict[str, Answer] = {}
-        self.seen: list[tuple[str, dict[str, str]]] = []
+    def __init__(self, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,))
 
     @property
     def url(self) -> str:
         """Return the address without a path."""
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"{self.scheme}://127.0.0.1:{self.server_address[1]}"
 
     @override
     def __enter__(self) -> Self:
@@ -64,6 +63,15 @@ class WebServer(ThreadingHTTPServer):
         self.shutdown()
         self._thread.join(10)
         self.server_close()
+
+
+class WebServer(LoopbackServer):
+    """Serves `routes`, and remembers requests."""
+
+    def __init__(self) -> None:
+        super().__init__(Request)
+        self.routes: dict[str, Answer] = {}
+        self.seen: list[tuple[str, dict[str, str]]] = []
 
 
 def serve(content: bytes, **headers: str) -> Answer:

@@ -318,19 +318,6 @@ def test_a_regression_of_one_size_does_not_drown_among_others() -> None:
     ]
 
 
-def test_many_small_amounts_of_evidence_add_up() -> None:
-    noise = Noise(sigma=0.25)
-
-    def arm(seed: int, slower: float) -> Measurements:
-        sizes = range(30)
-        return pod(
-            *(measured(seed + s, 40, str(s), seconds=0.01 * slower, noise=noise) for s in sizes)
-        )
-
-    found = compare([arm(1, 1.0)], [arm(41, 1.35)], limits())
-    assert "all latencies" in {each.name for each in found.figures if each.state == "failed"}
-
-
 def test_pods_of_a_revision_are_pooled() -> None:
     stable = [pod(measured(each, 30, noise=Noise())) for each in range(1, 5)]
     canary = [pod(measured(each, 50, noise=Noise())) for each in range(5, 7)]

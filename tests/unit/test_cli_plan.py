@@ -76,8 +76,12 @@ def forecast_of(
     """Return what applying a spec, the world's own if none is given, would do."""
     known = around(world, exists=exists)
     applied = Applied(manifest(world.spec if spec is None else spec), ())
-    found = facts(applied, (), known, NAMESPACE)
-    return forecast(found, live_model(known, NAMESPACE, MODEL), nodes_known=True)
+    return forecast_in(known, applied)
+
+
+def forecast_in(known: ClusterState, applied: Applied) -> Forecast:
+    live = live_model(known, NAMESPACE, MODEL)
+    return forecast(facts(applied, (), known, NAMESPACE), live, nodes_known=True)
 
 
 def steps(found: Forecast, kind: str) -> list[PlanStep]:
@@ -115,16 +119,6 @@ def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
     assert world.job()["metadata"]["name"] == job.name
     world.job_succeeds()
     assert world.the("Deployment")["metadata"]["name"] == steps(found, "Deployment")[0].name
-
-
-def test_with_a_digest_keys_and_revision_are_known_beforehand() -> None:
-    world = World(source=PINNED)
-    found = forecast_of(world, exists=False)
-    (job,) = steps(found, "Job")
-    assert job.key == key_of(world)
-    world.settle().job_succeeds(published(str(job.key)))
-    assert world.status["revision"] == found.revision
-    assert world.the("Deployment")["metadata"]["labels"]["enginewright.dev/revision"]
 
 
 @pytest.mark.parametrize(
@@ -259,8 +253,7 @@ async def forecast_of_edit(world: World, build: dict[str, Any]) -> Forecast:
     known = around(world, exists=False)
     rest = [each for each in known.objects if each["kind"] in {"AcceleratorClass", "Node"}]
     known = known.model_copy(update={"objects": (*rest, *gathered.objects)})
-    live = live_model(known, NAMESPACE, MODEL)
-    return forecast(facts(applied, (), known, NAMESPACE), live, nodes_known=True)
+    return forecast_in(known, applied)
 
 
 @pytest.mark.parametrize(("runs", "action"), [(True, "wait"), (False, "change")])
@@ -393,9 +386,7 @@ async def test_a_route_is_refused_where_the_cluster_lacks_the_gateway_api(
     applied = Applied(manifest(spec), ())
     gathered = await gather(world.kube, [(NAMESPACE, applied)])
     known = around(world, exists=True).model_copy(update={"has_routes": gathered.has_routes})
-    found = forecast(
-        facts(applied, (), known, NAMESPACE), live_model(known, NAMESPACE, MODEL), nodes_known=True
-    )
+    found = forecast_in(known, applied)
     assert found.verdict == verdict
     reasons = [each.reason for each in found.refusals]
     assert reasons == (["GatewayAPIMissing"] if lacks else [])
@@ -451,9 +442,7 @@ def test_a_refresh_that_an_apply_would_begin_is_foreseen() -> None:
     world = serving()
     wanted = manifest(world.spec)
     wanted["metadata"]["annotations"] = {"enginewright.dev/refresh": "1"}
-    known = around(world, exists=True)
-    after = facts(Applied(wanted, ()), (), known, NAMESPACE)
-    found = forecast(after, live_model(known, NAMESPACE, MODEL), nodes_known=True)
+    found = forecast_in(around(world, exists=True), Applied(wanted, ()))
     (job,) = steps(found, "Job")
     assert (found.verdict, job.action) == ("changes", "make")
     assert job.message.startswith("fetches the sources again while the old revision serves")

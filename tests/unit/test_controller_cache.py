@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from enginewright.controller.cache import ObjectCache
-from enginewright.controller.routing import ModelKey, Router, Sinks
+from enginewright.controller.routing import Router, Sinks
 from enginewright.kube.api import Listing
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
@@ -20,6 +20,8 @@ from enginewright.kube.resources import (
 )
 from enginewright.observed.deployments import count_managers
 
+from tests.support.optional import present
+
 
 def obj(name: str, version: int, uid: str = "u1", **rest: Any) -> dict[str, Any]:
     metadata = {"namespace": "ns", "name": name, "uid": uid, "resourceVersion": str(version)}
@@ -28,31 +30,27 @@ def obj(name: str, version: int, uid: str = "u1", **rest: Any) -> dict[str, Any]
 
 
 def of_model(name: str, version: int, model: str = "m", **rest: Any) -> dict[str, Any]:
-    labels = {"labels": {"enginewright.dev/model": model}}
-    return obj(name, version, uid=f"uid-{name}", metadata=labels, **rest)
+    return labelled(name, version, {"enginewright.dev/model": model}, **rest)
 
 
-def test_an_older_version_never_overwrites_a_newer_one() -> None:
+def labelled(name: str, version: int, labels: dict[str, str], **rest: Any) -> dict[str, Any]:
+    return obj(name, version, uid=f"uid-{name}", metadata={"labels": labels}, **rest)
+
+
+@pytest.mark.parametrize("version", [9, 20], ids=["an older version", "the echo"])
+def test_what_is_not_newer_than_our_own_write_is_no_change(version: int) -> None:
     cache = ObjectCache()
     cache.wrote(JOBS, obj("j", 20, spec={"a": 2}))
-    assert cache.observe(JOBS, obj("j", 9, spec={"a": 1})) is None
-    held = cache.get(JOBS, "ns", "j")
-    assert held is not None
+    assert cache.observe(JOBS, obj("j", version, spec={"a": 1})) is None
+    held = present(cache.get(JOBS, "ns", "j"))
     assert held["spec"] == {"a": 2}
-
-
-def test_the_echo_of_our_own_write_is_no_change() -> None:
-    cache = ObjectCache()
-    cache.wrote(JOBS, obj("j", 20))
-    assert cache.observe(JOBS, obj("j", 20)) is None
 
 
 def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -> None:
     cache = ObjectCache()
     cache.observe(JOBS, obj("j", 1, metadata={"managedFields": [1]}))
     assert cache.observe(JOBS, obj("j", 2, metadata={"managedFields": [2]})) is None
-    held = cache.get(JOBS, "ns", "j")
-    assert held is not None
+    held = present(cache.get(JOBS, "ns", "j"))
     assert held["metadata"]["resourceVersion"] == "2"
     assert "managedFields" not in held["metadata"]
 
@@ -67,8 +65,7 @@ def test_who_owns_the_count_of_a_deployment_is_kept() -> None:
 
     cache = ObjectCache()
     cache.observe(DEPLOYMENTS, owned_by(1, "a", "b"))
-    held = cache.get(DEPLOYMENTS, "ns", "d")
-    assert held is not None
+    held = present(cache.get(DEPLOYMENTS, "ns", "d"))
     assert count_managers(held["metadata"]) == {"a", "b"}
     assert cache.observe(DEPLOYMENTS, owned_by(2, "b", "a")) is None
     assert cache.observe(DEPLOYMENTS, owned_by(3, "b")) is not None
@@ -96,8 +93,7 @@ def test_the_old_ones_deletion_leaves_its_successor() -> None:
     cache.observe(JOBS, obj("j", 1, uid="old"))
     cache.observe(JOBS, obj("j", 5, uid="new"))
     assert cache.observe(JOBS, obj("j", 4, uid="old"), deleted=True) is None
-    held = cache.get(JOBS, "ns", "j")
-    assert held is not None
+    held = present(cache.get(JOBS, "ns", "j"))
     assert held["metadata"]["uid"] == "new"
 
 
@@ -113,9 +109,8 @@ def test_children_are_found_by_label_and_follow_it() -> None:
     assert cache.of_model(JOBS, "ns", "m") == ()
 
 
-def of_engine(name: str, version: int, **rest: Any) -> dict[str, Any]:
-    labels = {"labels": {"enginewright.dev/engine": "e"}}
-    return obj(name, version, uid=f"uid-{name}", metadata=labels, **rest)
+def of_engine(name: str, version: int) -> dict[str, Any]:
+    return labelled(name, version, {"enginewright.dev/engine": "e"})
 
 
 def test_children_of_engines_are_found_apart_from_those_of_models() -> None:
@@ -171,13 +166,14 @@ class Routed:
         self.router.event(ACCELERATOR_CLASSES, aclass, deleted=False)
         self.forget()
 
+    def woken(self) -> dict[str, list[str]]:
+        """Return the keys of each kind that were queued."""
+        kinds = ("models", "engines", "classes", "images", "proposals", "collections")
+        return {kind: keys for kind in kinds if (keys := getattr(self, kind))}
+
     def forget(self) -> None:
-        self.models.clear()
-        self.engines.clear()
-        self.classes.clear()
-        self.images.clear()
-        self.proposals.clear()
-        self.collections.clear()
+        for keys in self.woken().values():
+            keys.clear()
 
     def see(self, resource: Resource, one: dict[str, Any], *, deleted: bool = False) -> None:
         self.router.event(resource, one, deleted=deleted)
@@ -213,12 +209,28 @@ def test_a_model_wakes_the_engines_that_it_may_need_no_more(routed: Routed, dele
     assert routed.engines == ["ns/waits", "ns/waits"]
 
 
-@pytest.mark.parametrize("resource", [JOBS, PODS, DEPLOYMENTS])
-def test_a_child_wakes_its_model(routed: Routed, resource: Resource) -> None:
-    routed.see(resource, of_model("child", 5, status={"phase": "Running"}))
-    assert routed.models == ["ns/m"]
-    routed.see(resource, of_model("child", 6, status={"phase": "Failed"}), deleted=True)
-    assert routed.models == ["ns/m", "ns/m"]
+COLLECTS = {"enginewright.dev/component": "collect"}
+
+
+@pytest.mark.parametrize(
+    ("resource", "labels", "woken"),
+    [
+        (JOBS, {"enginewright.dev/model": "m"}, {"models": ["ns/m"] * 2}),
+        (PODS, {"enginewright.dev/model": "m"}, {"models": ["ns/m"] * 2}),
+        (DEPLOYMENTS, {"enginewright.dev/model": "m"}, {"models": ["ns/m"] * 2}),
+        (JOBS, {"enginewright.dev/engine": "e"}, {"engines": ["ns/e"] * 2}),
+        (PODS, {"enginewright.dev/engine": "e"}, {"engines": ["ns/e"] * 2}),
+        (JOBS, {"enginewright.dev/image": "abc"}, {"images": ["abc"] * 2}),
+        (JOBS, COLLECTS, {"collections": ["ns"] * 2}),
+        (PODS, COLLECTS, {"collections": ["ns"] * 2}),
+    ],
+)
+def test_a_child_wakes_its_owner_alone(
+    routed: Routed, resource: Resource, labels: dict[str, str], woken: dict[str, list[str]]
+) -> None:
+    routed.see(resource, labelled("child", 5, labels, status={"phase": "Running"}))
+    routed.see(resource, labelled("child", 6, labels, status={"phase": "Failed"}), deleted=True)
+    assert routed.woken() == woken
 
 
 def test_a_child_that_changes_hands_wakes_both(routed: Routed) -> None:
@@ -228,28 +240,16 @@ def test_a_child_that_changes_hands_wakes_both(routed: Routed) -> None:
     assert sorted(routed.models) == ["ns/m", "ns/n"]
 
 
-COLLECTS = {"labels": {"enginewright.dev/component": "collect"}}
-
-
-@pytest.mark.parametrize("resource", [JOBS, PODS])
-def test_a_job_that_collects_wakes_its_namespace(routed: Routed, resource: Resource) -> None:
-    routed.see(resource, obj("j", 5, metadata=COLLECTS))
-    routed.see(resource, obj("j", 6, metadata=COLLECTS), deleted=True)
-    assert routed.collections == ["ns", "ns"]
-    assert (routed.models, routed.engines) == ([], [])
-
-
 def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
     routed.see(CLAIMS, obj("store", 5, uid="c", metadata={"namespace": "new"}))
     routed.see(CLAIMS, obj("store", 6, uid="c", metadata={"namespace": "new"}, spec={"a": 1}))
     routed.see(INFERENCE_ENGINES, obj("e", 7, uid="e", metadata={"namespace": "other"}))
-    routed.see(JOBS, obj("j", 8, uid="j", metadata={"namespace": "left", **COLLECTS}))
+    routed.see(JOBS, obj("j", 8, uid="j", metadata={"namespace": "left", "labels": COLLECTS}))
     assert routed.collections == ["new", "other", "left"]
     routed.collections.clear()
     routed.router.written(CLAIMS, obj("store", 9, uid="w", metadata={"namespace": "own"}))
     listed = obj("store", 10, uid="l", metadata={"namespace": "listed"})
-    kept = routed.cache.get(CLAIMS, "new", "store")
-    assert kept
+    kept = present(routed.cache.get(CLAIMS, "new", "store"))
     routed.router.listing(CLAIMS, Listing((listed, kept), "6"))
     assert routed.collections == ["own", "listed"]
     routed.see(CLAIMS, listed, deleted=True)
@@ -258,13 +258,6 @@ def test_a_namespace_is_collected_once_it_has_a_store(routed: Routed) -> None:
         queue_all()
         assert routed.collections == ["elsewhere", "left", "new", "ns", "other"]
         routed.collections.clear()
-
-
-@pytest.mark.parametrize("resource", [JOBS, PODS])
-def test_a_child_of_an_engine_wakes_the_engine_alone(routed: Routed, resource: Resource) -> None:
-    routed.see(resource, of_engine("child", 5, status={"phase": "Running"}))
-    routed.see(resource, of_engine("child", 6, status={"phase": "Failed"}), deleted=True)
-    assert (routed.engines, routed.models) == (["ns/e", "ns/e"], [])
 
 
 def test_an_engine_wakes_itself_and_the_models_that_may_wait_for_it(routed: Routed) -> None:
@@ -306,12 +299,6 @@ def test_an_accelerator_class_wakes_all(routed: Routed) -> None:
     routed.see(ACCELERATOR_CLASSES, obj("gpu", 5, uid="g", metadata={"namespace": None}))
     assert sorted(routed.models) == ALL
     assert sorted(set(routed.classes)) == ["cpu", "gpu"]
-
-
-def test_a_probe_wakes_its_image(routed: Routed) -> None:
-    probe = obj("p", 5, metadata={"labels": {"enginewright.dev/image": "abc"}})
-    routed.see(JOBS, probe)
-    assert (routed.images, routed.models) == (["abc"], [])
 
 
 def node(version: int, **changes: Any) -> dict[str, Any]:
@@ -361,7 +348,3 @@ def test_a_nodes_change_wakes_all(routed: Routed, change: dict[str, Any]) -> Non
     assert sorted(routed.models) == ALL
     assert routed.classes == ["cpu"]
     assert routed.proposals == ["all"]
-
-
-def test_model_keys_are_plain_pairs() -> None:
-    assert ModelKey("ns", "m") == ("ns", "m")

@@ -58,13 +58,6 @@ async def test_nodes_are_counted(world: World) -> None:
     )
 
 
-async def test_a_class_without_nodes_says_so(world: World) -> None:
-    add_class(world, "gpu", kind="gpu")
-    nodes, status, reason, message = await ready(world, "gpu")
-    assert (nodes, status, reason) == (0, "False", "NoMatchingNode")
-    assert "correct the selector" in message
-
-
 async def test_two_classes_of_one_node_name_each_other(world: World) -> None:
     add_class(world, "a", kind="gpu")
     add_class(world, "b", zone="z")
@@ -108,11 +101,11 @@ async def test_it_is_written_on_change_only(world: World) -> None:
     add_class(world, "gpu", kind="gpu")
     assert await world.classes.reconcile("gpu") == ReconcileResult(requeue=True)
     assert await world.classes.reconcile("gpu") == ReconcileResult(requeue=False)
+    nodes, status, reason, message = await ready(world, "gpu")
+    assert (nodes, status, reason) == (0, "False", "NoMatchingNode")
+    assert "correct the selector" in message
     add_node(world, "n", kind="gpu")
     assert await world.classes.reconcile("gpu") == ReconcileResult(requeue=True)
-
-
-async def test_a_class_that_is_gone_is_forgotten(world: World) -> None:
     assert await world.classes.reconcile("gone") == ReconcileResult(exists=False)
 
 

@@ -71,12 +71,16 @@ async def passes(world: World) -> ReconcileResult:
             return result
 
 
-async def started(world: World) -> Json:
-    """Return the first Job, once it is due."""
+async def becomes_due(world: World) -> None:
     waits = (await passes(world)).requeue_after
     assert waits is not None
-    assert world.all("Job") == []
     world.now += timedelta(seconds=waits)
+
+
+async def started(world: World) -> Json:
+    """Return the first Job, once it is due."""
+    await becomes_due(world)
+    assert world.all("Job") == []
     await passes(world)
     return world.the("Job")
 
@@ -102,9 +106,7 @@ def counted(world: World, name: str, **labels: str) -> float | None:
 
 
 async def test_the_list_has_what_no_watch_has_shown_yet(world: World) -> None:
-    waits = (await passes(world)).requeue_after
-    assert waits is not None
-    world.now += timedelta(seconds=waits)
+    await becomes_due(world)
     spec = engine_spec()
     world.kube.put(made("InferenceEngine", "e", NAMESPACE, spec=spec))  # the watch hangs
     await world.collections.reconcile(NAMESPACE)
@@ -267,9 +269,7 @@ async def test_nothing_is_removed_while_an_object_cannot_be_read(world: World) -
     "kind", ["InferenceModel", "InferenceEngine", "ControllerRevision", "Deployment", "Job"]
 )
 async def test_a_list_that_fails_starts_nothing(world: World, kind: str) -> None:
-    waits = (await passes(world)).requeue_after
-    assert waits is not None
-    world.now += timedelta(seconds=waits)
+    await becomes_due(world)
     world.kube.lacks = {kind}
     with pytest.raises(NotFound):
         await world.collections.reconcile(NAMESPACE)
@@ -296,9 +296,7 @@ async def test_a_limit_that_cannot_be_read_is_reported_where_no_claim_is_the_sto
     namespace["metadata"]["annotations"] = {"enginewright.dev/store-max-size": "plenty"}
     world.put(namespace)
     await passes(world)
-    waits = (await passes(world)).requeue_after
-    assert waits is not None
-    world.now += timedelta(seconds=waits)
+    await becomes_due(world)
     await passes(world)
     assert await world.events() == ["CollectionBlocked"]
     (event,) = world.all("Event")
@@ -307,9 +305,7 @@ async def test_a_limit_that_cannot_be_read_is_reported_where_no_claim_is_the_sto
 
 
 async def test_a_namespace_that_ends_is_left_alone(world: World) -> None:
-    waits = (await passes(world)).requeue_after
-    assert waits is not None
-    world.now += timedelta(seconds=waits)
+    await becomes_due(world)
     world.kube.fail["apply"] = [Terminating("the namespace is being terminated")]
     assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)
 
@@ -318,9 +314,7 @@ async def test_nothing_is_created_in_a_namespace_that_is_known_to_end(world: Wor
     namespace = made("Namespace", NAMESPACE)
     namespace["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
     world.put(namespace)
-    waits = (await passes(world)).requeue_after
-    assert waits is not None
-    world.now += timedelta(seconds=waits)
+    await becomes_due(world)
     assert await world.collections.reconcile(NAMESPACE) == ReconcileResult(exists=False)
     assert world.all("Job") == []
 

@@ -1,7 +1,6 @@
 """Who uses an engine, as its own controller records it: from the cache, in few writes, without waking models."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from enginewright.controller.cache import ObjectCache
@@ -168,40 +167,34 @@ def test_what_uses_it_is_kept_when_its_build_changes(world: World) -> None:
     assert (last_used(world), users(world)) == (before, (1, ["model-0"]))
 
 
+def change(of: Json, part: str, **fields: str) -> Json:
+    return {**of, part: {**of[part], **fields}}
+
+
+OTHER = "tensorrt-l4-other"
+LABELS = {MODEL_LABEL: "model-0", REVISION: "deleted"}
+
+
 @pytest.mark.parametrize(
-    "event",
-    ["a reference", "a revision", "a Deployment of no known revision", "a deletion that begins"],
+    ("event", "queued"),
+    [
+        (model("model-0", ENGINE, OTHER), [OTHER]),
+        (revision("model-0", "new", "f" * 64), [OTHER]),
+        (made("Deployment", "model-0-l4", NAMESPACE, labels=LABELS, spec={}), [OTHER]),
+        (change(model("model-0", ENGINE), "metadata", deletionTimestamp=str(START)), [ENGINE]),
+        (change(model("model-0", ENGINE), "status", revision="new"), []),
+    ],
+    ids=["a reference", "a revision", "no known revision", "a deletion that begins", "no engine"],
 )
-def test_only_engines_whose_users_change_are_queued(world: World, event: str) -> None:
+def test_only_engines_whose_users_change_are_queued(
+    world: World, event: Json, queued: list[str]
+) -> None:
     other = {**engine_spec(), "key": "f" * 64}
-    world.put(made("InferenceEngine", "tensorrt-l4-other", NAMESPACE, spec=other))
+    world.put(made("InferenceEngine", OTHER, NAMESPACE, spec=other))
     world.put(model("model-0", ENGINE))
     world.used.clear()
-    match event:
-        case "a reference":
-            world.put(model("model-0", ENGINE, "tensorrt-l4-other"))
-            assert world.used == ["tensorrt-l4-other"]
-        case "a revision":
-            world.put(revision("model-0", "new", "f" * 64))
-            assert world.used == ["tensorrt-l4-other"]
-        case "a Deployment of no known revision":
-            labels = {MODEL_LABEL: "model-0", REVISION: "deleted"}
-            world.put(made("Deployment", "model-0-l4", NAMESPACE, labels=labels, spec={}))
-            assert world.used == ["tensorrt-l4-other"]
-        case _:
-            leaving: dict[str, Any] = model("model-0", ENGINE)
-            leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            world.put(leaving)
-            assert world.used == [ENGINE]
-
-
-def test_a_change_that_concerns_no_engine_queues_none(world: World) -> None:
-    world.put(model("model-0", ENGINE))
-    world.used.clear()
-    changed = model("model-0", ENGINE)
-    changed["status"]["revision"] = "new"
-    world.put(changed)
-    assert world.used == []
+    world.put(event)
+    assert world.used == queued
 
 
 def stored_by(owner: str, version: int) -> Json:

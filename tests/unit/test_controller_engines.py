@@ -17,6 +17,8 @@ from tests.support.plan_world import conditions_of
 
 KEY = EngineKey(NAMESPACE, ENGINE)
 BUILDS = "enginewright_engine_builds_total"
+SPEC = {"source": {"uri": "https://models.example/resnet.onnx"}}
+MODEL_OF_NONE = made("InferenceModel", "resnet", NAMESPACE, spec=SPEC)
 
 
 @pytest.fixture
@@ -25,6 +27,19 @@ def world() -> World:
     world = World()
     world.kube.put(made("InferenceEngine", ENGINE, NAMESPACE, spec=engine_spec()))
     return world
+
+
+def request(world: World) -> None:
+    """Have a model request the engine, instead of somebody who wrote it by hand."""
+    engine = world.the("InferenceEngine")
+    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
+    world.put(engine)
+
+
+def named_by(model: str, namespace: str = NAMESPACE) -> Json:
+    """Return a model whose status names the engine."""
+    status = {"engines": [{"class": "l4", "name": ENGINE}]}
+    return {**made("InferenceModel", model, namespace, spec=SPEC), "status": status}
 
 
 def ready(world: World) -> tuple[str, str]:
@@ -148,18 +163,12 @@ def test_no_pod_can_make_series() -> None:
 
 
 async def test_an_engine_that_a_model_requests_is_built_while_one_names_it(world: World) -> None:
-    engine = world.the("InferenceEngine")
-    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
-    world.put(engine)
+    request(world)
     assert world.settle().all("Job") == []
     assert await world.events() == [], "it has only just been made"
-    reference = {"class": "l4", "name": ENGINE}
-    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
-    model = made("InferenceModel", "another", NAMESPACE, spec=spec)
-    world.put({**model, "status": {"engines": [reference]}})
+    world.put(named_by("another"))
     assert ready(world.settle()) == ("False", "LookingUp")
-    elsewhere = {**model, "metadata": {**model["metadata"], "namespace": "elsewhere"}}
-    world.kube.put({**elsewhere, "status": {"engines": [reference]}})
+    world.kube.put(named_by("another", "elsewhere"))
     world.restart()
     world.settle().misses()
     assert len(world.running_jobs()) == 1
@@ -171,12 +180,8 @@ async def test_an_engine_that_a_model_requests_is_built_while_one_names_it(world
 # event: Jobs | nothing has needed an InferenceEngine for `store.gc.unusedFor` | all pods | Event
 #   `EngineRemoved`; a collection removes its files later
 async def test_an_engine_that_nothing_needs_is_removed_over_restarts(world: World) -> None:
-    engine = world.the("InferenceEngine")
-    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
-    world.put(engine)
-    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
-    model = made("InferenceModel", "resnet", NAMESPACE, spec=spec)
-    world.put({**model, "status": {"engines": [{"class": "l4", "name": ENGINE}]}})
+    request(world)
+    world.put(named_by("resnet"))
     world.settle().misses()
     world.succeeds("engine")
     world.later(days=40)
@@ -195,14 +200,10 @@ async def test_an_engine_that_nothing_needs_is_removed_over_restarts(world: Worl
 
 
 def test_an_engine_that_is_needed_again_stays(world: World) -> None:
-    engine = world.the("InferenceEngine")
-    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
-    world.put(engine)
+    request(world)
     world.later(hours=1)
     assert world.the("InferenceEngine")["status"]["unusedSince"]
-    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
-    model = made("InferenceModel", "resnet", NAMESPACE, spec=spec)
-    world.put({**model, "status": {"engines": [{"class": "l4", "name": ENGINE}]}})
+    world.put(named_by("resnet"))
     world.later(days=31)
     assert "unusedSince" not in world.the("InferenceEngine")["status"]
     assert world.running_jobs()
@@ -224,13 +225,10 @@ def revision(name: str, engine_key: str) -> Json:
 
 
 def test_an_engine_of_a_revision_to_go_back_to_stays_until_that_is_forgotten(world: World) -> None:
-    engine = world.the("InferenceEngine")
-    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
-    world.put(engine)
-    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=spec))  # which needs another now
+    request(world)
+    world.put(MODEL_OF_NONE)  # which needs another now
     world.put(revision("new", "f" * 64))
-    world.put(revision("old", engine["spec"]["key"]))
+    world.put(revision("old", engine_spec()["key"]))
     world.later(days=40)
     assert "unusedSince" not in world.the("InferenceEngine")["status"]
     world.remove("ControllerRevision", "resnet-old")
@@ -241,11 +239,8 @@ def test_an_engine_of_a_revision_to_go_back_to_stays_until_that_is_forgotten(wor
 
 
 def test_an_engine_stays_while_a_deployments_revision_cannot_be_read(world: World) -> None:
-    engine = world.the("InferenceEngine")
-    engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
-    world.put(engine)
-    spec = {"source": {"uri": "https://models.example/resnet.onnx"}}
-    world.put(made("InferenceModel", "resnet", NAMESPACE, spec=spec))
+    request(world)
+    world.put(MODEL_OF_NONE)
     labels = {MODEL: "resnet", CLASS: "l4", REVISION: "r1"}
     world.put(made("Deployment", "resnet-l4", NAMESPACE, labels=labels, spec={"replicas": 1}))
     world.later(days=40)

@@ -62,23 +62,12 @@ async def test_what_kubectl_describe_needs() -> None:
     assert event["firstTimestamp"] == event["lastTimestamp"] == "1970-01-12T13:46:40Z"
 
 
-async def test_repeated_events_are_written_once() -> None:
-    kube, clock = FakeKube(), Clock()
-    await reported(kube, clock, (MODEL, NEWS), (MODEL, NEWS))
-    assert kube.writes == 1
-
-
-async def test_other_news_is_another_event() -> None:
+async def test_each_news_is_one_event_in_its_objects_namespace_or_default() -> None:
     kube, clock = FakeKube(), Clock()
     other = EventIntent("Normal", "Serving", "serves")
-    await reported(kube, clock, (MODEL, NEWS), (MODEL, other), (CLASS, NEWS))
-    assert len(kube.objects) == 3
-
-
-async def test_news_of_cluster_scoped_objects_lie_in_default() -> None:
-    kube, clock = FakeKube(), Clock()
-    await reported(kube, clock, (CLASS, NEWS))
-    assert [namespace for _, namespace, _ in kube.objects] == ["default"]
+    await reported(kube, clock, (MODEL, NEWS), (MODEL, NEWS), (MODEL, other), (CLASS, NEWS))
+    assert [namespace for _, namespace, _ in kube.objects] == ["ns", "ns", "default"]
+    assert kube.writes == 3
 
 
 async def test_after_a_while_and_after_a_restart_it_counts_up() -> None:

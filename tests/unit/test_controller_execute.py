@@ -54,24 +54,34 @@ async def test_an_unchanged_object_costs_nothing_also_after_a_restart(world: Wor
     assert world.kube.writes == 1
 
 
-async def test_a_changed_intent_is_applied(world: World) -> None:
-    await world.executor.apply(deployment())
-    assert await world.executor.apply(deployment(replicas=3))
-    assert world.kube.writes == 2
-
-
-async def test_a_field_that_is_wanted_no_more_is_applied_away(world: World) -> None:
-    await world.executor.apply(deployment(paused=True))
+@pytest.mark.parametrize(
+    ("before", "after"), [({}, {"replicas": 3}), ({"paused": True}, {})], ids=["changed", "gone"]
+)
+async def test_a_field_of_another_intent_is_applied(
+    world: World, before: Json, after: Json
+) -> None:
+    await world.executor.apply(deployment(**before))
     world.restart()
-    assert await world.executor.apply(deployment())
+    assert await world.executor.apply(deployment(**after))
     assert world.kube.writes == 2
 
 
-async def test_somebodys_edit_is_undone(world: World) -> None:
+@pytest.mark.parametrize(
+    ("part", "edit", "applied"),
+    [
+        ("spec", {"replicas": 7}, True),
+        ("metadata", {"labels": {}}, True),
+        ("spec", {"progressDeadlineSeconds": 600}, False),
+    ],
+    ids=["an edit is undone", "a lost label comes back", "what others add is left"],
+)
+async def test_what_differs_from_the_intent_is_applied_again(
+    world: World, part: str, edit: Json, applied: bool
+) -> None:
     await world.executor.apply(deployment())
     stored = observed(world)
-    somebody_edits(world, stored, replicas=7)
-    assert await world.executor.apply(deployment())
+    world.put({**stored, part: {**stored[part], **edit}})
+    assert await world.executor.apply(deployment()) is applied
     assert not await world.executor.apply(deployment())
 
 
@@ -96,12 +106,13 @@ def rewriting(obj: Json) -> None:
     obj["spec"]["strange"] = "as rewritten"
 
 
-async def test_what_a_webhook_rewrites_is_nobodys_edit(world: World) -> None:
+async def test_what_a_webhook_rewrites_is_applied_once_and_nobodys_edit(world: World) -> None:
     reported: list[str] = []
     world.kube.rewrite = rewriting
     await world.executor.apply(deployment(strange="as sent"), reported.append)
     world.restart()
     assert await world.executor.apply(deployment(strange="as sent"), reported.append)
+    assert not await world.executor.apply(deployment(strange="as sent"), reported.append)
     assert reported == []
 
 
@@ -163,29 +174,6 @@ async def test_no_count_is_handed_over_of_a_deployment_that_is_gone(world: World
     world.kube.remove("Deployment", NAMESPACE, NAME)
     assert not await world.executor.hand_over(before)
     assert world.all("Deployment") == []
-
-
-async def test_a_lost_label_comes_back(world: World) -> None:
-    await world.executor.apply(deployment())
-    stored = observed(world)
-    metadata = {**stored["metadata"], "labels": {}}
-    world.put({**stored, "metadata": metadata})
-    assert await world.executor.apply(deployment())
-
-
-async def test_what_others_add_is_left(world: World) -> None:
-    await world.executor.apply(deployment())
-    stored = observed(world)
-    somebody_edits(world, stored, progressDeadlineSeconds=600)
-    assert not await world.executor.apply(deployment())
-
-
-async def test_a_value_that_the_server_rewrites_is_applied_once(world: World) -> None:
-    world.kube.rewrite = rewriting
-    await world.executor.apply(deployment(strange="as sent"))
-    world.restart()
-    assert await world.executor.apply(deployment(strange="as sent"))
-    assert not await world.executor.apply(deployment(strange="as sent"))
 
 
 async def test_a_job_is_made_once(world: World) -> None:

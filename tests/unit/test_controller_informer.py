@@ -127,7 +127,7 @@ async def test_a_listing_that_fails_is_tried_again_in_seconds(world: Informed) -
     assert world.cache.get(INFERENCE_MODELS, NAMESPACE, "m") is None
 
 
-async def test_a_kind_that_the_cluster_may_lack_is_not_waited_for() -> None:
+async def test_a_kind_that_the_cluster_may_lack_is_found_once_it_is_installed() -> None:
     world = Informed()
     world.kube.lacks = {"HTTPRoute"}
     world.add("InferenceModel", "m")
@@ -137,12 +137,6 @@ async def test_a_kind_that_the_cluster_may_lack_is_not_waited_for() -> None:
     assert INFERENCE_MODELS in [each.resource for each in world.informer.present]
     assert not world.cache.is_known(HTTP_ROUTES)
     assert not world.informer.outdated.is_set()
-
-
-async def test_a_kind_that_is_installed_later_is_found_by_the_next_listing() -> None:
-    world = Informed()
-    world.kube.lacks = {"HTTPRoute"}
-    await world.informer.first_listing()
     world.kube.lacks = set()
     await world.informer.list_all()
     assert world.informer.outdated.is_set()

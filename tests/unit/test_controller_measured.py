@@ -60,16 +60,13 @@ class Pods:
     async def close(self) -> None: ...
 
 
-def test_only_pods_of_models_with_a_canary_are_polled() -> None:
-    pods = Pods()
+@pytest.mark.parametrize(
+    ("canary", "query"), [({}, "probe=1"), ({"probeTraffic": False}, "")], ids=["usual", "none"]
+)
+def test_only_pods_of_models_with_a_canary_are_polled(canary: dict[str, Any], query: str) -> None:
+    pods = Pods(**canary)
     assert pods.poll() == {"m-1": MEASURED}
-    assert pods.asked == ["m-1/measurements?probe=1"]
-
-
-def test_golden_inferences_are_requested_only_if_the_spec_allows_it() -> None:
-    pods = Pods(probeTraffic=False)
-    pods.poll()
-    assert pods.asked == ["m-1/measurements?"]
+    assert pods.asked == [f"m-1/measurements?{query}"]
 
 
 def test_a_pod_that_does_not_respond_keeps_what_it_reported() -> None:
@@ -106,7 +103,10 @@ def test_no_other_response_takes_the_measurements_away(answer: bytes | Exception
     assert pods.poll() == {"m-1": MEASURED}
 
 
-@pytest.mark.parametrize("answer", [BadAnswer("longer than the limit"), b"{}"])
+OF_ANOTHER_REVISION: Final = MEASURED.model_copy(update={"revision": "r0"}).to_json().encode()
+
+
+@pytest.mark.parametrize("answer", [BadAnswer("longer than the limit"), b"{}", OF_ANOTHER_REVISION])
 def test_what_cannot_be_read_is_not_known(answer: bytes | Exception) -> None:
     pods = Pods()
     pods.answer = answer
@@ -127,12 +127,6 @@ def test_figures_that_no_server_measures_are_one_bounded_message(
     (record,) = caplog.records
     assert "responses" in record.getMessage()
     assert len(record.getMessage()) < 500
-
-
-def test_measurements_of_another_revision_are_not_the_pods() -> None:
-    pods = Pods()
-    pods.answer = MEASURED.model_copy(update={"revision": "r0"}).to_json().encode()
-    assert pods.poll() == {}
 
 
 def test_without_its_canary_a_model_is_forgotten() -> None:

@@ -57,17 +57,15 @@ async def test_add_after_keeps_the_earliest(first: float, second: float) -> None
     assert await rest(queue) == []
 
 
-async def test_failures_double_up_to_five_minutes_until_forgotten() -> None:
+async def test_failures_of_a_key_double_up_to_five_minutes_until_forgotten() -> None:
     queue = make_queue()
     delays = [queue.add_rate_limited("a") for _ in range(14)]
     assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert delays[-1] == 300
     assert queue.failures("a") == 14
+    assert queue.add_rate_limited("b") == pytest.approx(0.1)
     queue.forget("a")
     assert queue.add_rate_limited("a") == pytest.approx(0.1)
-
-
-async def test_jitter_halves_at_most() -> None:
     assert make_queue(jitter=0.0).add_rate_limited("a") == pytest.approx(0.05)
 
 
@@ -76,13 +74,6 @@ async def test_a_servers_wish_for_later_is_kept() -> None:
     queue.add_rate_limited("a", at_least=20)
     assert await queue.get() == "a"
     assert now() == pytest.approx(20)
-
-
-async def test_keys_fail_by_themselves() -> None:
-    queue = make_queue()
-    for _ in range(5):
-        queue.add_rate_limited("a")
-    assert queue.add_rate_limited("b") == pytest.approx(0.1)
 
 
 async def test_a_cancelled_getter_loses_no_key() -> None:

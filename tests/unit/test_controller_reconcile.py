@@ -220,17 +220,13 @@ async def test_children_of_an_earlier_model_are_no_facts_and_are_waited_for(worl
 async def test_a_finished_jobs_pods_are_asked_for_when_the_watch_lags(world: World) -> None:
     job = world.kube.put(child(world, "Job"))
     world.put(pod_of(job, "Running"))
+    await reconcile(world)
+    assert world.kube.calls["list"] == 0, "the Job runs"
     world.kube.put(pod_of(job, "Succeeded"))  # its event is still on the way
     done = {"succeeded": 1, "conditions": [{"type": "Complete", "status": "True"}]}
     world.put({**job, "status": done})
     await reconcile(world)
-    assert [pod.phase for pod in world.seen[0].pods] == ["Succeeded"]
+    assert [pod.phase for pod in world.seen[1].pods] == ["Succeeded"]
     assert world.kube.calls["list"] == 1
     await reconcile(world)
     assert world.kube.calls["list"] == 1
-
-
-async def test_a_running_jobs_pods_are_not_asked_for(world: World) -> None:
-    world.put(child(world, "Job", status={"active": 1}))
-    await reconcile(world)
-    assert world.kube.calls["list"] == 0

@@ -28,6 +28,7 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from tests.support.fake_kube import FakeKube
+from tests.support.optional import present
 from tests.support.plan_objects import KINDS, Json, made
 
 RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
@@ -355,8 +356,7 @@ def test_the_schedule_loses_nobody_and_hurries_nobody(
         if pod not in waiting and pod not in last:
             schedule.poll_now(pod, now)
             waiting.add(pod)
-        when = schedule.next_time()
-        assert when is not None
+        when = present(schedule.next_time())
         assert when <= now + 1.2 * SWEEP
         now = max(now, when)
         taken = schedule.take(now)
@@ -572,8 +572,7 @@ async def test_progress_is_reported_in_tenths(world: Sidecars) -> None:
     assert world.asked == {("b", "/progress", 8081)}
     # 0, 11, 40, 100
     assert world.engines == [("ns", "rtx-l4-0123")] * 4
-    reported = world.poller.progress_of("ns", "job")
-    assert reported is not None
+    reported = present(world.poller.progress_of("ns", "job"))
     assert reported.percent == 100
     assert world.poller.progress_of("ns", "other") is None
     assert world.poller.progress_of("other", "job") is None
@@ -761,18 +760,6 @@ async def test_the_others_are_watched_closely_as_long_as_one_is_released(
     world.polls.clear()
     await asyncio.sleep(60)
     assert world.polls["b"] <= 3
-
-
-async def test_a_pod_that_keeps_its_promise_again_is_not_released(world: Sidecars) -> None:
-    world.serve(a=BREAKS, b=KEEPS)
-    await asyncio.sleep(60)
-    assert world.may_go() == {"a"}
-    world.say("a", verdict())
-    await asyncio.sleep(3 * FAST)
-    assert world.may_go() == set()
-    world.say("b", verdict(fallback=BREAKS))
-    await asyncio.sleep(60)
-    assert world.may_go() == {"b"}
 
 
 # fault: Reports | the operator cannot reach sidecars (a NetworkPolicy) | Unknown,

@@ -1,4 +1,4 @@
-"""The rows of docs/truth.md and docs/operator.md stand on tests, and every one has its place."""
+"""The rows of docs/reference/{truth,events}.md stand on tests, and every one has its place."""
 
 import re
 import textwrap
@@ -9,7 +9,7 @@ import pytest
 from hack.tables import proofs
 from hack.tables.proofs import Mark
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[2] / "docs/reference"
 ROW = Mark("fault", "Outputs", "noise", ("golden", "8 runs"), "test_noise")
 TEXT = textwrap.dedent("""
     # fault: Outputs | noise | golden |
@@ -23,7 +23,7 @@ TEXT = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize(("kind", "page"), [("fault", "truth"), ("event", "operator")])
+@pytest.mark.parametrize(("kind", "page"), [("fault", "truth"), ("event", "events")])
 def test_every_section_is_on_its_page(kind: str, page: str) -> None:
     shown = re.findall(rf"<!-- hack/docs: {kind}s (.+) -->", (DOCS / f"{page}.md").read_text())
     sections = {each.section for each in proofs.marks() if each.kind == kind}

@@ -12,6 +12,7 @@ from enginewright_runtime.engine.handoff import published
 from enginewright_runtime.session.driver import release
 
 from tests.support.manifests import engine_info, manifest
+from tests.support.optional import present
 from tests.support.plan_world import World
 
 PARITY = (
@@ -31,11 +32,9 @@ def reported(image: str | None = None, **engine: Any) -> dict[str, Any]:
     made = manifest(engine=info, versions={"onnxruntime": "1.31.1", "driver": "570.86.15"})
     built = published(made, is_cached=False).model_copy(update={"image": image})
     report = StageReport(stage="publish-engine", ok=True, engine=built).termination_message()
-    read = read_termination_message(report)
-    assert read is not None
+    read = present(read_termination_message(report))
     assert read.engine is not None
-    versions = engine_versions(read.engine)
-    assert versions is not None
+    versions = present(engine_versions(read.engine))
     return {"engine": engine_facts(read.engine).manifest(), "versions": versions.manifest()}
 
 

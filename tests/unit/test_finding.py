@@ -30,6 +30,8 @@ from enginewright_runtime.core.reporting import failed
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.optional import present
+
 SHAPES = tuple(
     ShapeProfile(input=name, min=(1, 0), opt=(1, 64), max=(8, 128))
     for name in ("ids", "a mask", 'it\'s "x"\\', "x\x1b[2J\x7f")
@@ -68,6 +70,13 @@ RECORDED: dict[str, object] = {
 
 IMAGE: dict[str, object] = {"image": f"{180 * 'r'}@sha256:{64 * '3'}"}
 DATA: dict[str, object] = {"data": {f"step-{number}": 64 * "4" for number in range(6)}}
+
+
+def sent(report: StageReport) -> StageReport:
+    """Return what is read of the termination message, which fits."""
+    text = report.termination_message()
+    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
+    return present(read_termination_message(text))
 
 
 def signature(outputs: int) -> dict[str, object]:
@@ -123,8 +132,7 @@ def test_a_failure_keeps_its_finding_on_every_way() -> None:
     assert (again.finding, str(again)) == (failure.finding, failure.message)
     report = failed("golden", failure)
     assert StageReport.model_validate_json(report.to_json()) == report
-    termination_message = read_termination_message(report.termination_message())
-    assert termination_message is not None
+    termination_message = present(read_termination_message(report.termination_message()))
     assert termination_message.outcome == report.outcome == failure.message
 
 
@@ -138,10 +146,7 @@ def test_a_termination_message_of_whatever_size_is_read(
         remedy=advice,
         proposal=Proposal(shapes=SHAPES * 4) if proposed else None,
     )
-    text = StageReport(stage="validate", ok=False, failure=finding).termination_message()
-    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    termination_message = read_termination_message(text)
-    assert termination_message is not None
+    termination_message = sent(StageReport(stage="validate", ok=False, failure=finding))
     assert termination_message.failure is not None
     assert termination_message.reason is Reason.SHAPE_PROFILE_MISSING
     kept = termination_message.failure.cause.removesuffix(" …").rstrip()
@@ -158,12 +163,9 @@ def test_a_termination_message_of_success_is_cut_too(message: str) -> None:
     published = Published(
         key="0" * 64, model_digest="1" * 64, opset=17, ir_version=8, nodes=1, size_bytes=1
     )
-    text = StageReport(
-        stage="publish", ok=True, message=message, published=published
-    ).termination_message()
-    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    termination_message = read_termination_message(text)
-    assert termination_message is not None
+    termination_message = sent(
+        StageReport(stage="publish", ok=True, message=message, published=published)
+    )
     assert termination_message.published == published
 
 
@@ -176,8 +178,9 @@ def earlier(message: str, **more: object) -> str:
 
 
 def test_a_message_of_an_earlier_release_is_read_as_it_is() -> None:
-    termination_message = read_termination_message(earlier("late; begin earlier", seconds=1.5))
-    assert termination_message is not None
+    termination_message = present(
+        read_termination_message(earlier("late; begin earlier", seconds=1.5))
+    )
     assert termination_message.failure == Finding(
         reason=Reason.TIMEOUT, cause="late; begin earlier", remedy=""
     )
@@ -188,8 +191,7 @@ def test_a_message_of_an_earlier_release_is_read_as_it_is() -> None:
 
 
 def test_a_message_that_an_earlier_release_cut_has_the_reasons_remedy() -> None:
-    termination_message = read_termination_message(earlier("late, since …"))
-    assert termination_message is not None
+    termination_message = present(read_termination_message(earlier("late, since …")))
     assert termination_message.failure is not None
     assert termination_message.failure.of_container("build").message == (
         f"late, since …; {remedy(Reason.TIMEOUT, 'build')}"
@@ -205,8 +207,7 @@ def test_a_termination_message_that_the_kubelet_cut_has_the_reasons_remedy(end: 
         ).termination_message(),
     ):
         cut = text[: text.index("Timeout") + end]
-        termination_message = read_termination_message(cut)
-        assert termination_message is not None
+        termination_message = present(read_termination_message(cut))
         assert termination_message.outcome == Reason.TIMEOUT.remedy
 
 
@@ -251,8 +252,7 @@ def test_a_failure_of_a_newer_release_keeps_its_cause() -> None:
         "remedy": "mend x",
     }
     text = json.dumps({"stage": "validate", "ok": False, "failure": failure})
-    read = read_termination_message(text)
-    assert read is not None
+    read = present(read_termination_message(text))
     assert read.failure is not None
     assert (read.reason, read.failure.cause) == (Reason.INTERNAL_ERROR, "BrandNew: node x is odd")
     assert read.failure.advice == "mend x"
@@ -296,10 +296,7 @@ def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) 
     report = StageReport.model_validate(
         {"stage": "publish", "ok": True, "message": "published it", **made}
     )
-    text = report.termination_message()
-    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    read = read_termination_message(text)
-    assert read is not None
+    read = sent(report)
     vital = read.published or read.engine
     assert vital is not None
     assert vital.key == "0" * 64
@@ -317,8 +314,7 @@ def test_inputs_and_outputs_are_listed_if_they_fit(
     assert report.published is not None
     whole = report.published.signature
     assert whole is not None
-    read = read_termination_message(text)
-    assert read is not None
+    read = present(read_termination_message(text))
     assert read.published is not None
     assert read.published.signature == (whole if listed else whole.unlisted())
     kept = read.published.changes.removesuffix(" …")
@@ -333,10 +329,7 @@ def test_an_image_is_reported_if_it_fits(outputs: int, changes: str) -> None:
     made = PUBLISHED | IMAGE | {"changes": changes, "signature": signature(outputs)}
     for fields, kept in ((made, True), (made | DATA | {"image_failure": 256 * "x"}, False)):
         report = StageReport.model_validate({"stage": "publish", "ok": True, "published": fields})
-        text = report.termination_message()
-        assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-        read = read_termination_message(text)
-        assert read is not None
+        read = sent(report)
         assert read.published is not None
         assert read.published.image == (IMAGE["image"] if kept else None)
         assert read.published.key == "0" * 64
@@ -347,8 +340,7 @@ def test_a_cut_report_of_a_prepared_model_keeps_its_first_fields() -> None:
     report = StageReport.model_validate({"stage": "publish", "ok": True, "published": made})
     text = report.termination_message()
     for end in range(text.index('"published"'), len(text)):
-        read = read_termination_message(text[:end])
-        assert read is not None
+        read = present(read_termination_message(text[:end]))
         assert (read.stage, read.ok, read.published) == ("publish", True, None)
 
 
@@ -411,8 +403,7 @@ def test_a_name_in_yaml_is_a_string(name: str) -> None:
 
 def test_many_causes_are_named_once_a_reason() -> None:
     many = [Finding(reason=Reason.PROVIDER_REFUSED, cause=f"{n}" * 1024) for n in range(40)]
-    found = first([Finding(reason=Reason.DRIVER_MISSING, cause="no driver"), *many])
-    assert found is not None
+    found = present(first([Finding(reason=Reason.DRIVER_MISSING, cause="no driver"), *many]))
     assert len(found.cause) < 2048
 
 
@@ -432,10 +423,7 @@ def test_the_digests_of_all_that_may_be_fetched_fit() -> None:
         signature=PublishedSignature(digest="d" * 64, inputs=("x:FP32[1]",) * 20),
     )
     report = StageReport(stage="publish", ok=True, message="published " * 30, published=published)
-    text = report.termination_message()
-    assert len(text.encode()) <= TERMINATION_MESSAGE_LIMIT
-    read = read_termination_message(text)
-    assert read is not None
+    read = sent(report)
     assert read.published is not None
     assert read.published.data == published.data
     assert read.published.key == published.key

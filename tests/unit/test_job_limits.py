@@ -7,7 +7,6 @@ from typing import Final
 import pytest
 from enginewright.api.inference_model_status import EngineReference
 from enginewright.controller.routing import ModelKey
-from enginewright.kube.errors import Forbidden
 from enginewright.plan.engines.engine import plan_engine
 from enginewright.plan.fleet.turns import JobOwner, turns
 from enginewright.plan.types import JobLimits
@@ -94,12 +93,7 @@ def test_one_that_gives_up_its_turn_holds_nobody_up(event: str) -> None:
         case "edited":
             world.apply("b", accelerators=[{"class": "missing"}])
         case _:
-
-            def refuse(obj: Json) -> None:
-                if obj["kind"] == "Job" and obj["metadata"]["name"].startswith("b-"):
-                    raise Forbidden("quota", code=403)
-
-            world.kube.rewrite = refuse
+            world.refuse_jobs_of("b")
     succeed(world, "c")
     assert world.leading() == ["a"]
 

@@ -127,22 +127,14 @@ def test_the_restricted_standard_is_met(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", PODS)
-def test_files_of_the_volumes_belong_to_the_pods_user(kind: str) -> None:
-    security = PODS[kind]()["spec"]["securityContext"]
+def test_every_mount_has_its_volume_whose_files_belong_to_the_pods_user(kind: str) -> None:
+    pod = PODS[kind]()
+    security = pod["spec"]["securityContext"]
     assert security["fsGroup"] == security["runAsGroup"] == 65532
     assert security["fsGroupChangePolicy"] == "OnRootMismatch"
-
-
-@pytest.mark.parametrize("kind", PODS)
-def test_every_mount_has_its_volume_and_every_volume_a_mount(kind: str) -> None:
-    pod = PODS[kind]()
     mounted = {mount["name"] for each in containers(pod) for mount in each["volumeMounts"]}
     assert mounted == {volume["name"] for volume in pod["spec"]["volumes"]}
-
-
-@pytest.mark.parametrize("kind", PODS)
-def test_containers_can_write_to_tmp_and_say_why_they_ended(kind: str) -> None:
-    for each in containers(PODS[kind]()):
+    for each in containers(pod):
         assert mounts(each)["/tmp"] is False
         assert each["terminationMessagePolicy"] == "File"
         assert each["resources"]["requests"].keys() >= {"cpu"}

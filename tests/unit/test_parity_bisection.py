@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from onnx import GraphProto, TensorProto, helper
 
 from tests.support.effort import examples
+from tests.support.optional import present
 
 
 def graph(nodes: Sequence[tuple[str, Sequence[str]]], output: str) -> GraphProto:
@@ -64,24 +65,23 @@ def test_branches() -> None:
         ("end", ["l19", "r19"]),
     ]
     for wrong in ("start", "l0", "l7", "l19", "r0", "r13", "end"):
-        found = first_drifting(graph(nodes, "end"), "end", names(nodes), Truth(nodes, [wrong]))
-        assert found is not None
+        found = present(
+            first_drifting(graph(nodes, "end"), "end", names(nodes), Truth(nodes, [wrong]))
+        )
         assert found.tensor == wrong
 
 
 def test_nodes_beside_the_output_are_not_looked_at() -> None:
     nodes = [("a", ["x"]), ("other", ["a"]), ("b", ["a"])]
     truth = Truth(nodes, ["b", "other"])
-    found = first_drifting(graph(nodes, "b"), "b", names(nodes), truth)
-    assert found is not None
+    found = present(first_drifting(graph(nodes, "b"), "b", names(nodes), truth))
     assert found.tensor == "b"
     assert all("other" not in each for each in truth.asked)
 
 
 def test_tensors_that_one_model_lacks_are_passed_over() -> None:
     seen = names(CHAIN) - {f"a{index}" for index in range(300, 500)}
-    found = first_drifting(graph(CHAIN, "a999"), "a999", seen, Truth(CHAIN, ["a400"]))
-    assert found is not None
+    found = present(first_drifting(graph(CHAIN, "a999"), "a999", seen, Truth(CHAIN, ["a400"])))
     assert found.tensor == "a500"  # the first that can be seen
 
 
@@ -99,8 +99,7 @@ def test_a_name_that_means_something_else_in_the_other_model() -> None:
     """What drifts without a consequence is no cause."""
     nodes = [("a", ["x"]), ("b", ["a"]), ("c", ["b"]), ("d", ["c"]), ("e", ["d"])]
     truth = Truth(nodes, ["a", "d"], healed="b")
-    found = first_drifting(graph(nodes, "e"), "e", names(nodes), truth)
-    assert found is not None
+    found = present(first_drifting(graph(nodes, "e"), "e", names(nodes), truth))
     assert found.tensor == "d"
 
 
@@ -115,8 +114,9 @@ def test_the_body_of_a_node_reads_tensors_too() -> None:
     whole.node.append(
         helper.make_node("If", ["c"], ["y"], name="y", then_branch=body, else_branch=body)
     )
-    found = first_drifting(whole, "y", frozenset("acy"), Truth([("a", []), ("y", ["a"])], ["a"]))
-    assert found is not None
+    found = present(
+        first_drifting(whole, "y", frozenset("acy"), Truth([("a", []), ("y", ["a"])], ["a"]))
+    )
     assert found.tensor == "a"
 
 
@@ -146,7 +146,6 @@ def test_the_one_wrong_node_of_any_graph_is_found(
     nodes, wrong = drawn
     output = nodes[-1][0]
     truth = Truth(nodes, [wrong])
-    found = first_drifting(graph(nodes, output), output, names(nodes), truth)
-    assert found is not None
+    found = present(first_drifting(graph(nodes, output), output, names(nodes), truth))
     assert found.tensor == wrong
     assert len(truth.asked) <= math.log2(len(nodes)) + 5

@@ -123,7 +123,7 @@ def test_replicas_of_a_class_is_its_count_at_first() -> None:
 
 
 # event: Classes | `serving.autoscaling` is set | each class keeps its pods and gets a
-#   HorizontalPodAutoscaler; its count is applied no more | `kubectl get hpa`
+#   HorizontalPodAutoscaler; its count is no longer applied | `kubectl get hpa`
 def test_the_live_count_is_handed_over() -> None:
     world = serving(replicas=5).edit(serving=AUTOSCALED)
     assert world.replicas() == {NAME: 5}

@@ -139,13 +139,6 @@ def test_a_named_revision_is_preferred_to_the_one_before() -> None:
     assert_went_back(world, third, first)
 
 
-def test_without_a_name_it_is_the_one_before() -> None:
-    world, _, second = two_served()
-    third = updated(world, THIRD)
-    world.later(seconds=5).all_available().annotate(ROLLBACK, third)
-    assert_went_back(world, third, second)
-
-
 @pytest.mark.parametrize("to", ["", "unknown", "itself"])
 def test_without_an_earlier_revision_it_serves_on(to: str) -> None:
     world = serving()

@@ -1,4 +1,4 @@
-"""The truth table of docs/conditions.md, row by row, and what holds in every one of them."""
+"""The truth table of docs/reference/condition-states.md, row by row, and what holds in every one of them."""
 
 import re
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from tests.support.plan_objects import (
 from tests.support.plan_world import World, serving
 from tests.support.simulation import NO_DEVICE, terminated
 
-TABLE: Final = Path(__file__).parents[2] / "docs" / "conditions.md"
+TABLE: Final = Path(__file__).parents[2] / "docs/reference/condition-states.md"
 COLUMNS: Final = (
     "Ready",
     "Reconciling",

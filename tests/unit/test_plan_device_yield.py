@@ -87,15 +87,13 @@ def test_one_of_two_models_yields_to_the_build_of_the_engine_that_they_share() -
     assert pods(world.settle()) == 0, "the other model's device was of no use"
 
 
-def test_a_build_that_fails_gives_the_device_back() -> None:
-    assert pods(building().job_fails(Reason.BUILD_FAILED, of="engine")) == 1
-
-
 def test_between_two_attempts_the_model_serves() -> None:
     world = building().job_fails(Reason.DRIVER_MISSING, of="engine")
     assert pods(world) == 1
     assert pods(blocked(world.later(minutes=1))) == 0
     assert pods(builds(world)) == 0
+    assert pods(world.later(hours=1)) == 0, "a later attempt has it as long as it builds"
+    assert "yield the device" in world.message()
 
 
 def test_another_pod_of_the_same_attempt_gets_the_device_too() -> None:
@@ -124,13 +122,6 @@ def test_where_that_frees_nothing_the_model_serves_again(reported: str) -> None:
     world.all_available()
     assert pods(blocked(world.later(hours=1))) == 1
     assert pods(builds(world)) == 1, "a build that found another device takes nobody's"
-
-
-def test_a_later_attempt_has_the_device_as_long_as_it_builds() -> None:
-    world = building().job_fails(Reason.DRIVER_MISSING, of="engine")
-    builds(blocked(world.later(minutes=1)))
-    assert pods(world.later(hours=1)) == 0
-    assert "yield the device" in world.message()
 
 
 @pytest.mark.parametrize("of", ["job", "pod"])
@@ -274,9 +265,8 @@ def cannot_start(world: World) -> World:
 # event: Jobs | a build to which pods yielded the device does not begin | nothing for five minutes and
 #   the time in which pods end, once for each Job; then the previous revision | what keeps it from
 #   starting
-@pytest.mark.parametrize("becomes", [cannot_start, blocked], ids=["on its node", "without one"])
-def test_pods_wait_five_minutes_for_a_build_to_begin(becomes: Callable[[World], World]) -> None:
-    world = becomes(blocked(updating()))
+def test_pods_wait_five_minutes_for_a_build_to_begin() -> None:
+    world = cannot_start(blocked(updating()))
     assert pods(world.later(minutes=5)) == 0
     assert pods(world.later(seconds=GRACE_SECONDS)) == 1
     assert pods(world.later(hours=1)) == 1
@@ -325,11 +315,6 @@ def test_an_obstacle_that_comes_and_goes_ends_no_build_that_no_pod_waits_for() -
     assert world.running_jobs() == jobs
     world.classes = classes
     assert world.settle().running_jobs() == jobs
-
-
-def test_a_pod_that_has_begun_by_then_goes_on() -> None:
-    world = builds(blocked(updating()).later(minutes=6))
-    assert built(world.later(hours=1)).conditions()["EnginesReady"] == ("True", "Built")
 
 
 def test_a_pod_that_the_kubelet_refuses_has_not_begun() -> None:

@@ -67,84 +67,6 @@ def test_a_build_on_a_device_asks_for_one_of_the_class() -> None:
     assert "aheadOfTime" not in spec["recipe"]
 
 
-def test_what_decides_the_content_decides_the_key() -> None:
-    def key(world: World) -> str:
-        return str(world.the("InferenceEngine")["spec"]["key"])
-
-    same = key(prepared())
-    assert key(prepared(build={"timeout": "2h"})) == same
-    assert key(prepared(build={"workspace": "1Gi"})) != same
-    assert key(prepared({"computeCapability": "8.6"})) != same
-    assert key(prepared({"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-L40"}})) != same
-    assert key(prepared({"resourceName": "nvidia.com/mig-1g.10gb"})) != same
-    assert key(prepared({"aheadOfTime": False})) != same
-    other = World().has_gpus().settle().job_succeeds(published(key="b" * 64))
-    assert key(other) != same
-
-
-def on_tensorrt(**spec: Any) -> World:
-    """Return a model whose class and image have TensorRT, cuda and TensorRT-RTX."""
-    world = World(**spec).has_gpus(backends=["tensorrt", "cuda", "tensorrt-rtx"], aheadOfTime=False)
-    backends = {"tensorrt": "10.16.1.11", "cuda": "13"}
-    world.images[GPU_IMAGE] = world.images[GPU_IMAGE].model_copy(update={"backends": backends})
-    return world.settle()
-
-
-def test_the_optimization_level_decides_the_engine_and_not_the_prepared_model() -> None:
-    def engine(**build: Any) -> dict[str, Any]:
-        world = on_tensorrt(build=build).job_succeeds()
-        return dict(world.the("InferenceEngine")["spec"])
-
-    default, lowest, highest = engine(), engine(optimizationLevel=0), engine(optimizationLevel=5)
-    assert "optimizationLevel" not in default["recipe"]
-    assert (lowest["recipe"]["optimizationLevel"], highest["recipe"]["optimizationLevel"]) == (0, 5)
-    assert len({each["key"] for each in (default, lowest, highest)}) == 3
-    assert len({each["preparedKey"] for each in (default, lowest, highest)}) == 1
-    assert engine(optimizationLevel=5)["key"] == highest["key"]
-
-
-def test_another_optimization_level_is_built_while_the_engine_serves() -> None:
-    world = on_tensorrt().job_succeeds().engine_built().all_available()
-    first = world.the("InferenceEngine")["metadata"]["name"]
-    world.edit(build={"optimizationLevel": 5})
-    engines = [each["metadata"]["name"] for each in world.all("InferenceEngine")]
-    assert first in engines
-    assert len(engines) == 2
-    assert world.conditions()["Available"][0] == "True"
-
-
-def test_a_refused_optimization_level_leaves_what_serves() -> None:
-    world = prepared().engine_built().all_available()
-    before = world.the("Deployment")["spec"]
-    world.edit(build={"optimizationLevel": 5})
-    assert world.conditions()["Stalled"] == ("True", "BackendNotAllowed")
-    assert world.conditions()["Available"][0] == "True"
-    assert world.the("Deployment")["spec"] == before
-    world.the("InferenceEngine")
-
-
-def test_another_optimization_level_gives_a_rejected_backend_a_new_chance() -> None:
-    world = (
-        on_tensorrt(**allow("tensorrt", "cuda")).job_succeeds().engine_fails(Reason.BUILD_FAILED)
-    )
-    assert world.status["rejectedBackends"][0]["backend"] == "tensorrt"
-    world.job_succeeds(published(key="c" * 64)).all_available()
-    failed = world.the("InferenceEngine")["metadata"]["name"]
-    world.edit(build={"optimizationLevel": 2})
-    assert {each["metadata"]["name"] for each in world.all("InferenceEngine")} > {failed}
-
-
-def test_a_class_of_another_name_and_the_same_devices_has_the_same_engine() -> None:
-    first = prepared().the("InferenceEngine")["spec"]
-    world = World().has_gpus()
-    (known,) = world.classes
-    metadata = known.metadata.model_copy(update={"name": "renamed"})
-    world.classes = [known.model_copy(update={"metadata": metadata})]
-    second = world.settle().job_succeeds().the("InferenceEngine")["spec"]
-    assert (first["class"], second["class"]) == ("l4", "renamed")
-    assert first["key"] == second["key"]
-
-
 def test_a_class_whose_nodes_are_not_alike_gets_no_engine() -> None:
     world = World().has_gpus(nodeSelector={"pool": "gpus"}, aheadOfTime=False)
     world.nodes = [
@@ -171,15 +93,6 @@ def test_pods_serve_the_engine_when_it_is_built() -> None:
     assert world.condition("EnginesReady")["message"] == (
         f"{describe_engine(built)}, sha256 eeeeeeeeeeee"
     )
-
-
-def test_a_permanent_failure_is_reported_and_not_retried() -> None:
-    world = prepared().engine_fails(Reason.BUILD_FAILED)
-    engine = world.the("InferenceEngine")
-    generation = engine["metadata"]["generation"]
-    world.later(hours=5)
-    assert world.the("InferenceEngine")["metadata"]["generation"] == generation
-    assert world.conditions()["Stalled"] == ("True", "BuildFailed")
 
 
 def test_other_build_settings_are_a_new_chance_after_a_failure_for_good() -> None:
@@ -297,15 +210,13 @@ def test_under_allow_the_next_backend_takes_over_and_says_which_was_asked_for() 
     assert container_of(template, "server")["image"] == GPU_IMAGE
 
 
-def test_under_allow_a_pod_that_cannot_load_rejects_its_backend() -> None:
-    world = prepared(None, **allow("tensorrt-rtx", "cuda")).engine_built().rolling(0)
-    world.new_pod_fails(Reason.DRIVER_MISSING)
-    assert world.status["rejectedBackends"][0]["reason"] == "DriverMissing"
-    assert world.job()["spec"]["template"]["spec"]["initContainers"][0]["image"] == GPU_IMAGE
-
-
-def test_the_last_backend_keeps_its_own_reason() -> None:
-    world = prepared(None, **allow("tensorrt-rtx")).engine_fails(Reason.BUILD_FAILED)
+@pytest.mark.parametrize(
+    "spec",
+    [allow("tensorrt-rtx"), {"backends": ["tensorrt-rtx", "cuda"]}],
+    ids=["the last one", "without Allow"],
+)
+def test_a_backend_without_another_after_it_keeps_its_own_reason(spec: dict[str, Any]) -> None:
+    world = prepared(None, **spec).engine_fails(Reason.BUILD_FAILED)
     assert "rejectedBackends" not in world.status
     assert world.conditions()["Ready"] == ("False", "BuildFailed")
 
@@ -324,12 +235,6 @@ def test_a_change_of_the_spec_gives_a_rejected_backend_a_new_chance() -> None:
         "the failure is of another build"
     )
     assert world.the("InferenceEngine")["spec"]["build"]["timeoutSeconds"] == 3 * 3600
-
-
-def test_without_allow_no_other_backend_is_tried() -> None:
-    world = prepared(None, backends=["tensorrt-rtx", "cuda"]).engine_fails(Reason.BUILD_FAILED)
-    assert "rejectedBackends" not in world.status
-    assert world.conditions()["Ready"] == ("False", "BuildFailed")
 
 
 def test_an_image_without_the_backends_libraries_is_named() -> None:

@@ -21,6 +21,7 @@ from enginewright_contract.reasons import Reason
 from prometheus_client import CollectorRegistry
 
 from tests.support.effort import examples
+from tests.support.optional import present
 from tests.support.plan_objects import CPU_IMAGE, OTHER, Json, image_facts, published
 from tests.unit.test_plan_image_moves import BAD, CANARY, MOVED, NEW, NEWER, Member, reject_canary
 
@@ -148,8 +149,7 @@ def test_a_model_that_is_tried_again_waits_while_the_fleet_is_paused() -> None:
 def test_what_a_model_that_is_tried_again_waits_for_does_not_hold_it() -> None:
     model = made("m", "Waiting")
     model["status"]["images"] |= {"reason": "FleetLimit", "retried": True}
-    found = move_view(model)
-    assert found
+    found = present(move_view(model))
     assert (found.reason, found.retried) == ("", True)
 
 
@@ -170,8 +170,7 @@ def test_a_variant_that_is_not_configured_any_more_is_no_move() -> None:
 def test_the_order_is_a_label_of_the_model(order: str | None) -> None:
     labels = {} if order is None else {ROLLOUT_ORDER: order}
     model = made("m", "Waiting", labels)
-    found = move_view(model)
-    assert found
+    found = present(move_view(model))
     assert found.rank == {"first": 0, "last": 2}.get(order or "", 1)
 
 
@@ -547,8 +546,7 @@ class Members:
         views = []
         for name, each in self.members.items():
             assert each.model
-            found = move_view(each.model)
-            assert found
+            found = present(move_view(each.model))
             views.append(replace(found, name=name))
         return fleet_state(views, next(iter(self.members.values())).config.images, self.config)
 

@@ -265,12 +265,6 @@ def test_what_happens_while_it_goes_back_does_not_have_it_move_again(event: str)
     assert failures_of_images(member) == 1
 
 
-def test_what_failed_after_its_promotion_tries_another_image() -> None:
-    member, _, _ = fails_after_the_promotion()
-    member.upgraded(NEWER).job_succeeds(published("e" * 64))
-    assert member.state() == ("Moving", "")
-
-
 def test_a_user_who_goes_back_after_the_move_keeps_the_image_before() -> None:
     member = Member().upgraded().moves().job_succeeds(MOVED).all_available()
     member.annotate(ROLLBACK, member.status["revision"]).all_available()
@@ -500,12 +494,6 @@ def test_an_image_without_the_backend_is_not_moved_to() -> None:
     member = Member().upgraded(backends={}).moves()
     assert member.state() == ("Kept", "BackendNotAllowed")
     assert member.conditions()["Ready"] == ("True", "Serving")
-
-
-def test_a_user_goes_back() -> None:
-    member = Member().upgraded().moves().job_succeeds(MOVED)
-    member.annotate(ROLLBACK, member.status["revision"])
-    assert member.state() == ("Kept", "RolledBackByUser")
 
 
 def test_what_keeps_its_image_tries_another_one() -> None:

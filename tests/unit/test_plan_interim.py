@@ -409,15 +409,6 @@ def test_a_paused_rollout_starts_no_interim() -> None:
     assert "waits: spec.rollout.paused is true" in world.message()
 
 
-def test_a_restarted_operator_writes_nothing() -> None:
-    world = bridged()
-    before = world.status
-    writes = world.kube.writes
-    world.operator_restarts()
-    assert world.status == before
-    assert world.kube.writes == writes
-
-
 def test_an_interim_scaled_to_zero_is_ready() -> None:
     world = bridged().edit(replicas=0).all_available()
     assert ready(world) == ("True", "ScaledToZero")

@@ -289,14 +289,6 @@ def test_the_engine_that_serves_is_built_again_meanwhile() -> None:
     assert len(world.running_jobs()) == 1
 
 
-def test_changes_of_the_spec_are_prepared_while_they_are_paused() -> None:
-    member = Member()
-    pause(member).edit(source=OTHER)
-    assert len(member.running_jobs()) == 1
-    member.job_succeeds(published("d" * 64))
-    assert member.conditions()["Ready"] == ("False", "Suspended")
-
-
 @pytest.mark.parametrize("has_canary", [False, True])
 def test_a_spec_that_is_edited_while_its_move_is_paused_is_prepared(has_canary: bool) -> None:
     member = Member(rollout=CANARY, replicas=2).upgraded()

@@ -10,6 +10,7 @@ from enginewright.plan import pods
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport
 
+from tests.support.optional import present
 from tests.support.plan_objects import made
 from tests.support.simulation import unschedulable
 
@@ -23,12 +24,10 @@ def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() ->
     ended = {"exitCode": 137, "reason": "OOMKilled", "message": termination_message}
     state = {"name": "server", "state": {}, "lastState": {"terminated": ended}}
     pod = made("Pod", "x", status={"containerStatuses": [state]})
-    found = pods.failure(pod_view(pod))
-    assert found is not None
+    found = present(pods.failure(pod_view(pod)))
     assert found.reason is Reason.OUT_OF_MEMORY
     ended["reason"] = "Error"
-    found = pods.failure(pod_view(pod))
-    assert found is not None
+    found = present(pods.failure(pod_view(pod)))
     assert found.reason is Reason.BACKEND_CRASHED
 
 
@@ -68,8 +67,7 @@ def test_a_server_that_was_killed_is_explained_by_its_signal(
     code: int, kubernetes: str, reason: Reason, wording: str
 ) -> None:
     pod = slim(PODS, ended_server(exitCode=code, reason=kubernetes))
-    found = pods.failure(pod_view(pod))
-    assert found is not None
+    found = present(pods.failure(pod_view(pod)))
     assert found.reason is reason
     assert wording in found.finding.cause
     assert found.finding.advice == reason.remedy
@@ -78,8 +76,7 @@ def test_a_server_that_was_killed_is_explained_by_its_signal(
 def test_without_a_limit_none_is_named() -> None:
     pod = ended_server(exitCode=137, reason="OOMKilled")
     del pod["spec"]["containers"][0]["resources"]
-    found = pods.failure(pod_view(slim(PODS, pod)))
-    assert found is not None
+    found = present(pods.failure(pod_view(slim(PODS, pod))))
     assert "exceeded its memory limit and was killed; raise" in found.finding.message
 
 

@@ -1,12 +1,14 @@
 """What verdicts prove, in words: the worst pod speaks for the model."""
 
 import pytest
-from enginewright.plan.rollout.proofs import proofs, refusal
+from enginewright.plan.pods import Failure
+from enginewright.plan.rollout.proofs import Proofs, proofs, refusal
 from enginewright_contract.execution import Baseline
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Promise
 from enginewright_contract.verdict import Check, CheckVerdict, FallbackVerdict, Verdict
 
+from tests.support.optional import present
 from tests.support.plan_objects import verdict
 
 FORBID = Promise()
@@ -27,6 +29,14 @@ def elsewhere(
     )
 
 
+def proven(verdicts: list[Verdict], promise: Promise) -> Proofs:
+    return present(proofs(verdicts, promise))
+
+
+def refused(given: Verdict, promise: Promise) -> Failure:
+    return present(refusal(given, promise))
+
+
 def test_no_verdict_proves_nothing() -> None:
     assert proofs([], FORBID) is None
 
@@ -35,8 +45,7 @@ def test_one_pod_that_has_not_looked_yet_leaves_it_unknown() -> None:
     blind = verdict().model_copy(
         update={"checks": tuple(CheckVerdict(check=each) for each in Check), "fallback": None}
     )
-    found = proofs([verdict(), blind], FORBID)
-    assert found is not None
+    found = proven([verdict(), blind], FORBID)
     assert found.parity.status == found.placement.status == found.fallback.status == "Unknown"
     assert found.broken is None
 
@@ -48,17 +57,15 @@ def test_golden_inferences_that_compare_nothing_verify_nothing() -> None:
         else each
         for each in verdict().checks
     )
-    found = proofs([verdict(), verdict().model_copy(update={"checks": checks})], FORBID)
-    assert found is not None
+    found = proven([verdict(), verdict().model_copy(update={"checks": checks})], FORBID)
     assert (found.parity.status, found.parity.reason) == ("Unknown", "NothingCompared")
     assert "export with at least one output that is the same in every run" in found.parity.message
 
 
 def test_the_worst_pod_speaks() -> None:
-    found = proofs(
+    found = proven(
         [verdict(), verdict(fallback=elsewhere(8, 0.25), p99=0.034), verdict(p99=0.02)], ALLOW
     )
-    assert found is not None
     assert found.placement_summary == "75% cpu"
     assert found.p99 == "34ms"
     assert (found.fallback.status, found.fallback.message) == ("True", "8 elsewhere")
@@ -78,8 +85,7 @@ def test_the_worst_pod_speaks() -> None:
 def test_a_share_is_never_rounded_to_all_or_nothing(
     nodes: int, share: float | None, shown: str
 ) -> None:
-    found = proofs([verdict(fallback=elsewhere(nodes, share))], ALLOW)
-    assert found is not None
+    found = proven([verdict(fallback=elsewhere(nodes, share))], ALLOW)
     assert found.placement_summary == shown
 
 
@@ -103,41 +109,30 @@ def test_a_lower_backend_has_no_share_of_the_requested_one(
         nodes_elsewhere=105,
         compute_share=1.0,
     )
-    found = proofs([verdict("cpu", lower)], Promise(policy="Allow", asked_backend=asked))
-    assert found is not None
+    found = proven([verdict("cpu", lower)], Promise(policy="Allow", asked_backend=asked))
     assert found.placement_summary == summary
     assert found.placement.message.startswith(f"0 of {start}")
 
 
+FEW = verdict(p99=None).model_copy(update={"baseline": Baseline(p50=1.0, samples=5)})
+
+
 @pytest.mark.parametrize(
-    ("seconds", "shown"),
+    ("verdicts", "shown"),
     [
-        (2.34, "2.3s"),
-        (12.2, "12s"),
-        (0.0124, "12ms"),
-        (0.0012, "1.2ms"),
-        (0.000243, "240us"),
-        (0.000001, "1us"),
+        ([verdict(p99=2.34)], "2.3s"),
+        ([verdict(p99=12.2)], "12s"),
+        ([verdict(p99=0.0124)], "12ms"),
+        ([verdict(p99=0.0012)], "1.2ms"),
+        ([verdict(p99=0.000243)], "240us"),
+        ([verdict(p99=0.000001)], "1us"),
+        ([verdict(p99=None)], ""),
+        ([FEW], ""),  # too few runs for a percentile
+        ([FEW, verdict(p99=0.012)], "12ms"),
     ],
 )
-def test_the_baseline_is_shown_in_two_digits(seconds: float, shown: str) -> None:
-    found = proofs([verdict(p99=seconds)], FORBID)
-    assert found is not None
-    assert found.p99 == shown
-
-
-def test_a_baseline_that_is_not_measured_shows_nothing() -> None:
-    found = proofs([verdict(p99=None)], FORBID)
-    assert found is not None
-    assert found.p99 == ""
-
-
-def test_a_baseline_of_too_few_runs_for_a_percentile_shows_none() -> None:
-    few = verdict(p99=None).model_copy(update={"baseline": Baseline(p50=1.0, samples=5)})
-    for verdicts, shown in (([few], ""), ([few, verdict(p99=0.012)], "12ms")):
-        found = proofs(verdicts, FORBID)
-        assert found is not None
-        assert found.p99 == shown
+def test_the_baseline_is_shown_in_two_digits(verdicts: list[Verdict], shown: str) -> None:
+    assert proven(verdicts, FORBID).p99 == shown
 
 
 @pytest.mark.parametrize("check", [Check.PROVIDER, Check.PLACEMENT, Check.VERSIONS])
@@ -154,16 +149,14 @@ def test_a_broken_promise_counts_unless_it_is_allowed(check: Check) -> None:
 
 @pytest.mark.parametrize("promise", [FORBID, ALLOW])
 def test_wrong_answers_are_never_allowed(promise: Promise) -> None:
-    found = proofs([verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})], promise)
-    assert found is not None
+    found = proven([verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})], promise)
     assert found.broken is not None
     assert found.parity.status == "False"
 
 
 @pytest.mark.parametrize("check", [Check.PROBE_LATENCY, Check.LIVE_LATENCY, Check.ERRORS])
 def test_slowness_and_errors_alert_and_take_nothing_away(check: Check) -> None:
-    found = proofs([verdict(failed={check: Reason.SLOWER_THAN_BASELINE})], FORBID)
-    assert found is not None
+    found = proven([verdict(failed={check: Reason.SLOWER_THAN_BASELINE})], FORBID)
     assert found.broken is None
     assert refusal(verdict(failed={check: Reason.SLOWER_THAN_BASELINE}), FORBID) is None
 
@@ -176,14 +169,12 @@ def test_the_cause_is_reported_before_its_consequence() -> None:
             Check.PROVIDER: Reason.DRIVER_MISSING,
         }
     )
-    found = refusal(said, FORBID)
-    assert found is not None
+    found = refused(said, FORBID)
     assert found.reason is Reason.DRIVER_MISSING
 
 
 def test_within_a_budget_nothing_is_active() -> None:
-    found = proofs([verdict(fallback=elsewhere(3, 0.01, active=False))], FORBID)
-    assert found is not None
+    found = proven([verdict(fallback=elsewhere(3, 0.01, active=False))], FORBID)
     assert (found.fallback.status, found.fallback.reason) == ("False", "WithinBudget")
     assert "197 of 200 nodes" in found.placement.message
 
@@ -195,8 +186,7 @@ def test_a_refusal_is_the_checks_finding_with_the_reasons_remedy() -> None:
     said: Verdict = verdict().model_copy(
         update={"checks": (check,), "baseline": Baseline(p50=1, p90=1, p99=1, samples=1)}
     )
-    found = refusal(said, FORBID)
-    assert found is not None
+    found = refused(said, FORBID)
     assert found.finding.cause == "no libcuda"
     assert found.finding.advice == Reason.DRIVER_MISSING.remedy
 
@@ -214,15 +204,13 @@ def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
     check: Check, promise: Promise
 ) -> None:
     given = lost(check, Reason.DEVICE_LOST)
-    found = proofs([verdict(), given], promise)
-    assert found is not None
+    found = proven([verdict(), given], promise)
     assert found.broken is not None
     assert (found.broken.status, found.broken.reason) == ("False", Reason.DEVICE_LOST)
     assert found.broken.message == f"CUDA failure 700; {Reason.DEVICE_LOST.remedy}"
     assert found.any_failed
     assert found.parity.status != "False"
-    failure = refusal(given, FORBID)
-    assert failure is not None
+    failure = refused(given, FORBID)
     assert failure.reason is Reason.DEVICE_LOST
 
 
@@ -235,11 +223,9 @@ def test_a_new_revision_that_lost_its_provider_after_its_admission_is_refused(
         for reason in (Reason.PROVIDER_MISSING, Reason.SESSION_REPLACED)
     )
     assert refusal(without, promise) is None
-    failure = refusal(replaced, promise)
-    assert failure is not None
+    failure = refused(replaced, promise)
     assert failure.reason is Reason.SESSION_REPLACED
-    found = proofs([replaced], promise)
-    assert found is not None
+    found = proven([replaced], promise)
     assert found.broken is None, "what serves keeps the policy"
 
 
@@ -247,8 +233,7 @@ def test_a_reason_of_a_later_version_hides_no_known_one() -> None:
     of_later = CheckVerdict(check=Check.DISTRIBUTION, state="failed", message="of a later version")
     wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
     others = tuple(each for each in wrong.checks if each.check is not Check.DISTRIBUTION)
-    failure = refusal(wrong.model_copy(update={"checks": (of_later, *others)}), FORBID)
-    assert failure is not None
+    failure = refused(wrong.model_copy(update={"checks": (of_later, *others)}), FORBID)
     assert failure.reason is Reason.PARITY_FAILED
     assert refusal(wrong.model_copy(update={"checks": (of_later,)}), FORBID) is None
 
@@ -264,8 +249,7 @@ OUT_OF_PROFILE = FallbackVerdict(
 
 
 def test_requests_that_earlier_releases_run_on_the_cpu_are_a_fallback_that_breaks_nothing() -> None:
-    found = proofs([verdict(), verdict(fallback=OUT_OF_PROFILE)], ALLOW)
-    assert found is not None
+    found = proven([verdict(), verdict(fallback=OUT_OF_PROFILE)], ALLOW)
     assert (found.fallback.status, found.fallback.reason) == ("True", "OutOfProfile")
     assert found.fallback.message == OUT_OF_PROFILE.message
     assert (found.placement.status, found.placement.reason) == ("True", "PromiseKept")
@@ -276,14 +260,12 @@ def test_requests_that_earlier_releases_run_on_the_cpu_are_a_fallback_that_break
 
 def test_nodes_of_one_pod_are_reported_before_requests_of_another() -> None:
     nodes = elsewhere(8, 0.25).model_copy(update={"reason": Reason.NODE_FALLBACK})
-    found = proofs([verdict(fallback=OUT_OF_PROFILE), verdict(fallback=nodes)], ALLOW)
-    assert found is not None
+    found = proven([verdict(fallback=OUT_OF_PROFILE), verdict(fallback=nodes)], ALLOW)
     assert (found.fallback.reason, found.fallback.message) == ("NodeFallback", "8 elsewhere")
 
 
 def test_a_server_that_is_down_speaks_through_its_pod() -> None:
     given = lost(Check.SERVER, Reason.SERVER_DOWN)
     assert refusal(given, FORBID) is None
-    found = proofs([given], FORBID)
-    assert found is not None
+    found = proven([given], FORBID)
     assert found.broken is None

@@ -93,22 +93,6 @@ def test_the_trial_serves_until_the_restored_pods_do(event: str) -> None:
 
 
 @pytest.mark.parametrize("event", ["a third spec", "an obstacle"])
-def test_a_rollback_is_not_undone_before_it_is_whole(event: str) -> None:
-    world, old, _ = promoted()
-    fails(world)
-    world.canary_available()
-    assert carried(world) == {old}
-    if event == "a third spec":
-        world.edit(source={"uri": "https://models.example/third.onnx"})
-    else:
-        images, world.images = world.images, {}
-        world.settle()
-        world.images = images
-        world.settle()
-    assert carried(world) == {old}
-
-
-@pytest.mark.parametrize("event", ["a third spec", "an obstacle"])
 def test_what_was_rejected_is_not_rolled_out_again_without_verification(event: str) -> None:
     world, old, new = promoted()
     bad = world.spec["source"]

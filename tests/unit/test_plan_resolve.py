@@ -423,9 +423,4 @@ def test_a_digest_of_a_step_is_looked_at_again_but_changes_no_recipe() -> None:
         processing={**STEPS, "before": [{"uri": each["uri"]} for each in STEPS["before"]]}
     )
     assert recipe(one) == recipe(unpinned) != recipe(other)
-    hashes = []
-    for world in (one, unpinned):
-        target = resolve(world.facts())
-        assert isinstance(target, Target)
-        hashes.append(target.artifact_hash)
-    assert hashes[0] != hashes[1]
+    assert artifact_hash(one) != artifact_hash(unpinned)

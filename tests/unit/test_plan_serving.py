@@ -70,12 +70,6 @@ def test_a_half_moved_class_goes_when_the_next_source_cannot_be_prepared() -> No
     assert world.settle().replicas() == {"resnet-big": 4}
 
 
-def test_a_count_of_its_own_of_a_class_that_is_nowhere_is_no_part_of_the_scale() -> None:
-    world = on_big(accelerators=[{"class": "big"}], replicas=4)
-    world.edit(accelerators=[{"class": "big"}, {"class": "nosuch", "replicas": 3}])
-    assert world.edit(replicas=1).replicas() == {"resnet-big": 1}
-
-
 def test_a_class_keeps_the_pods_that_another_one_is_to_have_while_that_is_prepared() -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
     world.edit(source=OTHER)
@@ -127,12 +121,18 @@ def test_a_model_that_moves_is_scaled(replicas: int, big: int) -> None:
     assert world.replicas()["resnet-big"] == big
 
 
-def test_a_class_that_is_not_there_takes_no_part_of_the_scale() -> None:
+@pytest.mark.parametrize(
+    ("nowhere", "scales"),
+    [({"class": "nosuch"}, (8, 2)), ({"class": "nosuch", "replicas": 3}, (8, 2, 1))],
+)
+def test_a_class_that_is_not_there_takes_no_part_of_the_scale(
+    nowhere: dict[str, Any], scales: tuple[int, ...]
+) -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
-    world.edit(accelerators=[{"class": "big"}, {"class": "nosuch"}])
+    world.edit(accelerators=[{"class": "big"}, nowhere])
     assert world.conditions()["Ready"][1] == "UnknownAcceleratorClass"
-    assert world.edit(replicas=8).replicas() == {"resnet-big": 8}
-    assert world.edit(replicas=2).replicas() == {"resnet-big": 2}
+    for replicas in scales:
+        assert world.edit(replicas=replicas).replicas() == {"resnet-big": replicas}
 
 
 def test_another_order_of_the_classes_changes_nothing() -> None:
@@ -403,13 +403,6 @@ def test_a_new_class_stalls_nobody_who_names_none() -> None:
     assert list(world.replicas()) == ["resnet-cpu"]
 
 
-def test_a_new_class_stalls_no_model_that_is_being_prepared() -> None:
-    world = World().settle()
-    world.classes = [*world.classes, accelerator_class("a-newer-one")]
-    world.settle().job_succeeds().all_available()
-    assert list(world.replicas()) == ["resnet-cpu"]
-
-
 def test_a_class_that_was_chosen_and_is_gone_is_chosen_no_more() -> None:
     world = serving()
     world.classes = [accelerator_class("next")]
@@ -479,18 +472,6 @@ def test_a_newer_operator_restarts_no_pods(monkeypatch: pytest.MonkeyPatch) -> N
     assert new["spec"]["terminationGracePeriodSeconds"] == 99, "a new revision takes all of it"
 
 
-# event: Sources | another operator version, pull secrets or pull policy
-def test_settings_of_the_chart_restart_no_pods() -> None:
-    world = serving()
-    before = templates(world)
-    world.config = replace(
-        world.config, image_pull_policy="Always", image_pull_secrets=("another",)
-    )
-    world.settle()
-    assert templates(world) == before
-    assert world.conditions()["Ready"] == ("True", "Serving")
-
-
 # event: Classes | `rollout.strategy` is edited | all pods | nothing
 def test_another_strategy_restarts_no_pods() -> None:
     world = serving()
@@ -514,7 +495,7 @@ def test_a_revision_that_an_earlier_version_kept_is_not_written_again() -> None:
 
 
 # event: Sources | another runtime image in the chart | the old revision on its image, until the
-#   new one is probed, it is the [model's turn](fleet.md) and, unless both make the same
+#   new one is probed, it is the [model's turn](../fleet.md) and, unless both make the same
 #   artefacts, the model is prepared for it; under `Recreate` always, so that a Job shows that the
 #   image can be pulled before pods go | `status.images` Waiting; then Ready `Preparing`,
 #   "revision … keeps serving"

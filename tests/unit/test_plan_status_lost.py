@@ -171,20 +171,6 @@ def test_what_served_is_known_though_nothing_has_it_any_more(
     assert carried(world) == {old}
 
 
-def test_a_return_to_a_revision_that_was_promoted_before_may_fail() -> None:
-    world = analysing().later(seconds=61).all_available()
-    active = world.status["active"]["revision"]
-    world.later(hours=30).edit(source=FIRST).all_available().canary_available()
-    world.later(seconds=61)
-    returning = world.status["revision"]
-    assert (phase(world), carried(world)) == ("Promoting", {returning})
-    loses_its_status(world)
-    assert (phase(world), carried(world)) == ("Promoting", {returning})
-    assert world.status["active"]["revision"] == active
-    world.new_pod_fails(Reason.BACKEND_CRASHED)
-    assert carried(world) == {active}
-
-
 def returning(strategy: str = "Surge") -> World:
     """Return a model whose spec asks for a revision again that was promoted before, too long ago to skip the analysis."""
     world = updated(served(strategy))

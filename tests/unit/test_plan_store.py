@@ -49,15 +49,21 @@ def claims(obj: dict[str, Any]) -> list[str]:
     return [each["name"] for each in volumes if "persistentVolumeClaim" in each]
 
 
-def test_each_stage_of_a_preparation_has_address_and_secret_and_no_claim() -> None:
+def test_each_stage_of_a_job_has_address_and_secret_and_no_claim() -> None:
     world = of_bucket(World(), SECRET).settle()
-    job = world.job()
-    assert claims(job) == []
-    assert VOLUME in pod(job)["spec"]["volumes"]
-    assert containers(job).keys() == set(PREPARE_STAGES)
-    for each in containers(job).values():
-        assert VARIABLE in each["env"]
-        assert MOUNT in each["volumeMounts"]
+    engine = of_bucket(World.of_engine(), SECRET).settle()
+    jobs = (
+        (world.job(), PREPARE_STAGES),
+        (engine.job(), ("lookup",)),
+        (engine.misses().job(), ENGINE_STAGES),
+    )
+    for job, stages in jobs:
+        assert claims(job) == []
+        assert VOLUME in pod(job)["spec"]["volumes"]
+        assert containers(job).keys() == set(stages)
+        for each in containers(job).values():
+            assert VARIABLE in each["env"]
+            assert MOUNT in each["volumeMounts"]
     assert world.all("PersistentVolumeClaim") == []
 
 
@@ -102,16 +108,6 @@ def test_a_cache_makes_no_revision_and_restarts_no_pod() -> None:
     assert pod(after) == pod(before)
     fresh = with_node_cache(of_bucket(World(), SECRET)).settle().job_succeeds()
     assert fresh.status["revision"] == world.status["revision"]
-
-
-def test_each_stage_of_an_engine_has_address_and_secret() -> None:
-    world = of_bucket(World.of_engine(), SECRET).settle()
-    for job, stages in ((world.job(), ("lookup",)), (world.misses().job(), ENGINE_STAGES)):
-        assert claims(job) == []
-        assert containers(job).keys() == set(stages)
-        for each in containers(job).values():
-            assert VARIABLE in each["env"]
-            assert MOUNT in each["volumeMounts"]
 
 
 def test_without_a_secret_pods_have_the_service_account_and_its_label() -> None:
@@ -245,25 +241,21 @@ def compiled() -> World:
     return World().has_gpus().settle().job_succeeds()
 
 
-def test_a_model_with_an_engine_whose_store_is_moved_is_prepared_again_there() -> None:
-    world = compiled().engine_built().all_available()
-    before = world.status["revision"]
+@pytest.mark.parametrize("serves", [True, False])
+def test_a_model_with_an_engine_whose_store_is_moved_is_prepared_again_there(serves: bool) -> None:
+    world = compiled()
+    if serves:
+        world.engine_built().all_available()
+    before = world.status.get("serving", {}).get("revision")
     of_bucket(world, SECRET).settle()
+    if not serves:
+        world.engine_built()
     world.later(hours=1).rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
-    assert world.status["serving"]["revision"] == before
+    assert world.status.get("serving", {}).get("revision") == before
     world.job_fails(Reason.ARTIFACT_MISSING, "build", of="engine")
     assert VARIABLE in containers(world.job("prepare"))["publish"]["env"]
     world.later(minutes=5).job_succeeds(of="prepare").engine_built().all_available()
     assert world.status["serving"]["revision"] == world.status["revision"] != before
-
-
-def test_a_model_whose_store_is_moved_while_its_engine_is_built_is_prepared_again_there() -> None:
-    world = of_bucket(compiled(), SECRET).settle().engine_built()
-    world.later(hours=1).rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
-    world.job_fails(Reason.ARTIFACT_MISSING, "build", of="engine")
-    assert VARIABLE in containers(world.job("prepare"))["publish"]["env"]
-    world.later(minutes=5).job_succeeds(of="prepare").engine_built().all_available()
-    assert world.conditions()["Ready"] == ("True", "Serving")
 
 
 @pytest.mark.parametrize("reason", [Reason.ARTIFACT_MISSING, Reason.ARTIFACT_CORRUPT])

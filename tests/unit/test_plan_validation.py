@@ -10,6 +10,7 @@ from enginewright_cli.plan.validation import problems, rules
 
 from tests.apiserver import test_crd_refusals as server
 from tests.apiserver import test_crd_usage as usage
+from tests.support.plan_objects import made
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ def test_what_the_api_server_refuses_of_a_class(
     change: dict[str, Any], field: str, sentence: str
 ) -> None:
     base = {"nodeSelector": {"a": "b"}, "backends": ["cpu"]}
-    reported = problems(server.obj("AcceleratorClass", "l4", server.merged(base, change)))
+    reported = problems(made("AcceleratorClass", "l4", spec=server.merged(base, change)))
     assert any(each.startswith(f"{field}: ") and sentence in each for each in reported), reported
 
 
@@ -77,9 +78,9 @@ def test_what_is_no_object_is_refused() -> None:
         "apiVersion: write enginewright.dev/v1alpha1",
         "metadata.name: write lowercase letters, digits, '-' and '.'",
     ]
-    (reported,) = problems(server.obj("InferenceModel", "a", None))  # type: ignore[arg-type] # as users may
+    (reported,) = problems(made("InferenceModel", "a", spec=None))  # as users may
     assert reported == "spec: Required value"
-    (reported,) = problems(server.obj("InferenceModel", "a", []))  # type: ignore[arg-type] # as users may
+    (reported,) = problems(made("InferenceModel", "a", spec=[]))  # as users may
     assert reported == "spec: must be of type object, not array"
 
 

@@ -15,6 +15,7 @@ from enginewright_cli.preflight.request import PreflightRequest
 from enginewright_cli.preflight.result import Found, ModelFacts, Result, TargetResult
 
 from tests.support import broken_models as broken
+from tests.support.optional import present
 from tests.support.plan_objects import image_facts
 
 HELD = image_facts("cpu")
@@ -77,8 +78,7 @@ def keep(kept: ResultCache, request: PreflightRequest, found: Result, *beside: s
 def test_the_same_question_has_the_same_answer(kept: ResultCache, model: Path) -> None:
     assert kept.result(asked(model), HELD, INSTALLED) is None
     keep(kept, asked(model), result(model))
-    found = kept.result(asked(model), HELD, INSTALLED)
-    assert found is not None
+    found = present(kept.result(asked(model), HELD, INSTALLED))
     assert found.cached
     assert found.model_copy(update={"cached": False}) == result(model)
 
@@ -89,8 +89,7 @@ def test_a_copy_elsewhere_is_the_same_model(kept: ResultCache, model: Path, tmp_
     copy.parent.mkdir()
     copy.write_bytes(model.read_bytes())
     for source in (copy, copy.parent):
-        found = kept.result(asked(source), HELD, INSTALLED)
-        assert found is not None
+        found = present(kept.result(asked(source), HELD, INSTALLED))
         assert found.source == str(source)
 
 
@@ -132,18 +131,23 @@ def test_data_that_a_model_is_tried_with_counts_by_its_content(
 
 
 @pytest.mark.parametrize(
-    "reason", ["OutOfMemory", "Timeout", "BackendCrashed", "StoreUnavailable", "InternalError"]
+    ("reason", "remembered"),
+    [
+        ("OutOfMemory", False),
+        ("Timeout", False),
+        ("BackendCrashed", False),
+        ("StoreUnavailable", False),
+        ("InternalError", False),
+        ("UnsupportedOperator", True),
+    ],
 )
-def test_what_may_pass_is_not_remembered(kept: ResultCache, model: Path, reason: str) -> None:
+def test_what_is_wrong_with_the_model_is_remembered_and_what_may_pass_is_not(
+    kept: ResultCache, model: Path, reason: str, remembered: bool
+) -> None:
     keep(kept, asked(model), result(model, reason=reason))
-    assert kept.result(asked(model), HELD, INSTALLED) is None
-
-
-def test_what_is_wrong_with_the_model_is_remembered(kept: ResultCache, model: Path) -> None:
-    keep(kept, asked(model), result(model, reason="UnsupportedOperator"))
     found = kept.result(asked(model), HELD, INSTALLED)
-    assert found is not None
-    assert found.verdict == "fail"
+    assert (found is not None) is remembered
+    assert found is None or found.verdict == "fail"
 
 
 def test_a_model_that_changed_meanwhile_is_not_remembered(kept: ResultCache, model: Path) -> None:

@@ -6,6 +6,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from enginewright_cli.preflight.junit import document
 
+from tests.support.optional import present
 from tests.support.preflight_results import HOSTILE, hostile, partial
 
 # of junit-10.xsd in Jenkins' xunit plugin: element -> attributes needed, others allowed, children
@@ -68,8 +69,7 @@ def test_a_suite_a_model_and_a_case_a_target() -> None:
 
 def test_failures_have_messages_and_warnings_are_output() -> None:
     sm89, cpu, openvino = read(document([partial()]))[0]
-    failure = openvino.find("failure")
-    assert failure is not None
+    failure = present(openvino.find("failure"))
     assert failure.get("type") == "UnsupportedOperator"
     assert failure.get("message") == (
         "backend openvino has no operator for /nms (NonMaxSuppression)"
@@ -91,7 +91,6 @@ def test_failures_have_messages_and_warnings_are_output() -> None:
 def test_hostile_names_are_text(text: str) -> None:
     written = document([hostile(text)])
     written.encode()
-    failure = read(written).find(".//failure")
-    assert failure is not None
+    failure = present(read(written).find(".//failure"))
     assert (failure.text or "").startswith("error UnsupportedOperator")
     assert not set("\x00\x07\x1b\x85\u202e\u2066\u200b\udcff") & set(written)

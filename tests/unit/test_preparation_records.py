@@ -22,7 +22,7 @@ from tests.support.plan_objects import (
     made,
     published,
 )
-from tests.support.plan_world import World
+from tests.support.plan_world import CONFIG, World
 
 SOURCE: Final = {"uri": "https://models.example/resnet.onnx", "sha256": DIGEST}
 STEP: Final = {"uri": "https://models.example/step.onnx", "sha256": "5" * 64}
@@ -74,39 +74,48 @@ def test_a_model_that_is_applied_again_rolls_out_without_a_job() -> None:
     assert world.the("Deployment")
 
 
-def test_what_only_serves_differently_needs_no_job() -> None:
-    assert not prepares(again(built(), replicas=3))
-
-
 # what an address holds may have changed, unless its digest says all of it
 
 
-def test_content_without_a_digest_is_read_again() -> None:
-    assert prepares(again(built(source={"uri": SOURCE["uri"]})))
+UNPINNED: Final[Json] = {"source": {"uri": SOURCE["uri"]}}
+SEVERAL_FILES: Final = published(digest="c" * 64)  # the spec has that of the .onnx file
+SAMPLES: Final[Json] = {"parity": {"samples": {"uri": "https://models.example/samples.npz"}}}
+IMAGES: Final[Json] = {
+    "quantization": {"calibration": {"uri": "https://models.example/images.zip"}}
+}
+STEPS: Final[Json] = {"processing": {"before": [{"uri": STEP["uri"]}]}}
 
 
-def test_a_model_of_several_files_is_read_again() -> None:
-    """The digest in the spec is that of the .onnx file, or of an archive."""
-    assert prepares(again(built(published(digest="c" * 64))))
+def with_data(name: str) -> Published:
+    return published().model_copy(update={"data": {name: "5" * 64}})
 
 
 @pytest.mark.parametrize(
-    "spec",
+    ("result", "spec", "changes", "needs_job"),
     [
-        {"parity": {"samples": {"uri": "https://models.example/samples.npz"}}},
-        {"quantization": {"calibration": {"uri": "https://models.example/images.zip"}}},
-        {"processing": {"before": [{"uri": STEP["uri"]}]}},
+        (None, {}, {"replicas": 3}, False),
+        # what an address holds may have changed, unless its digest says all of it
+        (None, UNPINNED, {}, True),
+        (SEVERAL_FILES, {}, {}, True),
+        (with_data("samples"), SAMPLES, {}, True),
+        (with_data("calibration"), IMAGES, {}, True),
+        (with_data("before-0"), STEPS, {}, True),
+        # what a Job does, or whether it succeeds, may have changed
+        (None, {}, {"source": {**SOURCE, "uri": "https://models.example/other.onnx"}}, True),
+        (None, {}, {"source": {**SOURCE, "sha256": "c" * 64}}, True),
+        (None, {}, {"source": {**SOURCE, "secretRef": {"name": "other"}}}, True),
+        (None, {}, {"precision": "FP16"}, True),
+        (None, {}, {"parity": {"rtol": "0.5"}}, True),
+        (None, {}, {"targetOpset": 21}, True),
+        (None, {}, {"build": {"timeout": "2h"}}, True),
+        (None, {}, {"build": {"podTemplate": {"nodeSelector": {"disk": "fast"}}}}, True),
+        (None, {}, {"rollout": {"strategy": "Recreate"}}, True),
     ],
 )
-def test_all_other_content_needs_a_digest_too(spec: Json) -> None:
-    data = {
-        "parity": {"samples": "5" * 64},
-        "quantization": {"calibration": "5" * 64},
-        "processing": {"before-0": "5" * 64},
-    }
-    (kind,) = spec
-    made_of = published().model_copy(update={"data": data[kind]})
-    assert prepares(again(built(made_of, **spec)))
+def test_a_job_prepares_what_may_differ_and_nothing_else(
+    result: Published | None, spec: Json, changes: Json, needs_job: bool
+) -> None:
+    assert prepares(again(built(result, **spec), **changes)) is needs_job
 
 
 def test_steps_with_digests_are_known_too() -> None:
@@ -133,38 +142,18 @@ def test_settings_that_change_during_the_job_are_not_what_its_result_was_made_wi
     assert not prepares(applied(world, spec | {"build": {}}))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"source": {**SOURCE, "uri": "https://models.example/other.onnx"}},
-        {"source": {**SOURCE, "sha256": "c" * 64}},
-        {"source": {**SOURCE, "secretRef": {"name": "other"}}},
-        {"precision": "FP16"},
-        {"parity": {"rtol": "0.5"}},
-        {"targetOpset": 21},
-        {"build": {"timeout": "2h"}},
-        {"build": {"podTemplate": {"nodeSelector": {"disk": "fast"}}}},
-        {"rollout": {"strategy": "Recreate"}},
-    ],
-)
-def test_another_preparation_has_a_job(changes: Json) -> None:
-    assert prepares(again(built(), **changes))
+OTHER: Final = "registry.example/rtx:2"
+BUCKET: Final = replace(CONFIG.store, bucket=StoreBucket(uri="s3://models/here"))
 
 
-def test_another_image_has_a_job() -> None:
+@pytest.mark.parametrize("changes", [{"images": OTHER}, {"store": BUCKET}], ids=["image", "store"])
+def test_another_image_or_store_has_a_job(changes: dict[str, Any]) -> None:
     world = built()
     spec = gone(world)
-    other = "registry.example/rtx:2"
-    world.config = replace(world.config, images={**world.config.images, "rtx": other})
-    world.images = {**world.images, other: world.images[RTX_IMAGE]}
-    assert prepares(applied(world, spec))
-
-
-def test_another_store_has_a_job() -> None:
-    world = built()
-    spec = gone(world)
-    store = replace(world.config.store, bucket=StoreBucket(uri="s3://models/here"))
-    world.config = replace(world.config, store=store)
+    if "images" in changes:
+        world.images = {**world.images, OTHER: world.images[RTX_IMAGE]}
+        changes = {"images": {**world.config.images, "rtx": OTHER}}
+    world.config = replace(world.config, **changes)
     assert prepares(applied(world, spec))
 
 

@@ -1,5 +1,6 @@
 """How steps and the model connect, without a session."""
 
+import pytest
 from enginewright_contract.manifest import ProcessingStep
 from enginewright_contract.signature import PublishedSignature, TensorText
 from enginewright_runtime.session.processing.chain import Chain, connect
@@ -46,43 +47,40 @@ def test_steps_feed_later_steps() -> None:
     assert found.signature().outputs == ("pooled:FP32[-1,384]", "answer:BYTES[-1]")
 
 
-def problem(
-    before: list[tuple[list[str], list[str]]], after: list[tuple[list[str], list[str]]]
-) -> str:
-    (found,) = chain(before, ENCODE, after).problems()
-    return found
+TEXT = ["text:BYTES[-1]"]
+STEP = "spec.processing.before[0]"
+TAKEN = "which is already a value of"
 
 
-def test_sizes_and_types_must_agree() -> None:
-    assert "the model takes 'ids' as INT64[1..32,-1], and spec.processing.before[0] has" in problem(
-        [(["text:BYTES[-1]"], ["ids:INT32[-1,-1]"])], []
-    )
-    assert "has 'ids' as INT64[-1]" in problem([(["text:BYTES[-1]"], ["ids:INT64[-1]"])], [])
-    assert "has 'ids' as INT64[64,8]" in problem([(["text:BYTES[-1]"], ["ids:INT64[64,8]"])], [])
-    assert "takes 'vectors' as FP32[-1,768]" in problem(
-        [], [(["vectors:FP32[-1,768]"], ["x:FP32[]"])]
-    )
-
-
-def test_requests_inputs_that_two_parts_take_must_agree() -> None:
-    assert "spec.processing.after[0] takes 'mode' as FP32[], and the model has" in problem(
-        [], [(["mode:FP32[]", "vectors:FP32[-1,384]"], ["x:FP32[]"])]
-    )
-
-
-def test_a_name_is_one_value() -> None:
-    assert "produces 'pooled', which is already a value of the model" in problem(
-        [], [(["vectors:FP32[-1,384]"], ["pooled:FP32[-1,384]"])]
-    )
-    assert "produces 'text', which is already a value of spec.processing.before[0]" in problem(
-        [(["text:BYTES[-1]"], ["text:BYTES[-1]", "ids:INT64[-1,-1]"])], []
-    )
-
-
-def test_a_step_of_which_nothing_is_used_is_a_mistake() -> None:
-    assert "nothing takes an output of spec.processing.before[0] ('tokens')" in problem(
-        [(["text:BYTES[-1]"], ["tokens:INT64[-1,-1]"])], []
-    )
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        ((TEXT, ["ids:INT32[-1,-1]"]), None, f"'ids' as INT64[1..32,-1], and {STEP} has"),
+        ((TEXT, ["ids:INT64[-1]"]), None, "has 'ids' as INT64[-1]"),
+        ((TEXT, ["ids:INT64[64,8]"]), None, "has 'ids' as INT64[64,8]"),
+        (None, (["vectors:FP32[-1,768]"], ["x:FP32[]"]), "takes 'vectors' as FP32[-1,768]"),
+        # of a request's inputs that two parts take
+        (
+            None,
+            (["mode:FP32[]", "vectors:FP32[-1,384]"], ["x:FP32[]"]),
+            "spec.processing.after[0] takes 'mode' as FP32[], and the model has",
+        ),
+        (
+            None,
+            (["vectors:FP32[-1,384]"], ["pooled:FP32[-1,384]"]),
+            f"produces 'pooled', {TAKEN} the model",
+        ),
+        ((TEXT, [*TEXT, "ids:INT64[-1,-1]"]), None, f"produces 'text', {TAKEN} {STEP}"),
+        ((TEXT, ["tokens:INT64[-1,-1]"]), None, f"nothing takes an output of {STEP} ('tokens')"),
+    ],
+)
+def test_steps_that_do_not_fit_the_model_or_each_other_are_a_problem(
+    before: tuple[list[str], list[str]] | None,
+    after: tuple[list[str], list[str]] | None,
+    problem: str,
+) -> None:
+    (found,) = chain([before] if before else [], ENCODE, [after] if after else []).problems()
+    assert problem in found
 
 
 def test_bfloat16_is_for_the_model_only() -> None:

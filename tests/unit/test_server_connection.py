@@ -326,7 +326,7 @@ def test_a_client_that_leaves_before_its_turn_to_read_metrics_leaves_no_bytes_ch
     asyncio.run(leave())
 
 
-# fault: Servers | connections end while the time limits of many are checked | only those that are left are
+# fault: Hostile | connections end while the time limits of many are checked | only those that are left are
 #   checked | prevented
 def test_connections_that_end_while_others_are_checked_are_not_checked() -> None:
     async def checked() -> None:

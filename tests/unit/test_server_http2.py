@@ -1014,7 +1014,7 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
     assert streams.owed == 0
 
 
-# fault: Servers | a message that hardly moves stops where its memory grows | what is allocated is charged |
+# fault: Hostile | a message that hardly moves stops where its memory grows | what is allocated is charged |
 #   the account holds
 @looped
 async def test_memory_for_a_large_message_is_charged_when_it_is_allocated() -> None:
@@ -1047,7 +1047,7 @@ def begun(app: EchoApp, calls: int) -> Peer:
     return peer
 
 
-# fault: Servers | hundreds of clients with a hundred calls each leave at once | their calls are dropped in
+# fault: Hostile | hundreds of clients with a hundred calls each leave at once | their calls are dropped in
 #   turns of the event loop | other clients are answered meanwhile
 @looped
 async def test_calls_of_many_clients_that_leave_are_dropped_in_turns() -> None:

@@ -229,3 +229,4 @@ def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
     asyncio.run(ask())
     assert server.measured == 2
     assert [each.status for each in client.answers] == [503, 503]
+    assert b"has not reported" in client.answers[0].parts[0]

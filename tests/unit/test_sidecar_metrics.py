@@ -1,12 +1,8 @@
-"""The sidecar's metrics as they are exposed, against the table that promises them."""
-
-from pathlib import Path
+"""The sidecar's metrics as they are exposed."""
 
 import pytest
 from enginewright_serving.sidecar.exposition import Exposition, Family
 from prometheus_client.parser import text_string_to_metric_families
-
-DOCS = Path(__file__).resolve().parents[2] / "docs/sidecar.md"
 
 
 @pytest.mark.parametrize("label", ['quote"', "back\\slash", "new\nline", "grüß"])

@@ -125,23 +125,21 @@ def test_beside_requests_it_takes_half_a_percent_of_the_servers_time(compute: fl
     assert compute / longest <= 0.001001
 
 
-def test_where_nobody_asks_it_may_take_ten_times_as_much() -> None:
-    assert turns().interval(right(0.1), serving(61.0)) == pytest.approx(2.0)
-    assert turns().interval(right(0.1), serving(59.0)) == pytest.approx(20.0)
-
-
-def test_where_nobody_asks_and_nothing_is_decided_it_is_asked_more_often() -> None:
-    for idle, expected in ((61.0, 4.0), (0.0, 60.0)):
-        known = ProbeFacts(PROVEN, idle, undecided=True)
-        assert turns().interval(right(1.0), known) == pytest.approx(expected)
-
-
-def test_it_is_never_asked_less_often_than_once_a_minute() -> None:
-    assert turns().interval(right(10.0), serving()) == 60.0
-
-
-def test_without_an_answer_it_is_asked_again_soon() -> None:
-    assert turns().interval(ProbeResult("min", 30.0, 0.0, not_run="503"), serving()) == 1.0
+@pytest.mark.parametrize(
+    ("found", "known", "interval"),
+    [
+        (right(0.1), serving(59.0), 20.0),
+        (right(0.1), serving(61.0), 2.0),  # where nobody asks it may take ten times as much
+        (right(1.0), ProbeFacts(PROVEN, 61.0, undecided=True), 4.0),
+        (right(1.0), ProbeFacts(PROVEN, 0.0, undecided=True), 60.0),
+        (right(10.0), serving(), 60.0),  # never less often than once a minute
+        (ProbeResult("min", 30.0, 0.0, not_run="503"), serving(), 1.0),
+    ],
+)
+def test_the_interval_follows_from_cost_traffic_and_answer(
+    found: ProbeResult, known: ProbeFacts, interval: float
+) -> None:
+    assert turns().interval(found, known) == pytest.approx(interval)
 
 
 def bucket(count: int) -> ComputeBucket:

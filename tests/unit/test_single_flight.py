@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from enginewright.controller.routing import ModelKey
-from enginewright.kube.errors import Forbidden, Transient
+from enginewright.kube.errors import Transient
 from enginewright.manifests.field_managers import FIELD_MANAGER
 from enginewright.manifests.labels import SHARED_PREPARATION
 from enginewright_contract.reasons import Reason
@@ -199,19 +199,10 @@ def test_a_job_in_a_queue_keeps_its_place() -> None:
 
 
 def test_a_leader_whose_job_the_api_server_refuses_holds_nobody_up() -> None:
-    world = ManyModels()
+    world = ManyModels().refuse_jobs_of("a")
     for name in ("a", "b"):
         world.put(name)
-    refused: list[str] = []
-
-    def refuse(obj: Json) -> None:
-        if obj["kind"] == "Job" and obj["metadata"]["name"].startswith("a-"):
-            refused.append(obj["metadata"]["name"])
-            raise Forbidden("quota", code=403)
-
-    world.kube.rewrite = refuse
     world.settle()
-    assert refused
     assert world.leading() == ["b"]
     assert world.ready("a") == ("False", "ApplyFailed")
     world.resync()
@@ -269,16 +260,11 @@ def test_a_job_that_may_have_been_created_holds_the_others_back(
 
 
 def test_a_model_whose_writes_keep_failing_holds_the_others_back_only_so_long() -> None:
-    world = ManyModels()
+    late = Transient("the webhook does not answer", code=500)
+    world = ManyModels().refuse_jobs_of("a", late)
     for name in ("a", "b"):
         world.put(name)
     world.watch()
-
-    def refuse(obj: Json) -> None:
-        if obj["kind"] == "Job" and obj["metadata"]["name"].startswith("a-"):
-            raise Transient("the webhook does not answer", code=500)
-
-    world.kube.rewrite = refuse
     for minutes in (0, 1, 6):
         world.now += timedelta(minutes=minutes)
         world.reconcile(ModelKey(NAMESPACE, "a"))
@@ -428,12 +414,7 @@ def test_one_whose_turn_it_is_and_that_does_not_take_it_holds_nobody_up(event: s
             world.model("b")["spec"]["replicas"] = "many"
             world.kube.changed(world.model("b"))
         case _:
-
-            def refuse(obj: Json) -> None:
-                if obj["kind"] == "Job" and obj["metadata"]["name"].startswith("b-"):
-                    raise Forbidden("quota", code=403)
-
-            world.kube.rewrite = refuse
+            world.refuse_jobs_of("b")
     world.settle()
     assert world.leading() == ["d"]
 

@@ -52,7 +52,7 @@ app.kubernetes.io/component: node-cache
 {{- define "enginewright.refuseShared" -}}
 {{- if .shared -}}
 {{- $uri := .uri | default "PATH" | trimSuffix "/" -}}
-{{- fail (printf "store.bucket.shared is not supported any more: each namespace has a part of the bucket of its own. Copy the artefacts that a group's namespaces need from %s/_GROUP to %s/NAMESPACE with `enginewright store export` and `enginewright store import`, then remove store.bucket.shared; pods that run go on reading the shared part (docs/store.md)" $uri $uri) -}}
+{{- fail (printf "store.bucket.shared is not supported any more: each namespace has a part of the bucket of its own. Copy the artefacts that a group's namespaces need from %s/_GROUP to %s/NAMESPACE with `enginewright store export` and `enginewright store import`, then remove store.bucket.shared; pods that run go on reading the shared part (docs/bucket.md)" $uri $uri) -}}
 {{- end -}}
 {{- end -}}
 

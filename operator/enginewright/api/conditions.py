@@ -39,7 +39,7 @@ class ConditionType(StrEnum):
 class StatusReason(StrEnum):
     """Reasons set by the operator; failures found by a stage have `contract.reasons.Reason`.
 
-    docs/reasons.md shows the comments.
+    docs/reference/reasons.md shows the comments.
     """
 
     PROGRESSING = "Progressing"  # the current revision waits for further pods

@@ -89,7 +89,7 @@ class BucketSettings(_Document):
     uri: Annotated[str, Field(pattern=BUCKET_ADDRESS)]
     """Its address, such as s3://BUCKET/PATH; a namespace's artefacts are below PATH/NAMESPACE."""
     secret_ref: _Name | None = None
-    """Secret with its credentials in every namespace with a model, docs/store.md; null: the pods' own identity."""
+    """Secret with its credentials in every namespace with a model, docs/bucket.md; null: the pods' own identity."""
     service_account_name: _Name | None = None
     """Service account of Jobs and serving pods that have no other, in every namespace with a model."""
 
@@ -134,9 +134,9 @@ class StoreSettings(_Document):
     node_cache: Annotated[str, Field(pattern=r"^[a-z0-9.-]+:[0-9]+$")] | None = None
     """HOST:PORT where a serving pod reaches the cache of its node, with a bucket; null: there is none."""
     images: ImageSettings | None = None
-    """OCI images of the artefacts, from which serving pods read, see docs/store.md; null: there are none."""
+    """OCI images of the artefacts, from which serving pods read, see docs/distribution.md; null: there are none."""
     gc: CollectionSettings = CollectionSettings()
-    """Removal of what nothing needs, see docs/store.md."""
+    """Removal of what nothing needs, see docs/collection.md."""
 
 
 class FleetSettings(_Document):
@@ -162,7 +162,7 @@ class JobSettings(JobTemplate):
 
 
 class SettingsDocument(_Document):
-    """The document; docs/operator.md shows its fields with the descriptions below them."""
+    """The document; docs/reference/configuration.md shows its fields with the descriptions below them."""
 
     images: Annotated[Mapping[str, _Name], Field(min_length=1)]
     """Runtime image of each variant: cpu, openvino, gpu (backends cuda and tensorrt), rtx (tensorrt-rtx)."""
@@ -204,7 +204,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
     if not text:
         raise BadSettings(
             f"{CONFIG_VARIABLE} is not set: it holds the operator's settings as one JSON document"
-            " (the chart writes it; docs/operator.md describes it)"
+            " (the chart writes it; docs/reference/configuration.md describes it)"
         )
     try:
         read = SettingsDocument.model_validate_json(text)

@@ -10,7 +10,7 @@ from enginewright.manifests.labels import CLASS, SERVE, of_model
 from enginewright.manifests.owner import owned_metadata
 from enginewright.manifests.snapshot import Revision
 
-QUEUE_METRIC: Final = "enginewright_queue_depth"  # of the server, docs/serving.md
+QUEUE_METRIC: Final = "enginewright_queue_depth"  # of the server, docs/reference/metrics.md
 CPU_UTILIZATION: Final = 80  # percent of the request
 
 

@@ -61,7 +61,7 @@ def inspect(
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as docs/inspect.md describes.")
+        bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
     ] = False,
 ) -> None:
     """Show what an engine is, and whether it will load on a class."""

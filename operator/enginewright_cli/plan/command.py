@@ -54,7 +54,7 @@ def plan(
         typer.Option(metavar="FILE", help="Write the cluster's state to this file, for --facts."),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as docs/plan.md describes.")
+        bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
     ] = False,
 ) -> None:
     """Show what applying InferenceModels would do, without changing the cluster."""

@@ -1,4 +1,4 @@
-"""The forecast as data: printed as JSON or as a table. docs/plan.md is generated from the docstrings."""
+"""The forecast as data: printed as JSON or as a table. docs/reference/commands.md is generated from the docstrings."""
 
 from typing import Literal
 

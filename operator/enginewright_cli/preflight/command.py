@@ -146,7 +146,7 @@ def preflight(
         ),
     ] = None,
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as docs/preflight.md describes.")
+        bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
     ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", help="Print nothing, only set the exit code.")

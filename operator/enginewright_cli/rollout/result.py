@@ -1,4 +1,4 @@
-"""The state of a rollout as data: printed as JSON or as tables. docs/rollout-commands.md is generated from the docstrings."""
+"""The state of a rollout as data: printed as JSON or as tables. docs/reference/commands.md is generated from the docstrings."""
 
 from datetime import datetime
 from typing import Literal

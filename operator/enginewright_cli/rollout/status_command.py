@@ -26,7 +26,7 @@ def status(
         bool, typer.Option("--watch", "-w", help="Look again until the rollout has ended.")
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as docs/rollout-commands.md describes.")
+        bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
     ] = False,
     namespace: Namespace = None,
     context: Context = None,

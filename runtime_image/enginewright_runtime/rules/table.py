@@ -1,4 +1,4 @@
-"""Every rule: what it finds, its remedy and its source. docs/rules.md shows this table.
+"""Every rule: what it finds, its remedy and its source. docs/reference/rules.md shows this table.
 
 An error stops the model, so it must be certain: what ONNX Runtime itself refuses to load, or what
 cannot be served. Everything else is a warning. Findings are reported in this order.

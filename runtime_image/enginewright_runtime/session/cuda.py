@@ -1,7 +1,7 @@
 """ONNX Runtime's CUDA provider, which runs prepared models on NVIDIA's GPUs.
 
 The wheel contains the provider without the libraries that it needs, which users add to their own image
-(docs/serving.md). Without them ONNX Runtime falls back to the CPU and only logs it.
+(docs/images.md). Without them ONNX Runtime falls back to the CPU and only logs it.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The sidecar's metrics. Unknown values are omitted, since zero would be a false value.
 
-The names are a public interface for alerts and dashboards (docs/sidecar.md lists them). What changes with
+The names are a public interface for alerts and dashboards (docs/reference/metrics.md lists them). What changes with
 the state, such as a reason, is a label only of series that exist as long as that state does: in others, its
 change would end one series and begin another, and so every `for` and `changes()` of it.
 """

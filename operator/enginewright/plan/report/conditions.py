@@ -1,4 +1,4 @@
-"""The truth table from a model's state to its conditions, documented in docs/conditions.md."""
+"""The truth table from a model's state to its conditions, documented in docs/reference/condition-states.md."""
 
 from dataclasses import dataclass, replace
 from typing import Final

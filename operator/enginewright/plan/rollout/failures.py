@@ -97,8 +97,8 @@ def _is_of_others(facts: Facts, pod: PodView) -> bool:
     found = failure_of(facts.revisions, facts.verdicts, pod)
     if found is None:
         return False
-    excused = _is_excused(facts.classes, facts.nodes, pod, found)
-    return excused or found.reason.facets.fault in _OF_OTHERS
+    is_excused = _is_excused(facts.classes, facts.nodes, pod, found)
+    return is_excused or found.reason.facets.fault in _OF_OTHERS
 
 
 def pods_of(pods: Collection[PodView], revision: str) -> list[PodView]:

@@ -63,8 +63,8 @@ def earlier_store_loss(facts: Facts) -> str:
     """Return which revision's earlier store has lost its artefact, as a sentence; empty: none."""
     for name, each in _snapshots(facts.revisions):
         observed = (pod for pod in facts.pods if pod.label(REVISION) == name)
-        is_current = _is_in_store(facts.model.metadata.namespace, facts.config, each)
-        if not is_current and pods.fetch_failure(observed, ""):
+        is_here = _is_in_store(facts.model.metadata.namespace, facts.config, each)
+        if not is_here and pods.fetch_failure(observed, ""):
             return (
                 f"revision {name} reads an earlier store, {each.store.place}, which has lost its artefact, so that"
                 " its pods cannot start again: let the new revision serve, or configure that store again to have"

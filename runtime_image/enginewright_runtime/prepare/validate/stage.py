@@ -1,7 +1,7 @@
 """Checks whether the runtime image can serve the model, and why not, before it is converted.
 
 All findings are collected, not only the first, so that an owner fixes an export once. The rules are
-applied to the file (`rules`, docs/rules.md); then the model is loaded, and run once.
+applied to the file (`rules`, docs/reference/rules.md); then the model is loaded, and run once.
 """
 
 import logging

@@ -1,0 +1,11 @@
+"""What a test expects to be there: the value itself, or a failure that says that it is missing."""
+
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def present(value: T | None) -> T:
+    """Return a value that is not None."""
+    assert value is not None
+    return value
