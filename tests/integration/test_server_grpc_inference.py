@@ -55,7 +55,7 @@ class Client:
 
     def call(self, path: str, message: Any = None, **options: Any) -> bytes:
         data = b"" if message is None else message.SerializeToString()
-        answer: bytes = self.method(path)(data, timeout=20, **options)
+        answer: bytes = self.method(path)(data, timeout=120, **options)
         return answer
 
     def refused(self, path: str, message: Any = None, **options: Any) -> tuple[str, str]:

@@ -217,20 +217,23 @@ def runs(server: Server) -> float:
 def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening: Server) -> None:
     """Who does not read the first answer leaves no space for others."""
     request = widening_request(widening)
-    with (
-        widening.wire() as unread,
-        widening.wire() as refused,
-    ):
-        unread.shrink(64 * 1024)
-        unread.send(request)
-        until(
-            lambda: series(widening, IN_FLIGHT) == 1 and answered(widening, 200) == 1, "the first"
-        )
-        refused.send(request)
-        answer = refused.receive()
-        assert answer.status == 503, answer.status
-        assert "responses are in flight" in answer.json()["error"]
-        assert (answered(widening, 200), answered(widening, 503)) == (1, 1)
+    for attempt in range(1, 20):
+        with widening.wire() as unread, widening.wire() as other:
+            unread.shrink(64 * 1024)
+            unread.send(request)
+            until(
+                lambda: (
+                    series(widening, IN_FLIGHT) == 1 and answered(widening, 200) == 2 * attempt - 1  # noqa: B023 - called at once
+                ),
+                "the first",
+            )
+            other.send(request)
+            answer = other.receive()
+        if answer.status == 503:
+            break
+        # the unread one was known as slow by then, and has been given up
+    assert "responses are in flight" in answer.json()["error"]
+    assert (answered(widening, 200), answered(widening, 503)) == (2 * attempt - 1, 1)
 
 
 def test_clients_that_leave_while_their_answers_are_encoded_count_as_499(widening: Server) -> None:

@@ -266,7 +266,7 @@ class Wire:
         port: int,
         *,
         host: str = "127.0.0.1",
-        timeout: float = 20.0,
+        timeout: float = 120.0,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._socket = socket.create_connection((host, port), timeout)
