@@ -45,7 +45,14 @@ def test_nothing_is_imported_by_a_string_but_what_is_started_as_a_program() -> N
 
 
 @pytest.mark.parametrize(
-    "container", ["enginewright_runtime", "enginewright_serving", "enginewright_serving.server"]
+    "container",
+    [
+        "enginewright",
+        "enginewright.plan",
+        "enginewright_runtime",
+        "enginewright_serving",
+        "enginewright_serving.server",
+    ],
 )
 def test_the_drawing_in_the_readme_is_what_the_linter_holds(container: str) -> None:
     text = (REPOSITORY / "README.md").read_text()
