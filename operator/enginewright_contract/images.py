@@ -1,4 +1,7 @@
-"""What a runtime image contains, as the image itself reports, never from a separate table."""
+"""What a runtime image contains, as the image itself reports.
+
+Only preflight knows versions that are not installed, from a table (`enginewright_cli/preflight/options.py`).
+"""
 
 from typing import Final
 
