@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from enginewright_contract.task import TASK_VARIABLE
+from enginewright_contract.task import task_text
 
 from enginewright.observed.base import Json, spec
 
@@ -25,9 +25,11 @@ def keys_of_pods(obj: Json) -> frozenset[str]:
     """Return the keys in the tasks of the pods of a Deployment or a Job."""
     pod = (spec(obj).get("template") or {}).get("spec") or {}
     containers = [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]
-    variables = [each for one in containers for each in one.get("env") or ()]
-    tasks = (each.get("value") for each in variables if each.get("name") == TASK_VARIABLE)
-    return frozenset().union(*(keys_in(_parsed(each)) for each in tasks))
+    variables = (
+        {str(each.get("name")): str(each.get("value", "")) for each in one.get("env") or ()}
+        for one in containers
+    )
+    return frozenset().union(*(keys_in(_parsed(task_text(each))) for each in variables))
 
 
 def _keys(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
@@ -43,8 +45,8 @@ def _keys(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
             yield from _keys(each)
 
 
-def _parsed(task: object) -> Any:  # noqa: ANN401 - any JSON value
+def _parsed(task: str) -> Any:  # noqa: ANN401 - any JSON value
     try:
-        return json.loads(str(task))
+        return json.loads(task)
     except ValueError:
         return None
