@@ -70,7 +70,7 @@ ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
 def task_variables(text: str) -> dict[str, str]:
     """Return the variables that hold a task: TASK_VARIABLE, and as many more as it needs, numbered from 1.
 
-    Who knows only the first one cannot read a longer task, and so does nothing by half.
+    A reader of the first variable alone cannot parse a longer task, and fails instead of acting on a part of it.
     """
     parts = [text[start : start + PART_OF_TASK] for start in range(0, len(text), PART_OF_TASK)]
     return {_part(number): part for number, part in enumerate(parts)}

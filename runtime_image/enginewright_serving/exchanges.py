@@ -11,7 +11,7 @@ HEADER: Final = "Enginewright-Shadow"  # of a response; of a request: it is a co
 RESOURCE: Final = "shadow"  # below /v2/models/<model>
 SHARE_QUERY: Final = "share"
 ASKED_SECONDS: Final = (
-    5.0  # for which a share holds, so that copying ends when the sidecar asks no more
+    5.0  # for which a share holds, so that copying ends when the sidecar stops asking
 )
 LARGEST_BYTES: Final = 8 * 1024 * 1024  # of a request and its answer together
 _ABSENT: Final = "-"

@@ -392,7 +392,7 @@ def test_a_gateway_killed_while_an_artefact_is_published(
         assert killed.is_set()
         assert exit_code(caught.value.reason) is ExitCode.TRANSIENT
         restart(gateway, cutter)
-        assert place.store().find(KEY) is None, "nothing is there by half"
+        assert place.store().find(KEY) is None, "nothing is published"
         assert publish(place.store(), KEY, folder) is False
         place.store().read(KEY, tmp_path / "artifact")
         assert (tmp_path / "artifact" / LARGE_FILE).read_bytes() == LARGE

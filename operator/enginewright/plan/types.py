@@ -201,7 +201,7 @@ class MetadataIntent:
 
 @dataclass(frozen=True)
 class ReplicasHandover:
-    """A Deployment whose count gets a second owner, so that it stays when we apply it no more."""
+    """A Deployment whose count gets a second owner, so that the count stays once we stop applying it."""
 
     namespace: str
     name: str

@@ -194,7 +194,7 @@ def _engines_missing(engines: Engines, serves: str) -> ReadyState:
 
 
 def _with_interim(state: ModelState, interim: Interim) -> ReadyState:
-    """Return how a model fares whose first engines are not built: an interim serves, or will, or cannot."""
+    """Return the state of a model whose first engines are not built: an interim serves, will serve, or cannot."""
     rollout, progress = state.rollout, state.rollout.progress
     serves = _serves(rollout)
     if state.engines is None or interim.why_not:
