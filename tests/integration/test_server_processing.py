@@ -314,7 +314,7 @@ def send_turns(server: Server, turns: int, **parameters: Any) -> Answer:
 
 ENDLESS = 1 << 40
 ONE_PROCESS = """
-from enginewright_serving.server.api.inference.processing import served
+from enginewright_serving.server.inference.processing import served
 served.threads = lambda: 1
 """
 
