@@ -64,7 +64,16 @@ class Controllers:
     def __init__(self, shared: Shared, images_changed: Callable[[], None]) -> None:
         self._shared = shared
         self._loops = LoopMetrics(shared.registry)
-        self.images = self._image_reconciler(images_changed)
+        self.images = ImageReconciler(
+            shared.client,
+            shared.cache,
+            shared.pods,
+            shared.executor,
+            shared.config,
+            shared.own_namespace,
+            changed=images_changed,
+            queue=self._image_required,
+        )
         fleet = Fleet(
             shared.cache,
             shared.config.images,
@@ -135,19 +144,6 @@ class Controllers:
         """Return why they are not healthy."""
         every = (*self._of_namespaces, *self._of_cluster, self._verdicts)
         return [problem for each in every if (problem := each.problem())]
-
-    def _image_reconciler(self, changed: Callable[[], None]) -> ImageReconciler:
-        shared = self._shared
-        return ImageReconciler(
-            shared.client,
-            shared.cache,
-            shared.pods,
-            shared.executor,
-            shared.config,
-            shared.own_namespace,
-            changed=changed,
-            queue=self._image_required,
-        )
 
     def _model_controller(self, fleet: Fleet, turns: JobTurns) -> Controller[ModelKey]:
         shared = self._shared

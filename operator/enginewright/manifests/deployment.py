@@ -25,10 +25,7 @@ from enginewright.manifests.pod_options import STARTUP_SECONDS
 from enginewright.manifests.snapshot import Revision
 
 _STRATEGIES: Final[Mapping[str, Mapping[str, Any]]] = {
-    "Surge": {
-        "type": "RollingUpdate",
-        "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0},
-    },
+    "Surge": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}},
     "InPlace": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 0, "maxUnavailable": 1}},
     "Recreate": {"type": "Recreate"},
 }
@@ -118,10 +115,7 @@ def _with_stable_key(task: str, stable_key: str | None) -> str:
 
 
 def _beside(
-    serving: dict[str, Any],
-    *,
-    labels: Mapping[str, str],
-    selector: Mapping[str, str],
+    serving: dict[str, Any], *, labels: Mapping[str, str], selector: Mapping[str, str]
 ) -> dict[str, Any]:
     """Return a Deployment with other labels, whose pods preempt nobody: they do not serve yet.
 

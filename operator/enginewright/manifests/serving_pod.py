@@ -77,7 +77,7 @@ def pod_templates(
 def _pod_template(
     model: str, revision: str, snapshot: Snapshot, accelerator: ClassSnapshot, defaults: PodDefaults
 ) -> dict[str, Any]:
-    template, store = snapshot.pod_template, snapshot.store
+    template, store, mounted = snapshot.pod_template, snapshot.store, accelerator.artifact_image
     account = template.get("serviceAccountName")
     labels = {**of_model(model, SERVE), CLASS: accelerator.name, REVISION: revision}
     task = _task(model, revision, snapshot, accelerator)
@@ -88,7 +88,13 @@ def _pod_template(
         "securityContext": pod_security(
             template.get("securityContext") or {}, assigned_ids=defaults.assigned_ids
         ),
-        "imagePullSecrets": _pull_secrets(template, accelerator, defaults),
+        "imagePullSecrets": pull_secrets(
+            [
+                *defaults.pull_secrets,
+                *((mounted.secret,) if mounted and mounted.secret else ()),
+                *(each["name"] for each in template.get("imagePullSecrets") or ()),
+            ]
+        ),
         "nodeSelector": _node_selector(template, accelerator, defaults),
         "tolerations": [*accelerator.tolerations, *(template.get("tolerations") or ())],
         "topologySpreadConstraints": _spread(template, serving_selector(model, accelerator.name)),
@@ -179,8 +185,8 @@ def _server(
         task=task,
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
-            *_token_mounts(snapshot),
-            *_certificate_mounts(snapshot),
+            *_secret_mount(snapshot.auth_secret, _TOKENS, TOKENS_PATH),
+            *_secret_mount(snapshot.tls_secret, _TLS, TLS_PATH),
             *(template.get("volumeMounts") or ()),
         ],
         resources=_resources(template.get("resources") or _DEFAULT_RESOURCES, accelerator),
@@ -192,19 +198,6 @@ def _server(
     server["readinessProbe"] = _probe(READY_PATH, period=2, failures=2, tls=tls)
     server["livenessProbe"] = _probe(LIVE_PATH, period=10, failures=6, tls=tls)
     return server
-
-
-def _pull_secrets(
-    template: Mapping[str, Any], accelerator: ClassSnapshot, defaults: PodDefaults
-) -> list[dict[str, str]]:
-    mounted = accelerator.artifact_image
-    return pull_secrets(
-        [
-            *defaults.pull_secrets,
-            *((mounted.secret,) if mounted and mounted.secret else ()),
-            *(each["name"] for each in template.get("imagePullSecrets") or ()),
-        ]
-    )
 
 
 def _spread(template: Mapping[str, Any], selector: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -251,16 +244,8 @@ def _cache_env(store: StoreAccess, defaults: PodDefaults) -> list[dict[str, Any]
     return [{"name": CACHE_VARIABLE, "value": defaults.node_cache}]
 
 
-def _token_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
-    if snapshot.auth_secret is None:
-        return []
-    return [{"name": _TOKENS, "mountPath": TOKENS_PATH, "readOnly": True}]
-
-
-def _certificate_mounts(snapshot: Snapshot) -> list[dict[str, Any]]:
-    if snapshot.tls_secret is None:
-        return []
-    return [{"name": _TLS, "mountPath": TLS_PATH, "readOnly": True}]
+def _secret_mount(secret: str | None, volume: str, path: str) -> list[dict[str, Any]]:
+    return [] if secret is None else [{"name": volume, "mountPath": path, "readOnly": True}]
 
 
 def _secret_volumes(snapshot: Snapshot) -> list[dict[str, Any]]:
@@ -292,7 +277,8 @@ def _sidecar(
         mounts=[
             {"name": "artifact", "mountPath": ARTIFACT_PATH, "readOnly": True},
             {"name": POD_INFO, "mountPath": POD_INFO_PATH, "readOnly": True},
-            *_token_mounts(snapshot),  # for copies of requests, which canaries answer
+            # for copies of requests, which canaries answer
+            *_secret_mount(snapshot.auth_secret, _TOKENS, TOKENS_PATH),
         ],
         resources=dict(snapshot.sidecar_resources) or _sidecar_resources(snapshot),
         env=snapshot.sidecar_env,

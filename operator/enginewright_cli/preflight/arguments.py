@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+from typer import Argument, Option
 
 from enginewright_cli.preflight.config import ModelOptions
 from enginewright_cli.preflight.outputs import Outputs
@@ -17,82 +17,81 @@ class PreflightArguments:
 
     model: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             help="An .onnx file, a folder with one, or a URI; several may be given."
             " Default: the models of enginewright.toml."
         ),
     ] = None
-    target: Annotated[
+    targets: Annotated[
         str | None,
-        typer.Option(
+        Option(
+            "--target",
             help="Targets, comma-separated: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."
-            " Default: all backends installed here, and sm89."
+            " Default: all backends installed here, and sm89.",
         ),
     ] = None
     precision: Annotated[
-        str | None, typer.Option(help="FP32, FP16, BF16, FP8 or INT8. Default: the model's own.")
+        str | None, Option(help="FP32, FP16, BF16, FP8 or INT8. Default: the model's own.")
     ] = None
     shapes: Annotated[
         list[str] | None,
-        typer.Option(help="Shapes of a dynamic input, INPUT=MIN:OPT:MAX; repeat for each input."),
+        Option(help="Shapes of a dynamic input, INPUT=MIN:OPT:MAX; repeat for each input."),
     ] = None
-    samples: Annotated[
-        str | None, typer.Option(help="Samples (.npz), like spec.parity.samples.")
-    ] = None
+    samples: Annotated[str | None, Option(help="Samples (.npz), like spec.parity.samples.")] = None
     calibration: Annotated[
-        str | None, typer.Option(help="Calibration data, like spec.quantization.calibration.")
+        str | None, Option(help="Calibration data, like spec.quantization.calibration.")
     ] = None
     before: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="STEP",
             help="A step before the model, like spec.processing.before; repeat for a second.",
         ),
     ] = None
     after: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             metavar="STEP",
             help="A step after the model, like spec.processing.after; repeat for a second.",
         ),
     ] = None
-    extension: Annotated[
+    extensions: Annotated[
         list[str] | None,
-        typer.Option(help="Operators that they need, like spec.extensions: ONNXRuntimeExtensions."),
+        Option(
+            "--extension",
+            help="Operators that they need, like spec.extensions: ONNXRuntimeExtensions.",
+        ),
     ] = None
-    request_file: Annotated[
+    request: Annotated[
         str | None,
-        typer.Option(
-            "--request",
+        Option(
             metavar="FILE",
             help="A request in JSON, as clients send it over HTTP, that each target answers.",
         ),
     ] = None
     target_opset: Annotated[
-        int | None, typer.Option(min=7, help="Opset to convert to, like spec.targetOpset.")
+        int | None, Option(min=7, help="Opset to convert to, like spec.targetOpset.")
     ] = None
     runtime_version: Annotated[
         str | None,
-        typer.Option(
-            help="ONNX Runtime that will serve, such as 1.24. Default: the installed one."
-        ),
+        Option(help="ONNX Runtime that will serve, such as 1.24. Default: the installed one."),
     ] = None
     image: Annotated[
         str | None,
-        typer.Option(
+        Option(
             metavar="DIGEST",
             help="Runtime image that will serve, as the cluster's operator probed it.",
         ),
     ] = None
     budget: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="Allowed fallback to other providers: allow, or compute=2%,nodes=5%. Default: none."
         ),
     ] = None
     config_file: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             "--config",
             metavar="FILE",
             help="Configuration. Default: enginewright.toml in this folder or a parent.",
@@ -100,54 +99,41 @@ class PreflightArguments:
     ] = None
     jobs: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Maximum number of models at once. Default: as CPUs and memory allow."
-        ),
+        Option(min=1, help="Maximum number of models at once. Default: as CPUs and memory allow."),
     ] = None
     timeout: Annotated[
-        int,
-        typer.Option(min=1, help="Time limit of a Job in seconds, like spec.build.timeout."),
+        int, Option(min=1, help="Time limit of a Job in seconds, like spec.build.timeout.")
     ] = JOB_SECONDS
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Do not use results of earlier runs.")
-    ] = False
+    no_cache: Annotated[bool, Option("--no-cache", help="Do not use results of earlier runs.")] = (
+        False
+    )
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an HTML report to this file.")
+        Path | None, Option(metavar="FILE", help="Write an HTML report to this file.")
     ] = None
     junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a JUnit XML report to this file.")
+        Path | None, Option(metavar="FILE", help="Write a JUnit XML report to this file.")
     ] = None
     fix: Annotated[
         Path | None,
-        typer.Option(
+        Option(
             metavar="OUT.onnx",
             help="Write the model that would be served, with a log of its changes.",
         ),
     ] = None
     json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
+        bool, Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
     ] = False
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print nothing, only set the exit code.")
-    ] = False
+    quiet: Annotated[bool, Option("--quiet", help="Print nothing, only set the exit code.")] = False
 
     @property
     def options(self) -> ModelOptions:
         """Return the options of models, which precede those of the configuration."""
-        return ModelOptions.model_construct(
-            targets=tuple(self.target.split(",")) if self.target else None,
-            precision=self.precision,
-            shapes=tuple(self.shapes) if self.shapes else None,
-            samples=self.samples,
-            calibration=self.calibration,
-            before=tuple(self.before) if self.before else None,
-            after=tuple(self.after) if self.after else None,
-            extensions=tuple(self.extension) if self.extension else None,
-            request=self.request_file,
-            target_opset=self.target_opset,
-            budget=self.budget,
-            runtime_version=self.runtime_version,
-        )
+        given = {name: getattr(self, name) for name in ModelOptions.model_fields}
+        given["targets"] = self.targets.split(",") if self.targets else None
+        lists = {
+            name: tuple(each) or None for name, each in given.items() if isinstance(each, list)
+        }
+        return ModelOptions.model_construct(**given | lists)
 
     @property
     def outputs(self) -> Outputs:
