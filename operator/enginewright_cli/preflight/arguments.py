@@ -7,7 +7,6 @@ from typing import Annotated
 from typer import Argument, Option
 
 from enginewright_cli.preflight.config import ModelOptions
-from enginewright_cli.preflight.outputs import Outputs
 from enginewright_cli.preflight.stages import JOB_SECONDS
 
 
@@ -134,8 +133,3 @@ class PreflightArguments:
             name: tuple(each) or None for name, each in given.items() if isinstance(each, list)
         }
         return ModelOptions.model_construct(**given | lists)
-
-    @property
-    def outputs(self) -> Outputs:
-        """Return the files to write."""
-        return Outputs(self.html, self.junit, self.fix)

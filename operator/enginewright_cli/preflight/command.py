@@ -21,7 +21,7 @@ from enginewright_cli.preflight.cache import ResultCache, default_folder, instal
 from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
 from enginewright_cli.preflight.formatting import counted, visible
 from enginewright_cli.preflight.many import RunSettings, check_all, error_text
-from enginewright_cli.preflight.outputs import FileMessage
+from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.progress import shown
 from enginewright_cli.preflight.request import PreflightRequest, request
 from enginewright_cli.preflight.result import VERDICTS, Result, Results, worst
@@ -69,7 +69,7 @@ def _results(
     arguments: PreflightArguments, console: Console
 ) -> tuple[list[Result], list[FileMessage]]:
     """Check the models; return their results, and messages about written files."""
-    outputs = arguments.outputs
+    outputs = Outputs(arguments.html, arguments.junit, arguments.fix)
     with stopped_by_signals() as stop, running_stages() as stages:
         models = _models_with_options(
             arguments.model or [], arguments.config_file, arguments.options

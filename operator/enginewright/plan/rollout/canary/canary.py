@@ -256,7 +256,12 @@ def _proceed(facts: Facts, candidate: _CandidateRevision, spec_hash: str) -> Bri
     planned = _planned(facts, candidate, candidate.before.step if candidate.before else 0)
     skips = stable is None or _skips_analysis(facts, wanted.name)
     direct = skips or not planned
-    serving = ServingPods.PRESENT if skips else _serving_beside(facts, candidate)
+    serving = ServingPods.PRESENT
+    promotes = candidate.stage is not None and candidate.stage.phase is TargetPhase.PROMOTING
+    if not (skips or promotes):
+        serving = pods_to_compare_with(
+            facts, wanted, stable, candidate.before, candidate.deployments
+        )
     wait = _first_wait(spec, candidate, serving)
     shadowed = shadow.is_compared(facts, stable, wanted.name)
     left = seconds_left(spec, facts.now, candidate.pods, candidate.since)
@@ -300,25 +305,15 @@ def _planned(facts: Facts, candidate: _CandidateRevision, step: int) -> dict[str
     )
 
 
-def _serving_beside(facts: Facts, candidate: _CandidateRevision) -> ServingPods:
-    """Return whether there are pods to compare with; what is promoted is compared no more."""
-    if candidate.stage is not None and candidate.stage.phase is TargetPhase.PROMOTING:
-        return ServingPods.PRESENT
-    return pods_to_compare_with(
-        facts, candidate.revision, candidate.stable, candidate.before, candidate.deployments
-    )
-
-
 def _first_wait(
     spec: InferenceModelSpec, candidate: _CandidateRevision, serving: ServingPods
 ) -> Wait | None:
     """Return what keeps the revision in its stage; None: nothing does."""
     no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
     held = why_held(spec, candidate.revision, candidate.stable)
-    had_canary = candidate.stage is not None and candidate.stage.phase in COMPARED
-    return (
-        (no_pods or held) if had_canary else (held or no_pods)
-    )  # what holds a canary comes after pods
+    if candidate.stage is not None and candidate.stage.phase in COMPARED:
+        return no_pods or held  # what holds a canary comes after pods
+    return held or no_pods
 
 
 def _canaries(facts: Facts, candidate: _CandidateRevision, stage: Stage) -> Mapping[str, int]:
