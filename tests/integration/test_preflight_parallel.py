@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from enginewright_cli.preflight.live import _Live, now
-from enginewright_cli.preflight.parallel import in_parallel
-from enginewright_cli.preflight.stopping import Stop, Stopped
+from enginewright_cli.preflight.stopping import Stop, Stopped, in_parallel
 from onnx import ModelProto
 from rich.console import Console
 from rich.progress import Progress

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright.manifests.deployment import sidecar_memory
+from enginewright.manifests.serving_pod import sidecar_memory
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 from enginewright_runtime.session.arrays import map_arrays, read_arrays, write_arrays

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 import numpy as np
 import onnx
 import pytest
-from enginewright.manifests.deployment import sidecar_memory
+from enginewright.manifests.serving_pod import sidecar_memory
 from enginewright_contract.measurements import Measurements, ShadowComparison, ShadowOutput
 from enginewright_contract.shadow import SHADOW_SECONDS
 from enginewright_contract.task import ServeTask

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from enginewright.manifests import deployment, pod_options
+from enginewright.manifests import pod_options, serving_pod
 from enginewright.manifests.labels import REVISION
 from enginewright_contract.reasons import Reason
 from enginewright_contract.verdict import Check
@@ -463,7 +463,7 @@ def test_a_newer_operator_restarts_no_pods(monkeypatch: pytest.MonkeyPatch) -> N
     world = serving()
     before, revisions = templates(world), world.all("ControllerRevision")
     monkeypatch.setattr(pod_options, "GRACE_SECONDS", 99)
-    monkeypatch.setattr(deployment, "pod_security", lambda *_, **__: {"runAsNonRoot": True})
+    monkeypatch.setattr(serving_pod, "pod_security", lambda *_, **__: {"runAsNonRoot": True})
     world.settle()
     assert templates(world) == before
     assert world.all("ControllerRevision") == revisions

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from enginewright_cli.preflight import fix, options, outfile
 from enginewright_cli.preflight.fix import ChangeLog
-from enginewright_cli.preflight.options import OptionError
+from enginewright_cli.preflight.options import OptionError, option, suggested
 from enginewright_cli.preflight.outputs import Outputs
-from enginewright_cli.preflight.remedies import option, suggested
 from enginewright_cli.preflight.result import ModelFacts, Result, TargetResult
 from enginewright_contract.manifest import ArtifactFile, Change, TensorSpec
 from enginewright_contract.task import ShapeProfile

@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.serving import Autoscaling
-from enginewright.manifests.deployment import SERVER
 from enginewright.manifests.labels import CLASS, SERVE, of_model
 from enginewright.manifests.owner import owned_metadata
+from enginewright.manifests.serving_pod import SERVER
 from enginewright.manifests.snapshot import Revision
 
 QUEUE_METRIC: Final = "enginewright_queue_depth"  # of the server, docs/reference/metrics.md

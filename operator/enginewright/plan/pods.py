@@ -15,8 +15,8 @@ from enginewright_contract.report import Finding, StageReport, read_termination_
 from enginewright_contract.task import FETCH_ARTIFACT
 
 from enginewright.api.conditions import StatusReason
-from enginewright.manifests.deployment import SERVER
 from enginewright.manifests.labels import COMPONENT, REVISION, SERVE
+from enginewright.manifests.serving_pod import SERVER
 from enginewright.observed.pods import Container, PodView, Termination
 
 _CRASHES: Final = frozenset(

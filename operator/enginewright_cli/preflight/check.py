@@ -36,7 +36,6 @@ from enginewright_contract.task import (
 
 from enginewright_cli.preflight import graph, placement
 from enginewright_cli.preflight.local_pod import LocalPod, StageResult
-from enginewright_cli.preflight.parallel import in_parallel
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
 from enginewright_cli.preflight.result import (
     Engine,
@@ -51,6 +50,7 @@ from enginewright_cli.preflight.result import (
     merged,
     worst,
 )
+from enginewright_cli.preflight.stopping import in_parallel
 from enginewright_cli.preflight.targets import PreflightTarget, prepared_alike, scope
 from enginewright_cli.preflight.workspace import PreflightWorkspace
 

@@ -4,8 +4,10 @@
 """
 
 from collections.abc import Sequence
+from functools import partial
+from inspect import signature
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Any, Final
 
 import typer
 from enginewright_contract.images import ImageFacts
@@ -14,15 +16,16 @@ from rich.console import Console
 
 from enginewright_cli import installing, output
 from enginewright_cli.preflight import config, options, targets
+from enginewright_cli.preflight.arguments import PreflightArguments
 from enginewright_cli.preflight.cache import ResultCache, default_folder, installation
 from enginewright_cli.preflight.config import ConfigError, Configuration, ModelOptions
 from enginewright_cli.preflight.formatting import counted, visible
-from enginewright_cli.preflight.many import RunSettings, check_all
-from enginewright_cli.preflight.outputs import Outputs
+from enginewright_cli.preflight.many import RunSettings, check_all, error_text
+from enginewright_cli.preflight.outputs import FileMessage, Outputs
 from enginewright_cli.preflight.progress import shown
 from enginewright_cli.preflight.request import PreflightRequest, request
 from enginewright_cli.preflight.result import VERDICTS, Result, Results, worst
-from enginewright_cli.preflight.stages import JOB_SECONDS, InstallationError, running_stages
+from enginewright_cli.preflight.stages import InstallationError, running_stages
 from enginewright_cli.preflight.stopping import Stopped, stopped_by_signals
 from enginewright_cli.preflight.table import show
 from enginewright_cli.preflight.tools import installed_facts
@@ -34,176 +37,24 @@ class _UsageError(ValueError):
     """An invalid combination of arguments; the message states the remedy."""
 
 
-def preflight(
-    model: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="An .onnx file, a folder with one, or a URI; several may be given."
-            " Default: the models of enginewright.toml."
-        ),
-    ] = None,
-    *,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="Targets, comma-separated: sm86 to sm121, cpu, openvino, cuda, cpu:avx2."
-            " Default: all backends installed here, and sm89."
-        ),
-    ] = None,
-    precision: Annotated[
-        str | None, typer.Option(help="FP32, FP16, BF16, FP8 or INT8. Default: the model's own.")
-    ] = None,
-    shapes: Annotated[
-        list[str] | None,
-        typer.Option(help="Shapes of a dynamic input, INPUT=MIN:OPT:MAX; repeat for each input."),
-    ] = None,
-    samples: Annotated[
-        str | None, typer.Option(help="Samples (.npz), like spec.parity.samples.")
-    ] = None,
-    calibration: Annotated[
-        str | None, typer.Option(help="Calibration data, like spec.quantization.calibration.")
-    ] = None,
-    before: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STEP",
-            help="A step before the model, like spec.processing.before; repeat for a second.",
-        ),
-    ] = None,
-    after: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="STEP",
-            help="A step after the model, like spec.processing.after; repeat for a second.",
-        ),
-    ] = None,
-    extension: Annotated[
-        list[str] | None,
-        typer.Option(help="Operators that they need, like spec.extensions: ONNXRuntimeExtensions."),
-    ] = None,
-    request_file: Annotated[
-        str | None,
-        typer.Option(
-            "--request",
-            metavar="FILE",
-            help="A request in JSON, as clients send it over HTTP, that each target answers.",
-        ),
-    ] = None,
-    target_opset: Annotated[
-        int | None, typer.Option(min=7, help="Opset to convert to, like spec.targetOpset.")
-    ] = None,
-    runtime_version: Annotated[
-        str | None,
-        typer.Option(
-            help="ONNX Runtime that will serve, such as 1.24. Default: the installed one."
-        ),
-    ] = None,
-    image: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIGEST",
-            help="Runtime image that will serve, as the cluster's operator probed it.",
-        ),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            help="Allowed fallback to other providers: allow, or compute=2%,nodes=5%. Default: none."
-        ),
-    ] = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            metavar="FILE",
-            help="Configuration. Default: enginewright.toml in this folder or a parent.",
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Maximum number of models at once. Default: as CPUs and memory allow."
-        ),
-    ] = None,
-    timeout: Annotated[
-        int,
-        typer.Option(min=1, help="Time limit of a Job in seconds, like spec.build.timeout."),
-    ] = JOB_SECONDS,
-    no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="Do not use results of earlier runs.")
-    ] = False,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write an HTML report to this file.")
-    ] = None,
-    junit: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a JUnit XML report to this file.")
-    ] = None,
-    fix: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="OUT.onnx",
-            help="Write the model that would be served, with a log of its changes.",
-        ),
-    ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print JSON, as docs/reference/commands.md describes.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", help="Print nothing, only set the exit code.")
-    ] = False,
-) -> None:
+_USAGE: Final = (targets.TargetError, options.OptionError, ConfigError, _UsageError)
+
+
+def preflight(**given: Any) -> None:  # noqa: ANN401 - typer passes what the signature below says
     """Check what a cluster would do with a model before you deploy it."""
-    console = Console(stderr=True, quiet=quiet)
+    arguments = PreflightArguments(**given)
+    console = Console(stderr=True, quiet=arguments.quiet)
     if message := installing.why_no_stages():
         _print_message(console, message, failed=True)
         raise typer.Exit(UNKNOWN)
-    outputs = Outputs(html, junit, fix)
-    typed = ModelOptions.model_construct(
-        targets=tuple(target.split(",")) if target else None,
-        precision=precision,
-        shapes=tuple(shapes) if shapes else None,
-        samples=samples,
-        calibration=calibration,
-        before=tuple(before) if before else None,
-        after=tuple(after) if after else None,
-        extensions=tuple(extension) if extension else None,
-        request=request_file,
-        target_opset=target_opset,
-        budget=budget,
-        runtime_version=runtime_version,
-    )
     try:
-        with stopped_by_signals() as stop, running_stages() as stages:
-            models = _models_with_options(model or [], config_file, typed)
-            if image and runtime_version:
-                raise _UsageError("give --image or --runtime-version, not both")
-            outputs.check(list(models))
-            cache = (
-                None
-                if no_cache
-                else ResultCache(default_folder(), lambda message: _print_message(console, message))
-            )
-            installed = installation()
-            held = installed_facts(cache, installed, stages, stop)
-            serving = _image(image) if image else None
-            requests = [_request(each, models, held, serving) for each in models]
-            settings = RunSettings(held, installed, cache, outputs, jobs, stages, stop, timeout)
-            with shown(console, len(requests)) as watcher:
-                results, messages = check_all(requests, settings, watcher)
-            messages += outputs.save_reports(results)
-    except _UNKNOWN as error:
-        _print_message(console, str(error), failed=True)
+        results, messages = _results(arguments, console)
+    except (*_USAGE, InstallationError, OSError, Stopped) as error:
+        _print_message(console, _cause(error), failed=True)
         raise typer.Exit(UNKNOWN) from None
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        _print_message(console, f"{where}{error.strerror or error}", failed=True)
-        raise typer.Exit(UNKNOWN) from None
-    except Stopped:
-        _print_message(console, "interrupted; temporary files are removed", failed=True)
-        raise typer.Exit(UNKNOWN) from None
-    if json:
-        output.write(_json(results, single=len(model or ()) == 1))
-    elif not quiet:
+    if arguments.json:
+        output.write(_json(results, single=len(arguments.model or ()) == 1))
+    elif not arguments.quiet:
         output.write(_table(results))
     for one in messages:
         _print_message(console, one.text, failed=one.failed)
@@ -211,13 +62,40 @@ def preflight(
     raise typer.Exit(max([UNKNOWN if failed else 0, *map(_code, results)]))
 
 
-_UNKNOWN: Final = (
-    targets.TargetError,
-    options.OptionError,
-    InstallationError,
-    ConfigError,
-    _UsageError,
-)
+preflight.__signature__ = signature(PreflightArguments)  # type: ignore[attr-defined]  # typer reads it
+
+
+def _results(
+    arguments: PreflightArguments, console: Console
+) -> tuple[list[Result], list[FileMessage]]:
+    """Check the models; return their results, and messages about written files."""
+    outputs = Outputs(arguments.html, arguments.junit, arguments.fix)
+    with stopped_by_signals() as stop, running_stages() as stages:
+        models = _models_with_options(
+            arguments.model or [], arguments.config_file, arguments.options
+        )
+        if arguments.image and arguments.runtime_version:
+            raise _UsageError("give --image or --runtime-version, not both")
+        outputs.check(list(models))
+        cache = None
+        if not arguments.no_cache:
+            cache = ResultCache(default_folder(), partial(_print_message, console))
+        installed = installation()
+        held = installed_facts(cache, installed, stages, stop)
+        serving = _image(arguments.image) if arguments.image else None
+        requests = [_request(each, models, held, serving) for each in models]
+        settings = RunSettings(
+            held, installed, cache, outputs, arguments.jobs, stages, stop, arguments.timeout
+        )
+        with shown(console, len(requests)) as watcher:
+            results, messages = check_all(requests, settings, watcher)
+        return results, messages + outputs.save_reports(results)
+
+
+def _cause(error: Exception) -> str:
+    if isinstance(error, Stopped):
+        return "interrupted; temporary files are removed"
+    return error_text(error) if isinstance(error, OSError) else str(error)
 
 
 def _models_with_options(

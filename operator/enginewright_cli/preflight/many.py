@@ -129,7 +129,7 @@ def _one(
     except InstallationError as error:
         result = _unknown(request, Reason.INTERNAL_ERROR, str(error))
     except OSError as error:
-        result = _unknown(request, _reason(error), _error_text(error))
+        result = _unknown(request, _reason(error), error_text(error))
     watcher.ended(result)
     return result, messages
 
@@ -159,7 +159,8 @@ def _reason(error: OSError) -> Reason:
     return Reason.STORE_UNAVAILABLE if error.errno == errno.EROFS else Reason.INTERNAL_ERROR
 
 
-def _error_text(error: OSError) -> str:
+def error_text(error: OSError) -> str:
+    """Return what the operating system says, and of which file."""
     where = f"{error.filename}: " if error.filename else ""
     return f"{where}{error.strerror or error}"
 

@@ -1,9 +1,11 @@
-"""Parses options. Every error message states what to write instead."""
+"""Parses options, and writes those that apply a proposal. Every error message states what to write instead."""
 
 import re
+import shlex
 from typing import Final, get_args
 
 from enginewright_contract.images import ImageFacts
+from enginewright_contract.report import Proposal
 from enginewright_contract.task import (
     Calibration,
     Extension,
@@ -69,6 +71,21 @@ def shape(text: str) -> ShapeProfile:
     ):
         raise OptionError(f"--shapes {text!r}: write sizes with MIN <= OPT <= MAX and OPT > 0")
     return ShapeProfile(input=name, min=smallest, opt=typical, max=largest)
+
+
+def option(profile: ShapeProfile) -> str:
+    """Return a profile as `--shapes` takes it, the inverse of `shape`."""
+    corners = (profile.min, profile.opt, profile.max)
+    return f"{profile.input}=" + ":".join("x".join(map(str, sizes)) for sizes in corners)
+
+
+def suggested(proposal: Proposal | None) -> tuple[str, ...]:
+    """Return the options that apply a proposal; () without one."""
+    return tuple(
+        f"--shapes {shlex.quote(option(each))}"
+        for each in (proposal.shapes if proposal else ())
+        if each.input.isprintable()
+    )
 
 
 def promise(budget: str | None) -> Promise:

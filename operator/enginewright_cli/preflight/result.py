@@ -9,14 +9,27 @@ from typing import Final, Literal, TypeAlias, get_args
 
 from enginewright_contract.base import Message
 from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
+from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 from pydantic import ConfigDict, Field
 
-from enginewright_cli.preflight.remedies import REMEDIES_HERE, suggested
+from enginewright_cli.preflight.options import suggested
 
 Verdict: TypeAlias = Literal["pass", "warn", "fail"]
 SCHEMA: Final = "enginewright.dev/preflight/v1"
 VERDICTS: Final[tuple[Verdict, ...]] = get_args(Verdict)  # the worst is last
+_REMEDIES: Final = {  # outside a cluster
+    Reason.STORE_UNAVAILABLE: "set TMPDIR to a writable folder",
+    Reason.STORAGE_FULL: (
+        "free space in the folder for temporary files, or set TMPDIR to a writable folder with more"
+        " space"
+    ),
+    Reason.OUT_OF_MEMORY: "free memory; with several models, lower --jobs",
+    Reason.TIMEOUT: "retry on a machine with less load, or raise --timeout and spec.build.timeout",
+    Reason.PROCESSOR_MISMATCH: "run preflight on a processor of the kind that will serve",
+    Reason.BACKEND_CRASHED: "choose another target, or report its last output to its maintainers",
+    Reason.INTERNAL_ERROR: "report this with the output of --json",
+}
 
 
 class Described(Message):
@@ -306,7 +319,7 @@ def worst(verdicts: tuple[Verdict, ...]) -> Verdict:
 
 def advice(finding: Finding) -> str:
     """Return the remedy for a finding outside a cluster."""
-    return REMEDIES_HERE.get(finding.reason, finding.advice)
+    return _REMEDIES.get(finding.reason, finding.advice)
 
 
 def found(finding: Finding, stage: str, targets: tuple[str, ...]) -> Found:

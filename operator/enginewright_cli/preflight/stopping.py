@@ -1,7 +1,8 @@
-"""Interrupts: a flag that a signal sets and everything in progress checks."""
+"""Interrupts: a flag that a signal sets and everything in progress checks, or that ends the calls beside a failed one."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from types import FrameType
 from typing import Final
@@ -52,3 +53,30 @@ def stopped_by_signals() -> Iterator[Stop]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
+
+
+def in_parallel(
+    calls: Sequence[Callable[[], None]], at_once: int, abandon: Callable[[], None]
+) -> None:
+    """Make all calls, and return when all of them have ended.
+
+    Args:
+        calls: started in this order.
+        at_once: maximum number at once.
+        abandon: makes the running calls end soon, with `Stopped`.
+
+    Raises:
+        Exception: the first one that is not `Stopped`; otherwise `Stopped`.
+    """
+    if not calls:
+        return
+    with ThreadPoolExecutor(max_workers=at_once) as pool:
+        running = [pool.submit(each) for each in calls]
+        done, waiting = wait(running, return_when=FIRST_EXCEPTION)
+        if any(each.exception() for each in done):
+            abandon()
+            for each in waiting:
+                each.cancel()
+    raised = [error for each in running if not each.cancelled() and (error := each.exception())]
+    if raised:
+        raise next((each for each in raised if not isinstance(each, Stopped)), raised[0])

@@ -7,8 +7,8 @@ from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import ModelSignature, Prepared, SourceState
 from enginewright.manifests.artifact_images import ArtifactImage
-from enginewright.manifests.deployment import PodDefaults, pod_templates, sidecar_memory
 from enginewright.manifests.pod_options import PodOptions
+from enginewright.manifests.serving_pod import PodDefaults, pod_templates, sidecar_memory
 from enginewright.manifests.snapshot import (
     ClassSnapshot,
     KeptSource,

@@ -157,14 +157,14 @@ def roll_out(
     obsolete = [
         each
         for each in facts.deployments
-        if each.name not in kept and each.accelerator_class not in awaited
+        if each.name not in kept
+        and each.accelerator_class not in awaited
+        and (progress.complete or _has_rejected(each, brought))
     ]
     rolled_out = pods.complete or (brought is not None and brought.rolled_out)
     serving = serving_now(facts, applied, rolled_out, known, deployments, counts)
     served = served_before(facts)
-    canary = (
-        tuple(canary_objects(facts.model, facts.revisions, brought, applied)) if brought else ()
-    )
+    canary = tuple(canary_objects(facts.model, facts.revisions, brought, applied))
     last_complete = serving.last_complete if serving else ""
     needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
     rejected = brought.revision.name if brought and brought.rejection else ""
@@ -189,10 +189,7 @@ def roll_out(
         ),
         delete=(
             *unwanted_routes(facts),
-            *removals(
-                facts.model,
-                [each for each in obsolete if progress.complete or has_rejected(each, brought)],
-            ),
+            *removals(facts.model, obsolete),
             *stop_canary(facts.canaries, {*canaries, *covering}),
             *other_budgets(facts.deployments, facts.budgets),
             *unwanted_autoscalers(facts.model, facts.autoscalers, deployments, now),
@@ -282,10 +279,13 @@ def serving_objects(
 
 
 def canary_objects(
-    model: InferenceModel, revisions: Collection[RevisionView], brought: BringUp, applied: Revision
+    model: InferenceModel,
+    revisions: Collection[RevisionView],
+    brought: BringUp | None,
+    applied: Revision,
 ) -> Iterable[dict[str, Any]]:
     """Yield the canary's objects, the revision first."""
-    if not brought.canaries:
+    if brought is None or not brought.canaries:
         return
     numbers = {each.revision: each.number for each in revisions}
     if brought.revision.name not in numbers and brought.revision is not applied:
@@ -303,7 +303,7 @@ def removals(model: InferenceModel, deployments: Iterable[DeploymentView]) -> It
         yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, each.name)
 
 
-def has_rejected(deployment: DeploymentView, brought: BringUp | None) -> bool:
+def _has_rejected(deployment: DeploymentView, brought: BringUp | None) -> bool:
     """Return whether a Deployment has a rejected revision of which nothing serves."""
     return (
         brought is not None

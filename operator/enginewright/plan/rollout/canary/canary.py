@@ -7,6 +7,7 @@ and a message in `status.target`.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from enum import Enum
 from typing import Final
 
@@ -21,6 +22,7 @@ from enginewright.api.scalars import whole_second
 from enginewright.manifests.labels import PROMOTE
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.pods import PodView
 from enginewright.plan.history.outcomes import was_proven
 from enginewright.plan.pods import Failure, serving_pods
 from enginewright.plan.prepare.signature import SignatureChange, compare
@@ -179,6 +181,21 @@ def why_not_yet(
     return None
 
 
+@dataclass(frozen=True)
+class _CandidateRevision:
+    """The revision that is brought up, and what is known of it."""
+
+    revision: Revision
+    stable: Revision | None  # that it replaces
+    before: TargetRevision | None  # what the status has of it
+    since: datetime  # when its step began
+    stage: Stage | None  # until now; None: it was not the target
+    deployments: Collection[DeploymentView]  # that serve
+    pods: Collection[PodView]  # of its canary
+    failures: PodFailures
+    analysis: CanaryAnalysis
+
+
 def bring_up(
     facts: Facts,
     wanted: Revision,
@@ -225,83 +242,108 @@ def bring_up(
     ):
         back = rejected(facts, wanted, stable, found, failures, restores=restores)
         return replace(back, comparisons=analysis.comparisons)
-    step = before.step if before else 0
-    planned = planned_counts(facts.model, facts.autoscalers, wanted, deployments, step)
-    known = _stage(facts.model.status, wanted.name, before, deployments)
-    direct = stable is None or _skips_analysis(facts, wanted.name)
+    stage = _stage(facts.model.status, wanted.name, before, deployments)
+    candidate = _CandidateRevision(
+        wanted, stable, before, since, stage, deployments, pods, failures, analysis
+    )
+    return _proceed(facts, candidate, spec_hash)
+
+
+def _proceed(facts: Facts, candidate: _CandidateRevision, spec_hash: str) -> BringUp:
+    """Return what becomes of a revision that nothing rejects."""
+    wanted, stable, analysis = candidate.revision, candidate.stable, candidate.analysis
+    spec = facts.model.spec
+    planned = _planned(facts, candidate, candidate.before.step if candidate.before else 0)
+    skips = stable is None or _skips_analysis(facts, wanted.name)
+    direct = skips or not planned
     serving = ServingPods.PRESENT
-    if not direct and (known is None or known.phase is not TargetPhase.PROMOTING):
-        serving = pods_to_compare_with(facts, wanted, stable, before, deployments)
-    no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
-    held = why_held(facts.model.spec, wanted, stable)
-    had_canary = known is not None and known.phase in COMPARED  # what holds it comes after pods
-    wait = (no_pods or held) if had_canary else (held or no_pods)
+    promotes = candidate.stage is not None and candidate.stage.phase is TargetPhase.PROMOTING
+    if not (skips or promotes):
+        serving = pods_to_compare_with(
+            facts, wanted, stable, candidate.before, candidate.deployments
+        )
+    wait = _first_wait(spec, candidate, serving)
     shadowed = shadow.is_compared(facts, stable, wanted.name)
-    left = seconds_left(facts.model.spec, facts.now, pods, since)
-    direct = direct or not planned
-    refused = first_refusal(facts.revisions, facts.verdicts, pods)
-    passes = refused is None and are_known(facts.verdicts, facts.silent, pods)
+    left = seconds_left(spec, facts.now, candidate.pods, candidate.since)
+    refused = first_refusal(facts.revisions, facts.verdicts, candidate.pods)
+    passes = refused is None and are_known(facts.verdicts, facts.silent, candidate.pods)
     stage = advance(
-        known,
+        candidate.stage,
         Seen(
             held=wait is not None,
             direct=direct,
-            available=passes and is_available(facts.canaries, wanted.name, pods, planned),
+            available=passes and is_available(facts.canaries, wanted.name, candidate.pods, planned),
             analysis=analysis.result.state,
             shadowed=shadowed,
             held_long_enough=left <= 0 and analysis.measured,
-            steps=1 + len(facts.model.spec.rollout.canary.steps),
+            steps=1 + len(spec.rollout.canary.steps),
         ),
     )
     assert stage is not None  # noqa: S101 - only what serves or is rejected has none
-    canaries: Mapping[str, int] = {}
-    if no_pods is None and stage.phase in COMPARED:
-        same_step = stage.step == step
-        canaries = (
-            planned
-            if same_step
-            else planned_counts(facts.model, facts.autoscalers, wanted, deployments, stage.step)
-        )
-    elif no_pods is None and stage.phase is TargetPhase.PROMOTING:
-        canaries = serving_canaries(facts, wanted.name, pods)
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
-    is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
-    wait = wait or why_not_yet(stage, failures, refused, analysis, shadowed=shadowed)
-    target = TargetRevision(
-        revision=wanted.name,
-        phase=stage.phase,
-        step=stage.step,
-        since=whole_second(facts.now) if is_new else since,
-        spec_hash=spec_hash,
-        reason=wait.reason if wait else "",
-        message="; ".join(
-            filter(
-                None,
-                (
-                    wait.message if wait else widened(wanted, stable),
-                    shadow.unavailable(facts.model.spec, stable) if stage.phase in COMPARED else "",
-                ),
-            )
-        ),
-        signature=wanted.signature,
-    )
+    behind_service = wanted.name if is_behind_service(spec, stage) else ""
+    wait = wait or why_not_yet(stage, candidate.failures, refused, analysis, shadowed=shadowed)
     return BringUp(
         wanted,
         promotes=stage.phase is TargetPhase.PROMOTING,
         replaces=stable is not None,
-        target=target,
-        failures=failures,
-        canaries=canaries,
+        target=_target(facts, candidate, stage, wait, spec_hash),
+        failures=candidate.failures,
+        canaries=_canaries(facts, candidate, stage) if serving is ServingPods.PRESENT else {},
         stable_key=stable.snapshot.prepared_key if stable else None,
-        labels=tuple(
-            service_labels(
-                facts.pods, wanted.name if is_behind_service(facts.model.spec, stage) else ""
-            )
-        ),
+        labels=tuple(service_labels(facts.pods, behind_service)),
         shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
         requeue_after=_requeue_after(stage, left, serving),
         comparisons=analysis.comparisons,
-        promoted_for="" if direct else promotion_basis(known, stage, analysis.result),
+        promoted_for="" if direct else promotion_basis(candidate.stage, stage, analysis.result),
+    )
+
+
+def _planned(facts: Facts, candidate: _CandidateRevision, step: int) -> dict[str, int]:
+    return planned_counts(
+        facts.model, facts.autoscalers, candidate.revision, candidate.deployments, step
+    )
+
+
+def _first_wait(
+    spec: InferenceModelSpec, candidate: _CandidateRevision, serving: ServingPods
+) -> Wait | None:
+    """Return what keeps the revision in its stage; None: nothing does."""
+    no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
+    held = why_held(spec, candidate.revision, candidate.stable)
+    if candidate.stage is not None and candidate.stage.phase in COMPARED:
+        return no_pods or held  # what holds a canary comes after pods
+    return held or no_pods
+
+
+def _canaries(facts: Facts, candidate: _CandidateRevision, stage: Stage) -> Mapping[str, int]:
+    """Return the pods of the canary by class."""
+    if stage.phase in COMPARED:
+        return _planned(facts, candidate, stage.step)
+    if stage.phase is TargetPhase.PROMOTING:
+        return serving_canaries(facts, candidate.revision.name, candidate.pods)
+    return {}
+
+
+def _target(
+    facts: Facts, candidate: _CandidateRevision, stage: Stage, wait: Wait | None, spec_hash: str
+) -> TargetRevision:
+    """Return the revision as `status.target` has it from now on."""
+    before, revision, stable = candidate.before, candidate.revision, candidate.stable
+    is_new = before is None or (before.phase, before.step) != (stage.phase, stage.step)
+    messages = (
+        wait.message if wait else widened(revision, stable),
+        shadow.unavailable(facts.model.spec, stable) if stage.phase in COMPARED else "",
+    )
+    return TargetRevision(
+        revision=revision.name,
+        phase=stage.phase,
+        step=stage.step,
+        since=whole_second(facts.now) if is_new else candidate.since,
+        spec_hash=spec_hash,
+        reason=wait.reason if wait else "",
+        message="; ".join(filter(None, messages)),
+        signature=revision.signature,
     )
 
 

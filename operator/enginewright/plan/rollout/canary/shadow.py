@@ -12,8 +12,8 @@ from enginewright_contract.task import SHADOW_FILE
 
 from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.scalars import share
-from enginewright.manifests.deployment import POD_INFO
 from enginewright.manifests.labels import CLASS, COMPONENT, REVISION, SERVE
+from enginewright.manifests.serving_pod import POD_INFO
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.pods import PodView
 from enginewright.plan.pods import serving_pods
