@@ -68,6 +68,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         super().__init__(settings, http.inflight, InputTurns(rests_above=_FEW))
         self.codec_thread = http.codec_thread
         self._http = http
+        self._observers = http.reports.observers
         self._metrics = http.metrics
         self._metrics.in_flight.append(self._in_flight)
         self._task = task
@@ -139,7 +140,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         status, began = HTTP_STATUS.get(call.status, 500), call.began
         received, sent = call.request_bytes, call.response_bytes
         ended = self._metrics.answered(status, began, received, sent)
-        if self._http.observers and call.context is not None:
+        if self._observers and call.context is not None:
             found = Answered(
                 context=call.context,
                 protocol="grpc",
@@ -152,7 +153,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 sent=sent,
                 client=call.address,
             )
-            for observer in self._http.observers:
+            for observer in self._observers:
                 observer.add(found)
 
     def serve(self, call: GrpcCall) -> Reply | Status | None:
@@ -227,7 +228,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]
     ) -> tuple[Body, int, HttpResponse]:
         body, json_length = http_request(plan, feeds)
-        return body, json_length, self._http.answer(body, json_length, arrays)
+        return body, json_length, self._http.http_inference.answer(body, json_length, arrays)
 
     def _exchanged(self, made: asyncio.Future[tuple[Body, int, HttpResponse]]) -> None:
         try:
