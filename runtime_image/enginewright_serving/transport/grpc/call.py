@@ -29,6 +29,7 @@ from enginewright_serving.transport.http2.hpack import literal
 from enginewright_serving.transport.http2.session import Session
 from enginewright_serving.transport.http2.stream import Stream
 from enginewright_serving.transport.message import JOINED_BYTES, Body, charged_bytes
+from enginewright_serving.transport.pace import begin_pace
 from enginewright_serving.transport.request_context import (
     REQUEST_ID,
     RequestContext,
@@ -396,9 +397,8 @@ class GrpcCall(InferenceCall):
             self.fail(refusal)
             return
         assert self.holding is not None  # noqa: S101 - the message has arrived
-        self._app.inflight.account.begin(
-            self.holding, self._session.transfers.new_pace(time.monotonic())
-        )
+        pace = begin_pace(time.monotonic(), self._app.settings)
+        self._app.inflight.account.begin(self.holding, pace)
         out = Body(size, 0)
         self._step(Decompression(message, out.view()), out)
 

@@ -17,7 +17,12 @@ from typing import Final, Protocol
 from typing_extensions import override
 
 from enginewright_serving.transport.account import Holding
-from enginewright_serving.transport.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
+from enginewright_serving.transport.eviction import (
+    IDLE_SECONDS,
+    SILENT_SECONDS,
+    TURNS_SECONDS,
+    WaitsFor,
+)
 from enginewright_serving.transport.http2 import frames
 from enginewright_serving.transport.http2.bodies import Bodies
 from enginewright_serving.transport.http2.errors import ConnectionFaultError, ErrorCode
@@ -27,7 +32,7 @@ from enginewright_serving.transport.http2.streams import Going, Streams
 from enginewright_serving.transport.http2.transfers import transfer_seconds
 from enginewright_serving.transport.inflight import InFlight
 from enginewright_serving.transport.input_turns import InputTurns
-from enginewright_serving.transport.pace import TransferPace
+from enginewright_serving.transport.pace import begin_pace
 from enginewright_serving.transport.pausing_protocol import PausingProtocol
 from enginewright_serving.transport.settings import AGE_JITTER, TransportSettings
 
@@ -38,7 +43,6 @@ _CROWD_FRAMES: Final = 16  # likewise, while many connections wait for their tur
 _LARGE_BYTES: Final = 16 * 1024  # read at once
 _CROWD_BYTES: Final = 64 * 1024  # of a message, read at a time while many arrive
 _NEVER: Final = float("inf")
-_TURNS_SECONDS: Final = 0.1  # more than the turns of a client that sends many requests at once take
 
 
 class Http2Application(Protocol):
@@ -208,9 +212,7 @@ class Http2Connection(PausingProtocol):
         if not account.hold(holding, account.charged_response(unwritten)):
             self.abort()
             return
-        settings = self._settings
-        pace = TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
-        account.begin(holding, pace)
+        account.begin(holding, begin_pace(now, self._settings))
 
     @override
     def resume_writing(self) -> None:
@@ -276,7 +278,7 @@ class Http2Connection(PausingProtocol):
             moves = WaitsFor.STALLED if session.transfers.hardly_move else WaitsFor.ACTIVE
             found = None if since is None else (moves, since)
         elif self._yielded:
-            is_flood = now - self._turns_since > _TURNS_SECONDS
+            is_flood = now - self._turns_since > TURNS_SECONDS
             found = WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
         elif not session.begun or self._part_since != _NEVER:
             since = min(self._part_since, streams.idle_since)
