@@ -12,7 +12,6 @@ written.
 
 import asyncio
 import contextlib
-import random
 import time
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING, Final
 from typing_extensions import override
 
 from enginewright_serving.transport.account import Holding
-from enginewright_serving.transport.answered import client_address
 from enginewright_serving.transport.chunked import ChunkedDecoder, ChunkedError
 from enginewright_serving.transport.head import HeadError, HeadParser
 from enginewright_serving.transport.message import (
@@ -31,15 +29,14 @@ from enginewright_serving.transport.message import (
     charged_bytes,
 )
 from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pausing_protocol import NEVER
 from enginewright_serving.transport.request_context import RequestContext
-from enginewright_serving.transport.settings import AGE_JITTER
 from enginewright_serving.transport.timed_connection import (
     BODY,
     BUSY,
     CHUNKED,
     CLOSING,
     HEAD,
-    NEVER,
     Overrun,
     TimedConnection,
 )
@@ -69,7 +66,6 @@ class Connection(TimedConnection):
         "_buffer",
         "_chunked",
         "_heads",
-        "_pending_at",
         "_unwritten",
         "_view",
     )
@@ -80,13 +76,12 @@ class Connection(TimedConnection):
         """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
         account, settings = app.inflight.account, app.settings
         outgoing = UnreadResponse(account, settings, self.abort)
-        super().__init__(settings, Holding(self._evict_sender), outgoing)
+        super().__init__(settings, app.turns, Holding(self._evict_sender), outgoing)
         self._app = app
         self._account = account
         self._heads = heads
         self._buffer = buffer
         self._view = memoryview(buffer)
-        self._pending_at = 0  # bytes of `_pending` that have been processed
         self._body_view: memoryview | None = None
         self._chunked: ChunkedDecoder | None = None
         # of the last answer that is counted, until the socket has taken it; and when its head came
@@ -96,11 +91,8 @@ class Connection(TimedConnection):
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._use(transport)
         self._since = now = time.monotonic()
-        # at different times, so that clients that connected together do not reconnect together
-        spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
-        self._expires = now + self._settings.connection_age * spread
+        self._use(transport, now)
         if not self._app.connected(self):
             self._finish(self._app.refuse(503, "too many connections; try again later"))
 
@@ -123,10 +115,6 @@ class Connection(TimedConnection):
         self._unwritten = None
         self._pending = b""
         self._app.disconnected(self)
-
-    @override
-    def eof_received(self) -> bool:
-        return False  # a client that closes its side is treated as disconnected
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -215,11 +203,6 @@ class Connection(TimedConnection):
             self._close(self._transport, time.monotonic(), linger=False)
 
     @property
-    def address(self) -> str:
-        """The client's IP address; "": it is gone."""
-        return client_address(self._transport)
-
-    @property
     def counted_requests(self) -> int:
         """Inference requests of clients that are not answered, including an answer not yet written."""
         request = self._request
@@ -299,17 +282,7 @@ class Connection(TimedConnection):
         self._pending, self._pending_at = data, at
         self._pause_reading()
 
-    def _yield(self) -> None:
-        """Proceed when it is the connection's turn."""
-        self._yielded = True
-        self._turns_since = min(self._turns_since, time.monotonic())
-        self._app.turns.take(self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._yielded = False
-        if self._transport is not None:
-            self._continue()
-
+    @override
     def _continue(self) -> None:
         """Process what was kept, such as what a pipelining client sent before a response; read on."""
         if self._held_up():
@@ -330,7 +303,7 @@ class Connection(TimedConnection):
     def _read_in_turn(self) -> None:
         """Read on when it is the connection's turn."""
         self._pause_reading()
-        self._app.turns.take(self._resume_reading)
+        self._turns.take(self._resume_reading)
 
     def _take_head(self, head: memoryview, followed: int) -> None:
         """Parse one complete head, after which so many bytes have already arrived."""

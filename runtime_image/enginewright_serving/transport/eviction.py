@@ -15,7 +15,6 @@ SILENT_SECONDS: Final = 0.25  # in which the first request of a new connection h
 IDLE_SECONDS: Final = (
     1.0  # in which a client that was answered may be about to send its next request
 )
-TURNS_SECONDS: Final = 0.1  # more than the turns of a client that sends a few requests at once take
 _ORDER_SECONDS: Final = (
     0.2  # for which an order is used, unless it is used up: finding it takes a millisecond
 )

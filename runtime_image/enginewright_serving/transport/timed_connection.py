@@ -7,17 +7,15 @@ from enginewright_serving.transport.account import Holding
 from enginewright_serving.transport.eviction import (
     IDLE_SECONDS,
     SILENT_SECONDS,
-    TURNS_SECONDS,
     WaitsFor,
 )
-from enginewright_serving.transport.pausing_protocol import PausingProtocol
+from enginewright_serving.transport.input_turns import InputTurns
+from enginewright_serving.transport.pausing_protocol import NEVER, PausingProtocol
 from enginewright_serving.transport.settings import SLOW_RATE, TransportSettings
 from enginewright_serving.transport.unread_response import UnreadResponse
 
 if TYPE_CHECKING:
     from enginewright_serving.transport.message import HttpRequest
-
-NEVER: Final = float("inf")
 
 
 class _State(enum.Enum):
@@ -48,40 +46,34 @@ class TimedConnection(PausingProtocol):
     """What a connection does, and since when."""
 
     __slots__ = (
-        "_expires",
         "_filled",
         "_head_since",
         "_incoming",
         "_is_new",
         "_outgoing",
-        "_pending",
         "_request",
-        "_settings",
         "_since",
         "_state",
-        "_turns_since",
         "_writing_paused",
-        "_yielded",
     )
 
     def __init__(
-        self, settings: TransportSettings, incoming: Holding, outgoing: UnreadResponse
+        self,
+        settings: TransportSettings,
+        turns: InputTurns,
+        incoming: Holding,
+        outgoing: UnreadResponse,
     ) -> None:
         """Be without a transport; the bodies of requests and of responses are held by these."""
-        super().__init__()
-        self._settings = settings
+        super().__init__(settings, turns)
         self._incoming = incoming
         self._outgoing = outgoing
         self._state = HEAD
-        self._pending = b""  # part of a head, or requests that arrived while one is in progress
         self._is_new = True  # it has had no answer yet
         self._since = 0.0  # when it connected, was answered, sent a head or began to close
         self._head_since = NEVER  # when the first part of a head arrived
         self._filled = 0
-        self._expires = NEVER
         self._writing_paused = False
-        self._yielded = False  # the next request is answered in the event loop's next turn
-        self._turns_since = NEVER  # when it first yielded with requests that arrived without pause
         self._request: HttpRequest | None = None
 
     def _overrun(self, now: float) -> Overrun | None:
@@ -141,8 +133,7 @@ class TimedConnection(PausingProtocol):
 
     def _waits_between_requests(self, now: float) -> tuple[WaitsFor, float]:
         if self._yielded:
-            is_flood = now - self._turns_since > TURNS_SECONDS
-            return WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
+            return self._waits_for_turn(now)
         since = min(self._head_since, now) if self._pending else self._since
         if self._is_new or self._pending:
             is_silent = now - since > SILENT_SECONDS
