@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from enginewright_contract.execution import Baseline, ComputeBucket
+from enginewright_contract.execution import Baseline
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.verdict import Check
 
@@ -33,7 +33,7 @@ class PodLatency:
         self._settings = settings
         self._clock = clock
         self._probed_at = float("-inf")  # when `probes` got its last measurement
-        self._usual: Baseline | None = None  # belongs to the pod
+        self.reported: Baseline | None = None  # by the server; belongs to the pod
 
     def restart(self) -> None:
         """Discard the measurements of a process that has ended."""
@@ -51,16 +51,6 @@ class PodLatency:
         self._probed_at = now
         self.probes.add(found, now, idle=idle)
 
-    def set_usual(self, usual: Baseline | None) -> None:
-        """Take over the baseline that the server reports; None: it reports none."""
-        self._usual = usual or self._usual
-
-    def judge_live(self, buckets: tuple[ComputeBucket, ...]) -> CheckResult:
-        """Record the server's totals; return the check's result for the recent requests."""
-        now = self._clock()
-        self.live.add(buckets, now)
-        return self.live.outcome(now)
-
     def judge_class(self) -> CheckResult:
         """Return the check's result for the comparison with the benchmark of the class."""
         return benchmark.outcome(self._manifest, self._benchmarked())
@@ -69,8 +59,8 @@ class PodLatency:
     def baseline(self) -> Baseline | None:
         """The baseline that the server reports, else that of the fastest golden sample."""
         seconds = self.probes.baseline
-        if self._usual is not None or seconds is None:
-            return self._usual
+        if self.reported is not None or seconds is None:
+            return self.reported
         return Baseline(p50=seconds, samples=self._settings.baseline_probes)
 
     @property
@@ -80,7 +70,7 @@ class PodLatency:
         Pods of one class are compared by it. The lower one counts, since other load slows the
         measurement at startup, and the low clocks of an idle device slow later ones.
         """
-        usual = self._usual
+        usual = self.reported
         if usual is None or usual.shapes is None:
             return None
         current = self.probes.current(usual.shapes, self._clock())
@@ -100,5 +90,5 @@ class PodLatency:
     def _benchmarked(self) -> tuple[str, Slowness] | None:
         now = self._clock()
         return benchmark.compared(
-            self._manifest, self._usual, lambda sample: self.probes.current(sample, now)
+            self._manifest, self.reported, lambda sample: self.probes.current(sample, now)
         )

@@ -106,7 +106,7 @@ class PodState:
         """The server returned its execution report; `due`: the checks to evaluate."""
         self._foreign = False
         self.reported = reported
-        self.latency.set_usual(reported.usual)
+        self.latency.reported = reported.usual or self.latency.reported
         self._traffic.add(reported.buckets, self._clock())
         for check in due:
             self._record(check, self._judge(check, reported))
@@ -286,7 +286,8 @@ class PodState:
             case Check.CLASS_LATENCY:
                 return self.latency.judge_class()
             case _:
-                return self.latency.judge_live(reported.buckets)
+                self.latency.live.add(reported.buckets, self._clock())
+                return self.latency.live.outcome(self._clock())
 
     def _cause(self, reported: Execution) -> report.Finding | None:
         return execution_checks.cause(reported, self.task.backend, self._admitted)

@@ -18,7 +18,7 @@ from enginewright_serving.server.api.http_resources import HttpResources
 from enginewright_serving.server.api.http_routes import Routes, ServedResource
 from enginewright_serving.server.api.inference import InferenceService
 from enginewright_serving.server.api.large_requests import LargeRequests
-from enginewright_serving.server.api.processing_requests import ChainedRequests, StepLimits
+from enginewright_serving.server.api.processing_requests import ChainedRequests
 from enginewright_serving.server.api.scrapes import Scrapes
 from enginewright_serving.server.inference.processing.served import ServedSteps
 from enginewright_serving.server.inference.request_failures import busy, unexpected
@@ -75,9 +75,9 @@ class ServerApp(ApplicationBase[Connection]):
     def _chain(self, steps: ServedSteps) -> ChainedRequests:
         """Return what takes requests of the clients; the protocols share it."""
         self.metrics.has_steps()
-        task = self._task
-        limits = StepLimits(task.max_queue, self._step_seconds, task.request_seconds)
-        chained = ChainedRequests(steps, self.inference, self.inflight, self.metrics, limits)
+        chained = ChainedRequests(
+            steps, self.inference, self.inflight, self.metrics, self._task, self._step_seconds
+        )
         self.inference.results.respond_with(chained.respond)
         return chained
 

@@ -33,7 +33,6 @@ from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.processing.served import ServedSteps, serve_steps
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.observe.memory import resident_bytes
-from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.startup.artifact import (
     check_device,
     check_engine_files,
@@ -106,13 +105,14 @@ class _Loaded:
     at: float  # when, as `time.monotonic()`
     resident: int  # bytes of the process, before the first run
     on_device: bool
-    shapes: str  # the name of those of `feeds`
-    feeds: Feeds
     inputs: InputChoice
     session: StoppableSession
     runner: Runner
-    shared_runner: Runner  # for several threads at a time
     buckets: ComputeBuckets
+
+    def share(self) -> Runner:
+        """Return a runner for several threads at a time."""
+        return Runner(self.session, self.signature, shared=True)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def prepare(
     memory = device.memory if loaded.on_device else checked.memory
     return ServedModel(
         signature=loaded.signature,
-        runner=loaded.runner if timed.concurrency.runs == 1 else loaded.shared_runner,
+        runner=loaded.runner if timed.concurrency.runs == 1 else loaded.share(),
         stop_run=loaded.session.stop,
         diagnosis=Diagnosis(loaded.runner.run, loaded.signature.outputs, loaded.samples, memory),
         buckets=loaded.buckets,
@@ -219,24 +219,12 @@ def _load(
     signature, samples = read_model(task, artifact, manifest, model)
     at, resident = time.monotonic(), resident_bytes()
     on_device = backend.needs_driver and model.cause is None
-    shapes, feeds = baseline_feeds(samples, manifest.recipe)
+    _, feeds = baseline_feeds(samples, manifest.recipe)
     inputs = choose(model.session, backend.host_memory() if on_device else None, signature, feeds)
     session = StoppableSession(inputs.session)
+    runner, buckets = Runner(session, signature), ComputeBuckets()
     return _Loaded(
-        model=model,
-        cache=cache,
-        signature=signature,
-        samples=samples,
-        at=at,
-        resident=resident,
-        on_device=on_device,
-        shapes=shapes,
-        feeds=feeds,
-        inputs=inputs,
-        session=session,
-        runner=Runner(session, signature),
-        shared_runner=Runner(session, signature, shared=True),
-        buckets=ComputeBuckets(),
+        model, cache, signature, samples, at, resident, on_device, inputs, session, runner, buckets
     )
 
 
@@ -258,6 +246,7 @@ def _time(
     """Time batches, the usual run and several runs at a time; `slowest`: the seconds of a run so far."""
     task, runner, signature, samples = checked.task, loaded.runner, loaded.signature, loaded.samples
     varying, on_cpu = bool(checked.manifest.varying), checked.backend.name == "cpu"
+    shapes, feeds = baseline_feeds(samples, checked.manifest.recipe)
     progress("timing batches of requests")
     # the host's memory says nothing about what fits on a device
     memory = None if loaded.on_device else checked.memory
@@ -270,8 +259,8 @@ def _time(
         on_cpu=on_cpu,
         by_sizes=loaded.model.placement.by_sizes,
     )
-    progress(f"measuring the latency of {loaded.shapes}")
-    usual = measure(partial(runner.run, list(signature.outputs)), loaded.shapes, loaded.feeds)
+    progress(f"measuring the latency of {shapes}")
+    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
     conditions = RunConditions(
         threads=checked.threads,
         most=task.concurrent_runs,
@@ -281,8 +270,8 @@ def _time(
         on_cpu=on_cpu,
         foreign=bool(checked.manifest.recipe.extensions),
     )
-    concurrency = ConcurrencyProver(loaded.shared_runner, signature, progress).prove(
-        samples, batch_feeds(samples, batches) or loaded.feeds, batches, conditions
+    concurrency = ConcurrencyProver(loaded.share(), signature, progress).prove(
+        samples, batch_feeds(samples, batches) or feeds, batches, conditions
     )
     slowest = max(slowest, prover.slowest, concurrency.slowest)
     return _Timed(slowest, batches, usual, concurrency)

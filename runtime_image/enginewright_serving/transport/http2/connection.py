@@ -11,7 +11,7 @@ theirs, and reads nothing while the client does not read what was written to it 
 import asyncio
 import enum
 import time
-from typing import Final, Protocol
+from typing import Final
 
 from typing_extensions import override
 
@@ -24,11 +24,9 @@ from enginewright_serving.transport.http2.sender import Sender
 from enginewright_serving.transport.http2.session import RequestHandlers, Session
 from enginewright_serving.transport.http2.streams import Going, Streams
 from enginewright_serving.transport.http2.transfers import transfer_seconds
-from enginewright_serving.transport.inflight import InFlight
-from enginewright_serving.transport.input_turns import InputTurns
+from enginewright_serving.transport.http_application import ConnectionApplication
 from enginewright_serving.transport.pace import begin_pace
 from enginewright_serving.transport.pausing_protocol import NEVER, PausingProtocol
-from enginewright_serving.transport.settings import TransportSettings
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
 _TURN_FRAMES: Final = 128  # processed in one turn of the event loop: a few milliseconds at most
@@ -36,24 +34,6 @@ _HEADERS_WEIGH: Final = 3  # a request is decoded and answered
 _CROWD_FRAMES: Final = 16  # likewise, while many connections wait for their turns
 _LARGE_BYTES: Final = 16 * 1024  # read at once
 _CROWD_BYTES: Final = 64 * 1024  # of a message, read at a time while many arrive
-
-
-class Http2Application(Protocol):
-    """What keeps the connections."""
-
-    draining: bool
-    inflight: InFlight
-    turns: InputTurns
-
-    @property
-    def settings(self) -> TransportSettings:
-        """The limits."""
-
-    def connected(self, connection: "Http2Connection") -> bool:
-        """Add a new connection; False: no capacity is left."""
-
-    def disconnected(self, connection: "Http2Connection") -> None:
-        """Remove a connection."""
 
 
 class _Http2State(enum.Enum):
@@ -90,7 +70,12 @@ class Http2Connection(PausingProtocol):
     _streams: Streams
     _unwritten: Holding
 
-    def __init__(self, app: Http2Application, handlers: RequestHandlers, buffer: bytearray) -> None:
+    def __init__(
+        self,
+        app: ConnectionApplication["Http2Connection"],
+        handlers: RequestHandlers,
+        buffer: bytearray,
+    ) -> None:
         """Serve `handlers`; the buffer is shared, since no callback leaves data in it."""
         super().__init__(app.settings, app.turns)
         self._app = app

@@ -19,10 +19,14 @@ from enginewright_serving.server.api.grpc.methods import MODEL_INFER, Methods
 from enginewright_serving.server.api.grpc.responder import GrpcResponder, status_of
 from enginewright_serving.server.inference.request_failures import busy, unexpected
 from enginewright_serving.server.protocol.decode import Feeds
-from enginewright_serving.server.protocol.grpc.deadlines import SOON, UrgentPlan
-from enginewright_serving.server.protocol.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
-from enginewright_serving.server.protocol.grpc.encode import GrpcEncoder
-from enginewright_serving.server.protocol.grpc.exchange import http_request
+from enginewright_serving.server.protocol.grpc.decode import (
+    SOON,
+    GrpcDecoder,
+    GrpcPlan,
+    GrpcRequest,
+    UrgentPlan,
+)
+from enginewright_serving.server.protocol.grpc.encode import GrpcEncoder, http_request
 from enginewright_serving.server.protocol.grpc.wire import first_raw_tensor, split
 from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
