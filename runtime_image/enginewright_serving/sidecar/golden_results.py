@@ -23,11 +23,6 @@ class GoldenResults:
         self._found: dict[str, ProbeResult] = {}  # by sample
         self._failing = 0  # in a row that the server could not run
 
-    def restart(self) -> None:
-        """Discard the results of a process that has ended."""
-        self._found.clear()
-        self._failing = 0
-
     def add(self, found: ProbeResult) -> CheckResult | None:
         """Record a result; return that of the check, None: this one says nothing."""
         self._failing = self._failing + 1 if found.fails else 0

@@ -60,6 +60,7 @@ class PodState:
         self.manifest = manifest
         self.board = CheckBoard()
         self.latency = PodLatency(manifest, settings, clock)
+        self._samples = samples
         self.golden_results = GoldenResults(manifest, samples)
         self.reported: Execution | None = None
         self.measurements = PodMeasurements(task)
@@ -262,7 +263,7 @@ class PodState:
         self._traffic = Traffic()
         self._errors = ErrorShare()
         self.latency.restart()
-        self.golden_results.restart()
+        self.golden_results = GoldenResults(self.manifest, self._samples)
         self.reported = self._placed = self._admitted = None
         self._foreign = False
 

@@ -37,7 +37,6 @@ from enginewright_serving.transport.timed_connection import (
     CHUNKED,
     CLOSING,
     HEAD,
-    Overrun,
     TimedConnection,
 )
 from enginewright_serving.transport.unread_response import UnreadResponse
@@ -74,11 +73,11 @@ class Connection(TimedConnection):
         self, app: "HttpApplication[Connection]", heads: HeadParser, buffer: bytearray
     ) -> None:
         """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
-        account, settings = app.inflight.account, app.settings
-        outgoing = UnreadResponse(account, settings, self.abort)
-        super().__init__(settings, app.turns, Holding(self._evict_sender), outgoing)
+        super().__init__(app.settings, app.turns)
         self._app = app
-        self._account = account
+        self._account = account = app.inflight.account
+        self._incoming = Holding(self._evict_sender)
+        self._outgoing = UnreadResponse(account, app.settings, self.abort)
         self._heads = heads
         self._buffer = buffer
         self._view = memoryview(buffer)
@@ -157,7 +156,7 @@ class Connection(TimedConnection):
                 return
             if self._state is CLOSING:
                 self._transport.close()
-        self._outgoing.release()
+        self._account.release(self._outgoing)
         if self._unwritten is not None:
             self._app.answered(self, *self._unwritten)
             self._unwritten = None
@@ -181,17 +180,9 @@ class Connection(TimedConnection):
         self._outgoing.is_exempt = self._incoming.is_exempt
         return self._outgoing.reserve(response)
 
-    def check(self, now: float) -> None:
-        """Close the connection if it exceeds a time limit; `now` is `time.monotonic()`."""
-        transport, overrun = self._transport, self._overrun(now)
-        if transport is None or overrun is None:
-            return
-        if overrun is Overrun.REQUEST:
-            self._finish(self._app.refuse(408, "the request took too long to arrive"))
-        elif overrun is Overrun.RESPONSE:
-            transport.abort()
-        else:
-            self._close(transport, now, linger=False)
+    @override
+    def _refuse_late(self) -> None:
+        self._finish(self._app.refuse(408, "the request took too long to arrive"))
 
     def _evict_sender(self) -> None:
         """End a body that arrives, since the memory is needed for others."""
@@ -531,6 +522,7 @@ class Connection(TimedConnection):
         while not self._writing_paused and (piece := self._outgoing.next_piece()):
             transport.write(piece)
 
+    @override
     def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
         """Close once everything is written.
 

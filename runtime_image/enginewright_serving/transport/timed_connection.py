@@ -1,21 +1,17 @@
-"""What an HTTP/1.1 connection waits for, and which time limit it exceeds. Pure: the clock is given."""
+"""What an HTTP/1.1 connection waits for, and which time limits it has."""
 
+import asyncio
 import enum
-from typing import TYPE_CHECKING, Final
+from abc import abstractmethod
+from typing import Final
 
 from enginewright_serving.transport.account import Holding
-from enginewright_serving.transport.eviction import (
-    IDLE_SECONDS,
-    SILENT_SECONDS,
-    WaitsFor,
-)
+from enginewright_serving.transport.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_serving.transport.input_turns import InputTurns
+from enginewright_serving.transport.message import HttpRequest
 from enginewright_serving.transport.pausing_protocol import NEVER, PausingProtocol
 from enginewright_serving.transport.settings import SLOW_RATE, TransportSettings
 from enginewright_serving.transport.unread_response import UnreadResponse
-
-if TYPE_CHECKING:
-    from enginewright_serving.transport.message import HttpRequest
 
 
 class _State(enum.Enum):
@@ -34,14 +30,6 @@ BUSY: Final = _State.BUSY
 CLOSING: Final = _State.CLOSING
 
 
-class Overrun(enum.Enum):
-    """What takes too long."""
-
-    REQUEST = enum.auto()  # a head or a body that arrives
-    RESPONSE = enum.auto()  # a client that reads its response, or closes after the last one
-    NEXT = enum.auto()  # the next request
-
-
 class TimedConnection(PausingProtocol):
     """What a connection does, and since when."""
 
@@ -57,44 +45,47 @@ class TimedConnection(PausingProtocol):
         "_writing_paused",
     )
 
-    def __init__(
-        self,
-        settings: TransportSettings,
-        turns: InputTurns,
-        incoming: Holding,
-        outgoing: UnreadResponse,
-    ) -> None:
-        """Be without a transport; the bodies of requests and of responses are held by these."""
+    _incoming: Holding  # the body of a request
+    _outgoing: UnreadResponse
+    _request: HttpRequest | None
+
+    def __init__(self, settings: TransportSettings, turns: InputTurns) -> None:
+        """Be without a transport."""
         super().__init__(settings, turns)
-        self._incoming = incoming
-        self._outgoing = outgoing
         self._state = HEAD
         self._is_new = True  # it has had no answer yet
         self._since = 0.0  # when it connected, was answered, sent a head or began to close
         self._head_since = NEVER  # when the first part of a head arrived
         self._filled = 0
         self._writing_paused = False
-        self._request: HttpRequest | None = None
+        self._request = None
 
-    def _overrun(self, now: float) -> Overrun | None:
-        """Return which limit is exceeded; `now` is `time.monotonic()`."""
+    def check(self, now: float) -> None:
+        """Close the connection if it exceeds a time limit; `now` is `time.monotonic()`."""
         transport, settings = self._transport, self._settings
         if transport is None or self._state is BUSY:
-            return None
+            return
         if arriving := self._incoming.progress:
-            is_late, found = not arriving.update(now, self._filled), Overrun.REQUEST
+            if not arriving.update(now, self._filled):
+                self._refuse_late()
         elif leaving := self._outgoing.progress:
-            read = self._outgoing.written - transport.get_write_buffer_size()
-            is_late, found = not leaving.update(now, read), Overrun.RESPONSE
+            if not leaving.update(now, self._outgoing.written - transport.get_write_buffer_size()):
+                transport.abort()
         elif self._state is CLOSING:
-            is_late = now > max(self._since + settings.linger_seconds, self._outgoing.kept_until)
-            found = Overrun.RESPONSE
+            if now > max(self._since + settings.linger_seconds, self._outgoing.kept_until):
+                transport.abort()
         elif now > self._head_since + settings.head_seconds:
-            is_late, found = True, Overrun.REQUEST
-        else:
-            is_late = now > min(self._since + settings.idle_seconds, self._aged_limit())
-            found = Overrun.NEXT
-        return found if is_late else None
+            self._refuse_late()
+        elif now > min(self._since + settings.idle_seconds, self._aged_limit()):
+            self._close(transport, now, linger=False)
+
+    @abstractmethod
+    def _refuse_late(self) -> None:
+        """Refuse a request that took too long to arrive, and close."""
+
+    @abstractmethod
+    def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
+        """Close once everything is written."""
 
     @property
     def _idle(self) -> bool:

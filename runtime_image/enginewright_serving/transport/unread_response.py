@@ -65,10 +65,6 @@ class UnreadResponse(Holding):
         else:
             self.evict()
 
-    def release(self) -> None:
-        """Charge no more: the client has read it."""
-        self._account.release(self)
-
     def drop(self) -> None:
         """Forget what is not encrypted."""
         self._unsent.clear()

@@ -57,7 +57,8 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Published, str] | N
         record = _read(store, name, place)
         if record is None or record.digest != task.fetched[name]:
             return None
-        if not _is_same_asker(record.asker, place.credentials):
+        salt = record.asker.partition(":")[0]
+        if not hmac.compare_digest(record.asker, _identify_asker(place.credentials, salt)):
             return None
         if not record.version.is_current(place.open(), place.suffix):
             _log.info("%s has another version than %s", name, record.version.shown)
@@ -80,9 +81,8 @@ def record_versions(
         version = sources[name].version
         if not version.is_usable:
             continue
-        record = _Record(
-            digest=digests[name], asker=_identify_asker(place.credentials), version=version
-        )
+        asker = _identify_asker(place.credentials, secrets.token_hex(_SALT_BYTES))
+        record = _Record(digest=digests[name], asker=asker, version=version)
         try:
             store.put_cache(_name(name, place), record.to_json().encode())
         except StageFailure as failure:
@@ -103,7 +103,7 @@ def _name(name: str, place: Place) -> str:
     return f"source-{name}-{sha256_text(place.uri)}"
 
 
-def _identify_asker(credentials: Path) -> str:
+def _identify_asker(credentials: Path, salt: str) -> str:
     """Return an identifier of the Secret in a folder and of the pod's settings, to be recorded.
 
     A server may answer others with other content under the same version. Only a salted scrypt hash of
@@ -112,19 +112,9 @@ def _identify_asker(credentials: Path) -> str:
     Raises:
         StageFailure: SourceUnreachable, for a Secret that cannot be read.
     """
-    salt = secrets.token_hex(_SALT_BYTES)
-    return f"{salt}:{_hash(credentials, salt)}"
-
-
-def _is_same_asker(recorded: str, credentials: Path) -> bool:
-    """Return whether `recorded` is of the same Secret and settings; raises as `_identify_asker`."""
-    salt, _, digest = recorded.partition(":")
-    return hmac.compare_digest(_hash(credentials, salt), digest)
-
-
-def _hash(credentials: Path, salt: str) -> str:
     settings = {
         name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and value
     }
     content = canonical_json([Secret.read(credentials).values, settings])
-    return hashlib.scrypt(content.encode(), salt=salt.encode(), n=1 << 14, r=8, p=1).hex()
+    digest = hashlib.scrypt(content.encode(), salt=salt.encode(), n=1 << 14, r=8, p=1).hex()
+    return f"{salt}:{digest}"

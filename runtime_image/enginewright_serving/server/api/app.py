@@ -45,7 +45,7 @@ class ServerApp(ApplicationBase[Connection]):
             "codec", 1, task.max_queue, "large requests", "to be read"
         )
         self.large_requests = LargeRequests(self.codec_thread, self.inflight, self.inference)
-        self.metrics.in_flight.append(self._in_flight)
+        self.metrics.in_flight.append(self.count_requests)
         self.started = time.time()
         self._task = task
         self.steps: ChainedRequests | None = None
@@ -67,10 +67,6 @@ class ServerApp(ApplicationBase[Connection]):
         self.steps = self._chain(model.steps) if model.steps else None
         self.http_inference.serve_model(model, self.steps)
         self.inference.serve_model(model)
-
-    def _in_flight(self) -> int:
-        """Return the clients' inferences whose heads have arrived, and that are not answered."""
-        return sum(connection.counted_requests for connection in self.connections)
 
     def _chain(self, steps: ServedSteps) -> ChainedRequests:
         """Return what takes requests of the clients; the protocols share it."""

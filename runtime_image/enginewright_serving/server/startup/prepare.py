@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from enginewright_contract.execution import Baseline
-from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session import processor
-from enginewright_runtime.session.base import SessionBackend
-from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.verification import verify_libraries
 from enginewright_runtime.session.loading import LoadedModel, ask_device, find
 from enginewright_runtime.session.runner import Runner
@@ -34,6 +31,7 @@ from enginewright_serving.server.inference.processing.served import ServedSteps,
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.observe.memory import resident_bytes
 from enginewright_serving.server.startup.artifact import (
+    CheckedArtifact,
     check_device,
     check_engine_files,
     check_kind,
@@ -78,20 +76,6 @@ class ServedModel:
     def client_signature(self) -> Signature:
         """What clients send and receive."""
         return self.steps.signature if self.steps else self.signature
-
-
-@dataclass(frozen=True)
-class _Checked:
-    """An artefact that passed the checks for which nothing is loaded."""
-
-    task: ServeTask
-    folder: Path
-    manifest: Manifest
-    backend: SessionBackend
-    device: Device
-    other_products: str | None  # how this processor differs from the verified one
-    threads: int
-    memory: int | None  # bytes that the process may use; None: unknown
 
 
 @dataclass(frozen=True)
@@ -159,11 +143,8 @@ def prepare(
         diagnosis=Diagnosis(loaded.runner.run, loaded.signature.outputs, loaded.samples, memory),
         buckets=loaded.buckets,
         execution=ExecutionReport(
-            task,
-            checked.manifest,
-            checked.backend,
+            checked,
             loaded.model,
-            device,
             loaded.buckets,
             usual=timed.usual,
             details=_details(checked, loaded, timed, load_seconds, seconds),
@@ -180,7 +161,7 @@ def prepare(
     )
 
 
-def _check(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> _Checked:
+def _check(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> CheckedArtifact:
     """Check what can be checked without loading, and ask the driver."""
     progress("reading the manifest")
     manifest = read_manifest(task, artifact)
@@ -202,11 +183,13 @@ def _check(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> 
     if manifest.recipe.extensions:
         progress("test-loading the libraries of spec.extensions")
         verify_libraries(artifact / manifest.model, manifest.recipe.extensions)
-    return _Checked(task, artifact, manifest, backend, device, other_products, threads, memory)
+    return CheckedArtifact(
+        task, artifact, manifest, backend, device, other_products, threads, memory
+    )
 
 
 def _load(
-    checked: _Checked, runtime_caches: Path | None, progress: Callable[[str], None]
+    checked: CheckedArtifact, runtime_caches: Path | None, progress: Callable[[str], None]
 ) -> _Loaded:
     """Load the model, with kernels of earlier starts, and choose how inputs reach the device."""
     task, artifact, manifest = checked.task, checked.folder, checked.manifest
@@ -228,7 +211,7 @@ def _load(
     )
 
 
-def _verify(checked: _Checked, loaded: _Loaded, progress: Callable[[str], None]) -> float:
+def _verify(checked: CheckedArtifact, loaded: _Loaded, progress: Callable[[str], None]) -> float:
     """Compare the outputs of the golden samples; return the seconds of the slowest run."""
     prover = StartupProver(loaded.runner, loaded.signature, loaded.buckets)
     try:
@@ -241,7 +224,7 @@ def _verify(checked: _Checked, loaded: _Loaded, progress: Callable[[str], None])
 
 
 def _time(
-    checked: _Checked, loaded: _Loaded, slowest: float, progress: Callable[[str], None]
+    checked: CheckedArtifact, loaded: _Loaded, slowest: float, progress: Callable[[str], None]
 ) -> _Timed:
     """Time batches, the usual run and several runs at a time; `slowest`: the seconds of a run so far."""
     task, runner, signature, samples = checked.task, loaded.runner, loaded.signature, loaded.samples
@@ -278,7 +261,7 @@ def _time(
 
 
 def _details(
-    checked: _Checked, loaded: _Loaded, timed: _Timed, load_seconds: float, seconds: float
+    checked: CheckedArtifact, loaded: _Loaded, timed: _Timed, load_seconds: float, seconds: float
 ) -> dict[str, Any]:
     """Return what users are shown of the start, which took `seconds`."""
     cache, inputs, batches = loaded.cache, loaded.inputs, timed.batches

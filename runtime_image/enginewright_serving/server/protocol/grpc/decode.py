@@ -25,7 +25,6 @@ _CACHED_HEAD_BYTES: Final = 4096  # longer heads are not cached
 _LARGEST_HEAD: Final = 128 * 1024  # bytes of a request without its tensors
 _LARGE_TYPED: Final = 64 * 1024  # bytes of typed contents that take more than a millisecond
 _MOST_PARAMETERS: Final = 64  # of a request, input or output
-SOON: Final = 1e-6  # seconds: the deadline has passed
 
 Shapes = tuple[tuple[int, ...], ...]
 
@@ -264,26 +263,3 @@ def _check_identifier(identifier: bytes) -> None:
         checks.check_identifier(identifier.decode())
     except UnicodeDecodeError:
         raise RequestError(400, "'id' is not UTF-8") from None
-
-
-@dataclass(frozen=True, slots=True)
-class UrgentPlan:
-    """A plan whose client stops waiting earlier than its parameters say (`RequestPlan`)."""
-
-    plan: GrpcPlan
-    timeout: float
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs."""
-        return self.plan.outputs
-
-    @property
-    def priority(self) -> int:
-        """Its priority among requests."""
-        return self.plan.priority
-
-    @property
-    def has_run(self) -> bool:
-        """Whether a request with the same shapes has run."""
-        return self.plan.has_run
