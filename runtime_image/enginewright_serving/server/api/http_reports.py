@@ -40,8 +40,7 @@ class HttpReports:
         """Report an inference over HTTP whose client has left before its answer was written."""
         if self.observers and request.context is not None:
             context, times = request.context.without_times(), (began, time.monotonic())
-            status = figures.CLIENT_CLOSED
-            _report(self.observers, connection, request, context, status, times, 0)
+            _report(self.observers, connection, request, context, figures.CLIENT_CLOSED, times, 0)
 
     def refused(
         self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
