@@ -6,7 +6,7 @@ from pathlib import Path
 
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import Reason
-from enginewright_runtime.store.compatibility import lacks_distributions
+from enginewright_runtime.store.store import lacks_distributions
 from onnx import ModelProto
 
 from tests.support import broken_models as broken

@@ -68,7 +68,7 @@ class ServingPod:
                 ProbeResult("s0", 0.010, 0.0, compute=0.010, error=1e-6, compared=1), 1.0
             )
             buckets = (ComputeBucket(elements=64, count=20 * index, seconds=0.2 * index),)
-            self._findings.live.add(buckets, time.monotonic())
+            self._findings.latency.live.add(buckets, time.monotonic())
 
     def expose(self) -> bytes:
         """Return the pod's /metrics."""

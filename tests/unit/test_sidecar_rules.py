@@ -614,7 +614,7 @@ def test_a_server_that_goes_is_forgotten_and_admitted_again() -> None:
     for _ in range(SETTINGS.baseline_probes):
         pod.turn()
     pod.turn()  # the first run is left out
-    baseline = pod.pod_state.baseline
+    baseline = pod.pod_state.latency.baseline
     pod.pod_state.server_missed("the server does not listen", unreachable=True)
     verdict = pod.pod_state.verdict()
     assert (verdict.ready, verdict.admitted, verdict.fallback) == (False, False, None)
@@ -660,16 +660,16 @@ def test_a_second_of_a_higher_rate_does_not_lower_the_baseline() -> None:
     for _ in range(2 * SETTINGS.baseline_probes):
         pod.turn()
         run(0.1)
-    baseline = pod.pod_state.latency.baseline
+    baseline = pod.pod_state.latency.probes.baseline
     assert baseline is not None
     pod.pod_state.probe()
     for _ in range(4 * LOWERING_LEAST):
         pod.clock.now += 0.05
         run(baseline / 2)
-    assert pod.pod_state.latency.baseline == baseline
+    assert pod.pod_state.latency.probes.baseline == baseline
     # measurements as often as usual count as usual
     for _ in range(4 * LOWERING_LEAST):
         pod.pod_state.probe()
         pod.clock.now += 1.0
         run(baseline / 2)
-    assert pod.pod_state.latency.baseline == pytest.approx(baseline / 2)
+    assert pod.pod_state.latency.probes.baseline == pytest.approx(baseline / 2)

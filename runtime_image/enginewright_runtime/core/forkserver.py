@@ -29,12 +29,12 @@ from typing import Final
 
 from enginewright_runtime.core import children
 from enginewright_runtime.core.children import End, ForkRequest, Started
-from enginewright_runtime.core.parent import end_with_parent
 
 _PACKAGE: Final = "enginewright_runtime."
 _MOST_DESCRIPTORS: Final = 8
 _PR_SET_NAME: Final = 15  # prctl(2)
 _FAILED: Final = 1  # exit code of a child whose function raised
+_PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 
 @dataclass(frozen=True)
@@ -201,9 +201,10 @@ def _run(request: ForkRequest, streams: Sequence[int], server: socket.socket, pa
 
 def _settle(request: ForkRequest, parent: int) -> None:
     """Set up the child's signals, environment, folder and memory limit."""
-    end_with_parent()
-    ctypes.CDLL(None).prctl(_PR_SET_NAME, request.title.encode(), 0, 0, 0)
-    if os.getppid() != parent:
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # when the thread that started it ends
+    prctl(_PR_SET_NAME, request.title.encode(), 0, 0, 0)
+    if os.getppid() != parent:  # it had ended before
         os._exit(_FAILED)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()

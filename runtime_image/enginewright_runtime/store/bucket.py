@@ -17,6 +17,7 @@ finds the mark, which counts as nothing. Marks stay, until the artefact is publi
 one could hit the manifest that has just replaced it.
 """
 
+import io
 import json
 import logging
 import secrets
@@ -34,7 +35,7 @@ from enginewright_contract.manifest import (
     Manifest,
 )
 from enginewright_contract.reasons import Reason
-from typing_extensions import override
+from typing_extensions import Buffer, override
 
 from enginewright_runtime.core.digests import Copied, file_sha256
 from enginewright_runtime.core.failure import StageFailure
@@ -48,7 +49,6 @@ from enginewright_runtime.store.artifacts import (
     is_digest,
 )
 from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication, Stored
-from enginewright_runtime.store.object_reader import object_reader
 from enginewright_runtime.store.objects import ObjectInfo, Objects, unavailable
 
 _log: Final = logging.getLogger(__name__)
@@ -59,6 +59,7 @@ _REMOVED_AFTER: Final = timedelta(days=14)
 _PUT_TRIES: Final = 5  # of a manifest, each after it was replaced
 _RENEWED_AFTER: Final = timedelta(seconds=RENEWED_AFTER_SECONDS)
 _REMOVED: Final = b'{"removed":true}\n'  # in place of a manifest; no manifest is so short
+_AHEAD: Final = 16 << 20  # bytes of one request
 
 
 class BucketMedium(Medium):
@@ -117,7 +118,9 @@ class BucketMedium(Medium):
         if found is None:
             yield None
             return
-        with object_reader(self._objects, _name(file), found.size) as reader:
+        with io.BufferedReader(
+            _ObjectRanges(self._objects, _name(file), found.size), _AHEAD
+        ) as reader:
             yield reader
 
     @override
@@ -282,6 +285,40 @@ class BucketMedium(Medium):
             return False
         stored = self._objects.receive(_name(file), file.size_bytes)
         return stored is not None and stored.sha256 == file.sha256
+
+
+class _ObjectRanges(io.RawIOBase):
+    """An object as a file, without a copy on the pod's disk, whose size a limit may bound."""
+
+    def __init__(self, objects: Objects, name: str, size: int) -> None:
+        self._objects = objects
+        self._name = name
+        self._size = size
+        self._at = 0
+
+    @override
+    def readable(self) -> bool:
+        return True
+
+    @override
+    def seekable(self) -> bool:
+        return True
+
+    @override
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    @override
+    def readinto(self, buffer: Buffer, /) -> int:
+        view = memoryview(buffer)
+        end = min(self._at + len(view), self._size)
+        if self._at >= end:
+            return 0
+        content = self._objects.get_range(self._name, self._at, end)
+        view[: len(content)] = content
+        self._at += len(content)
+        return len(content)
 
 
 def _name(file: ArtifactFile) -> str:

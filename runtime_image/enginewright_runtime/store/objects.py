@@ -5,11 +5,12 @@ large one is written in parts, each of which is repeated on its own.
 """
 
 import asyncio
+import hashlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, TypeVar
@@ -28,10 +29,9 @@ from enginewright_runtime.remote.buckets import bucket
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.object_errors import CONFLICTS
 from enginewright_runtime.remote.retry import Unavailable, with_retries
-from enginewright_runtime.store.received import Received
 
 if TYPE_CHECKING:
-    from obstore import ObjectMeta, PutMode, UpdateVersion
+    from obstore import GetOptions, ObjectMeta, PutMode, UpdateVersion
 
     from enginewright_runtime.remote.bucket_schemes import Store
 
@@ -55,6 +55,33 @@ class ObjectInfo:
     size: int  # bytes
     modified: datetime  # timezone-aware
     version: "UpdateVersion"  # of its content, for conditional requests; empty: not stated
+
+
+@dataclass
+class _Received:
+    """What was read of an object so far."""
+
+    writer: BinaryIO | None
+    size: int = 0  # bytes
+    etag: str | None = None
+    digest: "hashlib._Hash" = field(default_factory=hashlib.sha256)
+
+    def options(self) -> "GetOptions":
+        """Return how to ask for the rest; start over if that is not possible."""
+        if self.size and self.etag:
+            return {"range": {"offset": self.size}, "if_match": self.etag}
+        if self.writer is not None:
+            self.writer.seek(0)
+            self.writer.truncate()
+        self.size, self.digest = 0, hashlib.sha256()
+        return {}
+
+    def add(self, chunk: bytes) -> None:
+        """Write a chunk."""
+        if self.writer is not None:
+            self.writer.write(chunk)
+        self.digest.update(chunk)
+        self.size += len(chunk)
 
 
 class Objects:
@@ -204,7 +231,7 @@ class Objects:
         Raises:
             OSError: `writer`'s.
         """
-        received = Received(writer)
+        received = _Received(writer)
 
         async def rest() -> Copied:
             options, key = received.options(), self._key(name)
@@ -285,7 +312,7 @@ class Objects:
     async def _ask(
         self,
         action: "Callable[[Store], Awaitable[_T]]",
-        received: Received | None = None,
+        received: _Received | None = None,
         right: str = "read and write",
     ) -> _T:
         try:

@@ -1,8 +1,11 @@
-"""Opens files that others may have put in place: only regular ones, never through a link, without waiting."""
+"""Files and folders that others write to at the same time: without following links, and without waiting."""
 
 import errno
 import os
 import stat
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,3 +27,30 @@ def open_plain(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether a path is a folder itself, not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def files_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield what is no folder below a folder, with its bytes, as far as it is still there."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            with suppress(FileNotFoundError):
+                yield path, path.lstat().st_size
+
+
+def last_written(folder: Path) -> float:
+    """Return the last modification time in a folder; now, if it was just removed."""
+    try:
+        times = [folder.lstat().st_mtime]
+        times += [path.lstat().st_mtime for path in folder.rglob("*")]
+    except FileNotFoundError:
+        return time.time()
+    return max(times)

@@ -27,7 +27,6 @@ from enginewright_runtime.store.artifacts import (
     is_name,
     shortened,
 )
-from enginewright_runtime.store.compatibility import lacks_distributions
 from enginewright_runtime.store.disk_errors import available
 from enginewright_runtime.store.exported import Exported
 from enginewright_runtime.store.medium import Medium, Publication
@@ -40,6 +39,10 @@ REPORTS: Final = "reports"
 CACHES: Final = "caches"  # may be lost: builders' timings
 _LARGEST_CACHE: Final = 256 << 20
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
+# Substrings of RandomNormal, RandomNormalLike, RandomUniform, RandomUniformLike, Multinomial, Bernoulli
+_RANDOM: Final = (b"RandomNormal", b"RandomUniform", b"Multinomial", b"Bernoulli")
+_CHUNK: Final = 4 << 20  # bytes
+_OVERLAP: Final = max(map(len, _RANDOM)) - 1
 
 
 class Store:
@@ -319,6 +322,29 @@ class Store:
                     " not record the distribution of random outputs",
                     remedy=f"no action needed: {self._kind.again}",
                 )
+
+
+def lacks_distributions(manifest: Manifest, model: BinaryIO) -> bool:
+    """Return whether an artefact predates distributions of outputs and may have random ones.
+
+    Earlier manifests did not record which outputs vary between runs, and such outputs were not compared.
+    Now all are, so that an artefact of a model with random operators would fail in every new pod.
+
+    The model is searched, not parsed, which could need more memory than a container that only copies has.
+
+    Args:
+        manifest: of the artefact.
+        model: its .onnx file.
+    """
+    if manifest.varying is not None:
+        return False
+    end = b""
+    while chunk := model.read(_CHUNK):
+        text = end + chunk
+        if any(name in text for name in _RANDOM):
+            return True
+        end = text[-_OVERLAP:]
+    return False
 
 
 def _check(artifact: Artifact, file: ArtifactFile, copied: Copied | None) -> None:

@@ -19,19 +19,18 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from enginewright_contract.collection import RENEWED_AFTER_SECONDS
-from enginewright_contract.manifest import ArtifactFile, Manifest
+from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
 from enginewright_contract.reasons import Reason
 from typing_extensions import override
 
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.logs import TransferProgress
 from enginewright_runtime.store import set_aside
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind
-from enginewright_runtime.store.complete_folder import write_folder
-from enginewright_runtime.store.folders import files_in, is_folder, last_written
 from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication, Space, Stored
-from enginewright_runtime.store.plain_files import open_plain
+from enginewright_runtime.store.plain_files import files_in, is_folder, last_written, open_plain
 
 _log: Final = logging.getLogger(__name__)
 _TMP: Final = "tmp"
@@ -108,7 +107,7 @@ class VolumeMedium(Medium):
         self._sweep()
         folder = self._root / _TMP / f"{publication.artifact.key}-{secrets.token_hex(8)}"
         try:
-            manifest = write_folder(folder, publication.files, publication.describe)
+            manifest = _write_folder(folder, publication)
             return manifest, self._move_in(folder, publication)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -270,6 +269,32 @@ class VolumeMedium(Medium):
         (self._root / _TMP).mkdir(exist_ok=True)
         for each in self.leftovers(frozenset):
             self.remove(each)
+
+
+def _write_folder(folder: Path, publication: Publication) -> Manifest:
+    """Copy the files to a new folder, the manifest last, all of it durable."""
+    listed = []
+    for name, source in publication.files.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with source.open("rb") as reader, target.open("xb") as writer:
+            progress = TransferProgress(_log, f"storing {name}", source.stat().st_size)
+            copied = digests.copy(reader, writer, progress.add)
+            _sync(writer)
+        listed.append(ArtifactFile(path=name, sha256=copied.sha256, size_bytes=copied.size_bytes))
+    manifest = publication.describe(tuple(listed))
+    with (folder / MANIFEST_NAME).open("xb") as writer:
+        writer.write(manifest.to_json().encode())
+        _sync(writer)
+    for path in sorted({folder / name for name in publication.files}, reverse=True):
+        digests.sync_folder(path.parent)
+    digests.sync_folder(folder)
+    return manifest
+
+
+def _sync(writer: BinaryIO) -> None:
+    writer.flush()
+    os.fsync(writer.fileno())
 
 
 def _is_own(path: Path) -> bool:

@@ -74,7 +74,7 @@ class Endpoints:
         self._access_log: AccessLogWriter | None = None
         if task.access_log is not None:
             self._access_log = log = AccessLogWriter(task.access_log)
-            self.app.observe(log, refused=True)
+            self.app.reports.observe(log, refused=True)
             self.app.metrics.dropped["access_log"] = lambda: log.dropped
         self._tracing = _tracing(task, self.app)
         self._apps = self.app, self.grpc
@@ -175,6 +175,6 @@ def _tracing(task: ServeTask, app: ServerApp) -> RequestTracer | None:
             "spec.serving.tracing has no effect, since the image lacks OpenTelemetry: %s", error
         )
         return None
-    app.observe(tracing)
+    app.reports.observe(tracing)
     app.metrics.dropped["trace"] = lambda: tracing.dropped
     return tracing

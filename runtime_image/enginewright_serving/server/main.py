@@ -25,7 +25,6 @@ from enginewright_serving import probe_token
 from enginewright_serving.mounted_secret import MountedSecret
 from enginewright_serving.server.endpoints import Endpoints
 from enginewright_serving.server.observe import memory
-from enginewright_serving.server.refusals import as_failure
 from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel, prepare
 from enginewright_serving.transport.application import listen
@@ -77,6 +76,18 @@ def run(
         sys.stderr.flush()
         os._exit(code)
     return code
+
+
+def _as_failure(error: Exception) -> StageFailure:
+    """Return why a model must not serve, from whatever `prepare` has raised."""
+    if isinstance(error, StageFailure):
+        return error
+    if isinstance(error, MemoryError):
+        return StageFailure(Reason.OUT_OF_MEMORY, "the model does not fit into memory")
+    _log.debug("internal error", exc_info=error)
+    return StageFailure(
+        Reason.INTERNAL_ERROR, f"unexpected {type(error).__name__} at startup: {error}"
+    )
 
 
 def _report(paths: Paths, failure: StageFailure) -> None:
@@ -162,7 +173,7 @@ class _Server:
                 self._task, self._paths.artifact, report_progress, self._paths.runtime_cache
             )
         except Exception as error:  # noqa: BLE001 - whatever ends the thread must be reported
-            self._report_failure(loop, as_failure(error))
+            self._report_failure(loop, _as_failure(error))
         else:
             write_termination_message(self._paths, "")
             memory.tune_for_requests()

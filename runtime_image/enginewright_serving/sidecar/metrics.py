@@ -210,8 +210,9 @@ def _checks(pod_state: PodState, text: Exposition) -> None:
 
 
 def _latency(pod_state: PodState, text: Exposition) -> None:
-    text.histogram(_PROBE_DURATION, pod_state.probes.buckets(), pod_state.probes.total)
-    baseline = pod_state.baseline
+    latency = pod_state.latency
+    text.histogram(_PROBE_DURATION, latency.durations.buckets(), latency.durations.total)
+    baseline = latency.baseline
     quantiles = (
         (("0.5", baseline.p50), ("0.9", baseline.p90), ("0.99", baseline.p99)) if baseline else ()
     )
@@ -219,18 +220,18 @@ def _latency(pod_state: PodState, text: Exposition) -> None:
         _BASELINE_LATENCY,
         [({"quantile": quantile}, value) for quantile, value in quantiles if value is not None],
     )
-    usual = pod_state.usual_latency
+    usual = latency.usual
     text.family(_USUAL_LATENCY, [] if usual is None else [({"shapes": usual[0]}, usual[1])])
     text.family(
         _LATENCY_RATIO,
-        [({"check": check}, ratio) for check, ratio in pod_state.latency_ratios().items()],
+        [({"check": check}, ratio) for check, ratio in latency.ratios().items()],
     )
     text.family(
         _BASELINE_LOWERED,
         [
-            ({"check": Check.PROBE_LATENCY}, pod_state.latency.lowered),
-            ({"check": Check.LIVE_LATENCY}, pod_state.live.lowered),
+            ({"check": Check.PROBE_LATENCY}, latency.probes.lowered),
+            ({"check": Check.LIVE_LATENCY}, latency.live.lowered),
         ],
     )
-    error = pod_state.parity_max_abs_error
+    error = pod_state.golden_results.max_abs_error
     text.family(_PARITY_MAX_ABS_ERROR, [] if error is None else [({}, error)])

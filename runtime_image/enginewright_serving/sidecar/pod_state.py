@@ -7,31 +7,25 @@ from dataclasses import dataclass
 from typing import Final
 
 from enginewright_contract import report
-from enginewright_contract.execution import Baseline, Execution, PlacementFacts
+from enginewright_contract.execution import Execution, PlacementFacts
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.measurements import PROBING_SECONDS
 from enginewright_contract.reasons import NOTHING_RUNS, Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check, FallbackVerdict, Verdict
-from enginewright_runtime.core.logs import counted
 
-from enginewright_serving.histogram import DurationHistogram
-from enginewright_serving.sidecar import benchmark, execution_checks
+from enginewright_serving.sidecar import execution_checks
 from enginewright_serving.sidecar.checks import CheckBoard, CheckResult
 from enginewright_serving.sidecar.errors import ErrorShare
 from enginewright_serving.sidecar.golden import ProbeResult
-from enginewright_serving.sidecar.latency import LiveLatency, ProbeLatency, Slowness
+from enginewright_serving.sidecar.golden_results import GoldenResults
 from enginewright_serving.sidecar.measurements import PodMeasurements
+from enginewright_serving.sidecar.pod_latency import PodLatency
 from enginewright_serving.sidecar.probe_schedule import ProbeFacts, Traffic
 from enginewright_serving.sidecar.readiness import Gate
 from enginewright_serving.sidecar.settings import STALE_INTERVALS, SidecarSettings
 
 _log: Final = logging.getLogger(__name__)
-_GOLDEN_FAILURES: Final = 2  # consecutive golden inferences that fail until the check fails
-_PROBE_BOUNDS: Final = (
-    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
-    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
-)  # seconds of a golden inference
 
 OF_EXECUTION: Final = (
     Check.PROVIDER,
@@ -65,26 +59,21 @@ class PodState:
         self.task = task
         self.manifest = manifest
         self.board = CheckBoard()
-        self.latency = ProbeLatency(settings)
-        self.probes = DurationHistogram(_PROBE_BOUNDS)
+        self.latency = PodLatency(manifest, settings, clock)
+        self._samples = samples
+        self.golden_results = GoldenResults(manifest, samples)
         self.reported: Execution | None = None
         self.measurements = PodMeasurements(task)
         self.restarts = 0  # rises while the server's process is not running
         self._probing_until = float("-inf")
-        self._latency_at = float("-inf")  # when `latency` got its last measurement
         self._gate = Gate(task.promise.policy)
-        self._samples = samples
         self._settings = settings
         self._clock = clock
-        self.live = LiveLatency(settings)
         self._traffic = Traffic()
-        self._usual: Baseline | None = None
         self._errors = ErrorShare()
-        self._golden: dict[str, ProbeResult] = {}  # the last one by sample
         self._placed: Placed | None = None
         self._admitted: PlacementFacts | None = None
         self._foreign = False
-        self._failing = 0  # golden inferences in a row that the server could not run
         self._was_ready = False
         self._released_until = float("-inf")
         self._verdict: Verdict | None = None  # None: what it depends on has changed
@@ -118,7 +107,7 @@ class PodState:
         """The server returned its execution report; `due`: the checks to evaluate."""
         self._foreign = False
         self.reported = reported
-        self._usual = reported.usual or self._usual
+        self.latency.reported = reported.usual or self.latency.reported
         self._traffic.add(reported.buckets, self._clock())
         for check in due:
             self._record(check, self._judge(check, reported))
@@ -139,38 +128,20 @@ class PodState:
 
     def golden(self, found: ProbeResult, interval: float) -> None:
         """A golden inference has ended; the next one starts in `interval` seconds."""
-        now = self._clock()
-        self._failing = self._failing + 1 if found.fails else 0
         idle = self.known.idle >= self._settings.idle_seconds
         if found.late or (found.wrong is None and found.not_run is None):
-            self._add_latency(found, now, idle=idle)
-        if found.not_run is not None:
-            self._golden_missed(found, interval)
+            self.latency.add_probe(found, idle=idle, probing=self._probing)
+        outcome = self.golden_results.add(found)
+        if found.not_run is None:
+            self.latency.durations.observe(max(0.0, found.seconds - found.queued))
+        if outcome is None:
+            self.board.miss(Check.GOLDEN, found.not_run or "")
         else:
-            self.probes.observe(max(0.0, found.seconds - found.queued))
-            self._golden[found.sample] = found
-            self._record(Check.GOLDEN, self._golden_outcome(), interval + found.seconds)
-        outcome = self.latency.outcome(now)
-        self._record(Check.PROBE_LATENCY, outcome, interval + found.seconds)
+            taken = found.seconds if found.not_run is None else 0.0
+            self._record(Check.GOLDEN, outcome, interval + taken)
+        found_latency = self.latency.probes.outcome(self._clock())
+        self._record(Check.PROBE_LATENCY, found_latency, interval + found.seconds)
         self._changed()
-
-    def _add_latency(self, found: ProbeResult, now: float, *, idle: bool) -> None:
-        """Record a latency; of a higher rate only one in the usual interval, for which trends are made.
-
-        Otherwise a second of the higher rate could lower the baseline, and three could be slow.
-        """
-        usual = self._settings.intervals[Check.GOLDEN]
-        if self._probing and now - self._latency_at < usual:
-            return
-        self._latency_at = now
-        self.latency.add(found, now, idle=idle)
-
-    def _golden_missed(self, found: ProbeResult, interval: float) -> None:
-        why = found.not_run or ""
-        if found.reason is not None and self._failing >= _GOLDEN_FAILURES:
-            self._record(Check.GOLDEN, CheckResult.failed(found.reason, why), interval)
-        else:
-            self.board.miss(Check.GOLDEN, why)
 
     def responses(self, counts: Mapping[int, float]) -> None:
         """The server reported its responses by status code."""
@@ -221,10 +192,10 @@ class PodState:
     def known(self) -> ProbeFacts:
         """What the next golden inference depends on."""
         return ProbeFacts(
-            proven={name for name, found in self._golden.items() if found.wrong is None},
+            proven=self.golden_results.proven,
             idle=self._traffic.idle(self._clock()),
             served=self._traffic.served,
-            undecided=self.latency.undecided(self._clock()),
+            undecided=self.latency.probes.undecided(self._clock()),
             probing=self._probing,
         )
 
@@ -237,48 +208,6 @@ class PodState:
         """Where the nodes run; None: not recently known."""
         state = self.board.verdict(Check.PLACEMENT, self._clock()).state
         return None if state == "unknown" else self._placed
-
-    @property
-    def baseline(self) -> Baseline | None:
-        """The baseline that the server reports, else that of the fastest golden sample."""
-        if self._usual is not None:
-            return self._usual
-        seconds = self.latency.baseline
-        return (
-            None
-            if seconds is None
-            else Baseline(p50=seconds, samples=self._settings.baseline_probes)
-        )
-
-    @property
-    def usual_latency(self) -> tuple[str, float] | None:
-        """The baseline's shapes and the seconds of a run: the lower of startup and now; None: unknown.
-
-        Pods of one class are compared by it. The lower one counts, since other load slows the
-        measurement at startup, and the low clocks of an idle device slow later ones.
-        """
-        usual = self._usual
-        if usual is None or usual.shapes is None:
-            return None
-        now = self.latency.current(usual.shapes, self._clock())
-        return usual.shapes, usual.p50 if now is None else min(usual.p50, now)
-
-    def latency_ratios(self) -> dict[Check, float]:
-        """Return current latency relative to the usual one, by check; unknown ones are omitted."""
-        now = self._clock()
-        found = {
-            Check.PROBE_LATENCY: self.latency.worst(now),
-            Check.LIVE_LATENCY: self.live.worst(now),
-        }
-        if benchmarked := self._benchmarked():
-            found[Check.CLASS_LATENCY] = benchmarked[1]
-        return {check: each.ratio for check, each in found.items() if each is not None}
-
-    @property
-    def parity_max_abs_error(self) -> float | None:
-        """Largest absolute error in the samples' last outputs, to two digits; None: unknown."""
-        errors = [found.error for found in self._golden.values() if found.error is not None]
-        return float(f"{max(errors):.1e}") if errors else None
 
     def verdict(self) -> Verdict:
         """Return the verdict on the pod, the same object for as long as nothing has changed."""
@@ -308,8 +237,8 @@ class PodState:
             admitted=self._gate.admitted,
             checks=self.board.verdicts(self._clock()),
             fallback=placed.fallback if placed else None,
-            baseline=self.baseline,
-            parity_max_abs_error=self.parity_max_abs_error,
+            baseline=self.latency.baseline,
+            parity_max_abs_error=self.golden_results.max_abs_error,
         )
 
     def _record(self, check: Check, outcome: CheckResult, interval: float = 0.0) -> None:
@@ -330,13 +259,11 @@ class PodState:
         self.restarts += 1
         self.board.forget(why)
         self._gate.restart()
-        self.live.restart()
         self.measurements.restart()
         self._traffic = Traffic()
         self._errors = ErrorShare()
         self.latency.restart()
-        self._golden.clear()
-        self._failing = 0
+        self.golden_results = GoldenResults(self.manifest, self._samples)
         self.reported = self._placed = self._admitted = None
         self._foreign = False
 
@@ -358,37 +285,13 @@ class PodState:
             case Check.VERSIONS:
                 return execution_checks.versions(reported, self.manifest, self.task)
             case Check.CLASS_LATENCY:
-                return benchmark.outcome(self.manifest, self._benchmarked())
+                return self.latency.judge_class()
             case _:
-                self.live.add(reported.buckets, self._clock())
-                return self.live.outcome(self._clock())
+                self.latency.live.add(reported.buckets, self._clock())
+                return self.latency.live.outcome(self._clock())
 
     def _cause(self, reported: Execution) -> report.Finding | None:
         return execution_checks.cause(reported, self.task.backend, self._admitted)
-
-    def _benchmarked(self) -> tuple[str, Slowness] | None:
-        now = self._clock()
-        return benchmark.compared(
-            self.manifest, self._usual, lambda sample: self.latency.current(sample, now)
-        )
-
-    def _golden_outcome(self) -> CheckResult:
-        wrong = next((each.wrong for each in self._golden.values() if each.wrong), None)
-        if wrong is not None:
-            return CheckResult.failed(Reason.PARITY_FAILED, wrong)
-        if len(self._golden) < self._samples:
-            return CheckResult.unknown("not all golden samples have run yet")
-        if not any(each.compared for each in self._golden.values()):
-            return CheckResult.unknown(
-                "no output of the golden samples can be compared: every output differs between"
-                " runs of the source model, and the distribution of its values is unknown",
-                Reason.NOTHING_COMPARED,
-            )
-        right = f"{counted(self._samples, 'golden sample')} passed"
-        spread = [each.name for each in self.manifest.varying or () if each.spreads]
-        return CheckResult.ok(
-            f"{right}; compared in distribution: {', '.join(spread)}" if spread else right
-        )
 
     def _decide(self) -> bool:
         now = self._clock()

@@ -1,14 +1,11 @@
 """An inference request that was answered, as the access log and traces report it."""
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from enginewright_serving.transport.request_context import RequestContext
 
 if TYPE_CHECKING:
     import asyncio
-
-    from enginewright_serving.transport.message import HttpRequest
 
 
 class Answered(NamedTuple):
@@ -31,34 +28,6 @@ class Observer(Protocol):
 
     def add(self, answered: Answered) -> None:
         """Take one request; neither blocks nor fails."""
-
-
-def report_http(
-    observers: Iterable[Observer],
-    request: "HttpRequest",
-    context: RequestContext,
-    status: int,
-    *,
-    began: float,
-    ended: float,
-    sent: int,
-    client: str,
-) -> None:
-    """Report a request over HTTP to `observers`."""
-    answered = Answered(
-        context=context,
-        protocol="http",
-        method=request.method.decode(),
-        status=status,
-        grpc_status="",
-        began=began,
-        ended=ended,
-        received=request.length,
-        sent=sent,
-        client=client,
-    )
-    for observer in observers:
-        observer.add(answered)
 
 
 def client_address(transport: "asyncio.Transport | None") -> str:

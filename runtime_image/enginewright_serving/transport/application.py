@@ -33,6 +33,10 @@ class ServedConnection(OpenConnection, Protocol):
     def close_idle(self) -> None:
         """Close it once its requests are answered."""
 
+    @property
+    def counted_requests(self) -> int:
+        """Inferences of clients that have arrived in part at least, and whose answer is not yet written."""
+
 
 _C = TypeVar("_C", bound=ServedConnection)
 
@@ -74,6 +78,10 @@ class ApplicationBase(Generic[_C]):
     def disconnected(self, connection: _C) -> None:
         """Remove a connection."""
         self.connections.discard(connection)
+
+    def count_requests(self) -> int:
+        """Return the clients' inferences that have arrived in part at least, and are not answered."""
+        return sum(connection.counted_requests for connection in self.connections)
 
     async def check_connections(self) -> None:
         """Close connections that exceed their time limits, few at a time."""

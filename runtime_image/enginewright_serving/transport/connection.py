@@ -12,19 +12,14 @@ written.
 
 import asyncio
 import contextlib
-import enum
-import random
 import time
-from collections import deque
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
 from typing_extensions import override
 
 from enginewright_serving.transport.account import Holding
-from enginewright_serving.transport.answered import client_address
 from enginewright_serving.transport.chunked import ChunkedDecoder, ChunkedError
-from enginewright_serving.transport.eviction import IDLE_SECONDS, SILENT_SECONDS, WaitsFor
 from enginewright_serving.transport.head import HeadError, HeadParser
 from enginewright_serving.transport.message import (
     JOINED_BYTES,
@@ -33,10 +28,18 @@ from enginewright_serving.transport.message import (
     HttpResponse,
     charged_bytes,
 )
-from enginewright_serving.transport.pace import TransferPace
-from enginewright_serving.transport.pausing_protocol import PausingProtocol
+from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pausing_protocol import NEVER
 from enginewright_serving.transport.request_context import RequestContext
-from enginewright_serving.transport.settings import AGE_JITTER, SLOW_RATE
+from enginewright_serving.transport.timed_connection import (
+    BODY,
+    BUSY,
+    CHUNKED,
+    CLOSING,
+    HEAD,
+    TimedConnection,
+)
+from enginewright_serving.transport.unread_response import UnreadResponse
 
 if TYPE_CHECKING:
     from enginewright_serving.transport.http_application import HttpApplication
@@ -48,30 +51,11 @@ _STATUS_LINES: Final = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
 }
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_NEVER: Final = float("inf")
 _TLS_HANDSHAKE: Final = 0x16  # the first byte of a client that speaks TLS; in no method
 _LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much as kilobytes of data
-_PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of microseconds
-_TURNS_SECONDS: Final = 0.1  # more than the turns of a client that pipelines a few requests take
 
 
-class _State(enum.Enum):
-    HEAD = enum.auto()  # between requests or inside a head
-    BODY = enum.auto()  # a body of known length
-    CHUNKED = enum.auto()
-    BUSY = enum.auto()  # the application owes a response
-    CLOSING = enum.auto()  # the last response is sent; further input is discarded
-
-
-# looking up a member of an enumeration costs several times as much as a name
-_HEAD: Final = _State.HEAD
-_BODY: Final = _State.BODY
-_CHUNKED: Final = _State.CHUNKED
-_BUSY: Final = _State.BUSY
-_CLOSING: Final = _State.CLOSING
-
-
-class Connection(PausingProtocol):
+class Connection(TimedConnection):
     """One client's connection."""
 
     __slots__ = (
@@ -80,71 +64,34 @@ class Connection(PausingProtocol):
         "_body_view",
         "_buffer",
         "_chunked",
-        "_expires",
-        "_filled",
-        "_head_since",
         "_heads",
-        "_incoming",
-        "_is_new",
-        "_outgoing",
-        "_pending",
-        "_pending_at",
-        "_request",
-        "_settings",
-        "_since",
-        "_state",
-        "_tls_keeps_until",
-        "_turns_since",
-        "_unsent",
-        "_unsent_size",
         "_unwritten",
         "_view",
-        "_writing_paused",
-        "_yielded",
     )
 
     def __init__(
         self, app: "HttpApplication[Connection]", heads: HeadParser, buffer: bytearray
     ) -> None:
         """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
-        super().__init__()
+        super().__init__(app.settings, app.turns)
         self._app = app
-        self._account = app.inflight.account
+        self._account = account = app.inflight.account
+        self._incoming = Holding(self._evict_sender)
+        self._outgoing = UnreadResponse(account, app.settings, self.abort)
         self._heads = heads
-        self._settings = app.settings
         self._buffer = buffer
         self._view = memoryview(buffer)
-        self._state = _HEAD
-        self._pending = b""  # part of a head, or requests that arrived while one is in progress
-        self._pending_at = 0  # bytes of it that have been processed
-        self._is_new = True  # it has had no answer yet
-        self._since = 0.0  # when it connected, was answered, sent a head or began to close
-        self._head_since = _NEVER  # when the first part of a head arrived
-        self._filled = 0
-        self._expires = _NEVER
-        self._writing_paused = False
-        self._yielded = False  # the next request is answered in the event loop's next turn
-        self._turns_since = _NEVER  # when it first yielded with requests that arrived without pause
-        self._request: HttpRequest | None = None
         self._body_view: memoryview | None = None
         self._chunked: ChunkedDecoder | None = None
         # of the last answer that is counted, until the socket has taken it; and when its head came
         self._unwritten: tuple[HttpRequest, HttpResponse, float] | None = None
-        self._unsent: deque[memoryview] = deque()  # of a response over TLS, until it is encrypted
-        self._unsent_size = 0  # its bytes
-        self._tls_keeps_until = 0.0  # the end of such a response, for a client that reads slowly
-        self._incoming = Holding(self._evict_sender)
-        self._outgoing = Holding(self.abort)
 
     # Called by the event loop.
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._use(transport)
         self._since = now = time.monotonic()
-        # at different times, so that clients that connected together do not reconnect together
-        spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
-        self._expires = now + self._settings.connection_age * spread
+        self._use(transport, now)
         if not self._app.connected(self):
             self._finish(self._app.refuse(503, "too many connections; try again later"))
 
@@ -155,24 +102,18 @@ class Connection(PausingProtocol):
         if request is not None:
             request.abandoned = True
             # else whoever owes the response does
-            if self._state is not _BUSY or request.replaceable:
+            if self._state is not BUSY or request.replaceable:
                 self._app.release(request)
-        self._account.release(self._outgoing)
         self._incoming.close()
         self._outgoing.close()
-        self._state = _CLOSING
+        self._state = CLOSING
         self._transport = None
         self._request = None
         self._body_view = None
         self._chunked = None
         self._unwritten = None
-        self._unsent.clear()
         self._pending = b""
         self._app.disconnected(self)
-
-    @override
-    def eof_received(self) -> bool:
-        return False  # a client that closes its side is treated as disconnected
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -187,7 +128,7 @@ class Connection(PausingProtocol):
         if self._body_view is not None and self._request is not None:
             self._filled += nbytes
             self._body_arrived(self._request)
-        elif self._state is _CLOSING:
+        elif self._state is CLOSING:
             self._read_in_turn()  # what is discarded may be much
         elif self._held_up():
             self._keep(self._pending[self._pending_at :] + self._view[:nbytes], 0)
@@ -196,7 +137,7 @@ class Connection(PausingProtocol):
             self._pending = b""
             self._consume(data, memoryview(data), 0, len(data))
         else:
-            self._turns_since = _NEVER
+            self._turns_since = NEVER
             self._consume(self._buffer, self._view, 0, nbytes)
 
     @override
@@ -213,7 +154,7 @@ class Connection(PausingProtocol):
             self._encrypt(self._transport)
             if self._writing_paused:
                 return
-            if self._state is _CLOSING:
+            if self._state is CLOSING:
                 self._transport.close()
         self._account.release(self._outgoing)
         if self._unwritten is not None:
@@ -227,41 +168,21 @@ class Connection(PausingProtocol):
 
     def respond(self, response: HttpResponse) -> None:
         """Answer the request that `HttpApplication.serve` accepted; no-op if the client is gone."""
-        if self._state is _BUSY:
-            self._turns_since = _NEVER
+        if self._state is BUSY:
+            self._turns_since = NEVER
             self._write(response)
             self._continue()
 
     def reserve(self, response: HttpResponse) -> bool:
         """Charge a large response before it is sent; False: there is no space for it."""
-        if response.length <= JOINED_BYTES or self._state is not _BUSY:
+        if response.length <= JOINED_BYTES or self._state is not BUSY:
             return True
-        account = self._account
         self._outgoing.is_exempt = self._incoming.is_exempt
-        return account.hold(self._outgoing, account.charged_response(response.length))
+        return self._outgoing.reserve(response)
 
-    def check(self, now: float) -> None:
-        """Close the connection if it exceeds a time limit; `now` is `time.monotonic()`."""
-        transport, settings = self._transport, self._settings
-        if transport is None or self._state is _BUSY:
-            return
-        if arriving := self._incoming.progress:
-            if not arriving.update(now, self._filled):
-                self._finish(self._too_slow())
-        elif leaving := self._outgoing.progress:
-            unsent = self._unsent_size + transport.get_write_buffer_size()
-            if not leaving.update(now, self._outgoing.size - unsent):
-                transport.abort()
-        elif self._state is _CLOSING:
-            if now > max(self._since + settings.linger_seconds, self._tls_keeps_until):
-                transport.abort()
-        elif now > self._head_since + settings.head_seconds:
-            self._finish(self._too_slow())
-        elif now > min(self._since + settings.idle_seconds, self._aged_limit()):
-            self._close(transport, now, linger=False)
-
-    def _too_slow(self) -> HttpResponse:
-        return self._app.refuse(408, "the request took too long to arrive")
+    @override
+    def _refuse_late(self) -> None:
+        self._finish(self._app.refuse(408, "the request took too long to arrive"))
 
     def _evict_sender(self) -> None:
         """End a body that arrives, since the memory is needed for others."""
@@ -271,57 +192,6 @@ class Connection(PausingProtocol):
         """Close if no request is in progress."""
         if self._idle and self._transport is not None:
             self._close(self._transport, time.monotonic(), linger=False)
-
-    @property
-    def _idle(self) -> bool:
-        return self._state is _HEAD and not self._pending and not self._writing_paused
-
-    def _aged_limit(self) -> float:
-        """Return when an idle connection is closed for its age.
-
-        A client that sends requests reads `Connection: close` before that. One that pauses may send
-        its next request while the connection is being closed, so a short pause is not enough.
-        """
-        if not self._idle:
-            return _NEVER
-        return max(self._expires, self._since + self._settings.aged_idle_seconds)
-
-    def waits(self, now: float) -> tuple[WaitsFor, float] | None:
-        """Return for what the connection waits, and since when; None: its response is due, or it is closed.
-
-        One whose next request waits for its turn counts as new since its first turn, and goes before
-        all others if its turns do not end.
-        """
-        transport = self._transport
-        if transport is None:
-            return None
-        if self._state is _BUSY:
-            is_due = self._request is None or not self._request.replaceable
-            return None if is_due else (WaitsFor.NEW, self._since)
-        if transfer := self._incoming.progress or self._outgoing.progress:
-            is_slow = transfer.rate < SLOW_RATE
-            return WaitsFor.STALLED if is_slow else WaitsFor.ACTIVE, self._since
-        if self._state is _CLOSING:
-            return WaitsFor.LINGERS, self._since
-        if self._request is not None or transport.is_closing():
-            return None
-        return self._waits_between_requests(now)
-
-    def _waits_between_requests(self, now: float) -> tuple[WaitsFor, float]:
-        if self._yielded:
-            is_flood = now - self._turns_since > _TURNS_SECONDS
-            return WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
-        since = min(self._head_since, now) if self._pending else self._since
-        if self._is_new or self._pending:
-            is_silent = now - since > SILENT_SECONDS
-            recent = WaitsFor.NEW if self._is_new else WaitsFor.ACTIVE
-            return WaitsFor.SILENT if is_silent else recent, since
-        return WaitsFor.IDLE if now - since > IDLE_SECONDS else WaitsFor.ACTIVE, since
-
-    @property
-    def address(self) -> str:
-        """The client's IP address; "": it is gone."""
-        return client_address(self._transport)
 
     @property
     def counted_requests(self) -> int:
@@ -334,14 +204,14 @@ class Connection(PausingProtocol):
         transport, self._transport = self._transport, None
         if transport is not None:
             self._drop_body()
-            self._unsent.clear()
+            self._outgoing.drop()
             transport.abort()
 
     def _drop_body(self) -> None:
         """Free a body that has not arrived completely."""
         self._body_view = None
         self._chunked = None
-        if self._request is not None and self._state is not _BUSY:
+        if self._request is not None and self._state is not BUSY:
             self._request.body = None
 
     # Reading.
@@ -357,7 +227,7 @@ class Connection(PausingProtocol):
         """
         begun = False
         while at < end:
-            if self._state is _HEAD and not self._writing_paused:
+            if self._state is HEAD and not self._writing_paused:
                 if begun:
                     self._yield()
                     break
@@ -368,11 +238,11 @@ class Connection(PausingProtocol):
                     return
                 self._take_head(view[at:stop], end - stop)
                 at = stop
-            elif self._state is _BODY:
+            elif self._state is BODY:
                 at += self._take_body(view[at:end])
-            elif self._state is _CHUNKED and not self._yielded:
+            elif self._state is CHUNKED and not self._yielded:
                 at += self._take_chunks(view[at:end])
-            elif self._state is _CLOSING:
+            elif self._state is CLOSING:
                 return
             else:
                 break
@@ -389,7 +259,7 @@ class Connection(PausingProtocol):
         if part[0] == _TLS_HANDSHAKE:
             self._finish(self._app.refuse(400, "this port speaks HTTP without TLS; use http"))
             return
-        if self._head_since == _NEVER:
+        if self._head_since == NEVER:
             self._head_since = time.monotonic()
         self._pending = bytes(part)
 
@@ -403,17 +273,7 @@ class Connection(PausingProtocol):
         self._pending, self._pending_at = data, at
         self._pause_reading()
 
-    def _yield(self) -> None:
-        """Proceed when it is the connection's turn."""
-        self._yielded = True
-        self._turns_since = min(self._turns_since, time.monotonic())
-        self._app.turns.take(self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._yielded = False
-        if self._transport is not None:
-            self._continue()
-
+    @override
     def _continue(self) -> None:
         """Process what was kept, such as what a pipelining client sent before a response; read on."""
         if self._held_up():
@@ -427,18 +287,18 @@ class Connection(PausingProtocol):
 
     def _held_up(self) -> bool:
         """Whether input must wait until a response is written, or for the connection's turn."""
-        if self._state is _HEAD and self._writing_paused:
+        if self._state is HEAD and self._writing_paused:
             return True
-        return self._state is _BUSY or self._yielded
+        return self._state is BUSY or self._yielded
 
     def _read_in_turn(self) -> None:
         """Read on when it is the connection's turn."""
         self._pause_reading()
-        self._app.turns.take(self._resume_reading)
+        self._turns.take(self._resume_reading)
 
     def _take_head(self, head: memoryview, followed: int) -> None:
         """Parse one complete head, after which so many bytes have already arrived."""
-        self._head_since = _NEVER
+        self._head_since = NEVER
         if len(head) > self._settings.head_bytes:
             self._finish(self._head_too_large())
             return
@@ -481,12 +341,12 @@ class Connection(PausingProtocol):
         self._incoming.is_exempt = request.reserved
         request.holding = self._incoming
         if request.chunked or followed < request.length:
-            self._account.begin(self._incoming, self._progress(self._since))
+            self._account.begin(self._incoming, begin_pace(self._since, self._settings))
         if request.chunked:
-            self._state = _CHUNKED
+            self._state = CHUNKED
             self._chunked = ChunkedDecoder()
         else:
-            self._state = _BODY
+            self._state = BODY
             request.body = Body(request.length, request.json_length or 0, arrives=True)
             self._body_view = request.body.view()
         if request.expects_continue and not followed and self._transport is not None:
@@ -556,7 +416,7 @@ class Connection(PausingProtocol):
             self._account.end(self._incoming)
         response = request.refusal
         if response is None:
-            self._state = _BUSY
+            self._state = BUSY
             response = self._app.serve(self, request)
         if response is not None:
             self._write(response)
@@ -585,7 +445,7 @@ class Connection(PausingProtocol):
         self._send(transport, response, parts, connection)
         self._request = None
         if keep:
-            self._state = _HEAD
+            self._state = HEAD
             self._since = now
             self._is_new = False
         else:
@@ -605,12 +465,12 @@ class Connection(PausingProtocol):
     def _finish(self, response: HttpResponse, context: RequestContext | None = None) -> None:
         """Answer an invalid request, or one whose body is not read, and close."""
         transport = self._transport
-        if transport is None or self._state is _CLOSING:
+        if transport is None or self._state is CLOSING:
             return
         request, self._request = self._request, None
         began = self._since
         if request is not None:
-            request.length = self._filled if self._state is not _HEAD else 0
+            request.length = self._filled if self._state is not HEAD else 0
             self._app.release(request)
         self._drop_body()
         head_only = request is not None and request.method == b"HEAD"
@@ -629,7 +489,7 @@ class Connection(PausingProtocol):
         request, began = self._request, self._since
         if self._unwritten is not None:
             request, _, began = self._unwritten
-        elif request is not None and self._state is not _BUSY:
+        elif request is not None and self._state is not BUSY:
             request.length = self._filled
         if request is not None and request.counted:
             self._app.left(self, request, began)
@@ -653,36 +513,16 @@ class Connection(PausingProtocol):
         elif transport.can_write_eof():
             transport.writelines([head, *parts])
         else:
-            for part in (head, *parts):
-                view = memoryview(part)
-                self._unsent += (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))
-            self._unsent_size = sum(map(len, self._unsent))
+            self._outgoing.cut((head, *parts))
             self._encrypt(transport)
-        self._charge_unsent(response)
+        self._outgoing.charge(response, is_paused=self._writing_paused)
 
     def _encrypt(self, transport: asyncio.Transport) -> None:
         """Write what the client reads: TLS encrypts and keeps whatever is written."""
-        while self._unsent and not self._writing_paused:
-            piece = self._unsent.popleft()
-            self._unsent_size -= len(piece)
+        while not self._writing_paused and (piece := self._outgoing.next_piece()):
             transport.write(piece)
-            self._tls_keeps_until = time.monotonic() + self._settings.transfer_window
 
-    def _charge_unsent(self, response: HttpResponse) -> None:
-        """Charge a response for as long as the client has not read it."""
-        account, outgoing = self._account, self._outgoing
-        if not self._writing_paused:
-            if outgoing.size:
-                account.release(outgoing)
-        elif outgoing.size or account.hold(outgoing, account.charged_response(response.length)):
-            account.begin(outgoing, self._progress(time.monotonic()))
-        else:
-            self.abort()
-
-    def _progress(self, now: float) -> TransferPace:
-        settings = self._settings
-        return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
-
+    @override
     def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
         """Close once everything is written.
 
@@ -691,7 +531,7 @@ class Connection(PausingProtocol):
         (`linger`), only the sending side is closed, and input is read and discarded for a while. TLS
         does that whenever it is closed.
         """
-        self._state = _CLOSING
+        self._state = CLOSING
         self._pending = b""
         self._since = now
         if linger and transport.can_write_eof() and not transport.is_closing():

@@ -1,4 +1,4 @@
-"""What HTTP connections need of the application behind them."""
+"""What connections need of the application behind them."""
 
 from typing import Protocol, TypeVar
 
@@ -10,13 +10,12 @@ from enginewright_serving.transport.settings import TransportSettings
 _C_contra = TypeVar("_C_contra", contravariant=True)  # the connections
 
 
-class HttpApplication(Protocol[_C_contra]):
-    """What answers requests."""
+class ConnectionApplication(Protocol[_C_contra]):
+    """What keeps connections, of any protocol."""
 
     inflight: InFlight
     turns: InputTurns
     draining: bool
-    date: bytes  # header line, updated by the application
 
     @property
     def settings(self) -> TransportSettings:
@@ -27,6 +26,12 @@ class HttpApplication(Protocol[_C_contra]):
 
     def disconnected(self, connection: _C_contra) -> None:
         """Remove a connection and whatever it still waits for."""
+
+
+class HttpApplication(ConnectionApplication[_C_contra], Protocol[_C_contra]):
+    """What answers requests."""
+
+    date: bytes  # header line, updated by the application
 
     def admit(self, request: HttpRequest) -> HttpResponse | None:
         """Check a request's head; a response refuses the request before its body is read."""

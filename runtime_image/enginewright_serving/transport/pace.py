@@ -6,6 +6,8 @@ as the rest may take.
 
 from typing import Final
 
+from enginewright_serving.transport.settings import TransportSettings
+
 _RATE_SECONDS: Final = 1.0  # before which a rate says nothing
 
 
@@ -49,3 +51,8 @@ class TransferPace:
             self.rate = amount / seconds
         seconds, amount = self._judged.update(now, moved)
         return seconds < self._window or amount * sharing >= self._minimum * seconds
+
+
+def begin_pace(now: float, settings: TransportSettings) -> TransferPace:
+    """Return the pace of a transfer that begins."""
+    return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)

@@ -4,13 +4,19 @@ The version of fetched content is recorded in the store, with its digest: it is 
 address whose pinned content has that digest, and while the model prepared from it is in the store.
 """
 
+import hashlib
+import hmac
 import logging
+import os
+import secrets
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
-from enginewright_contract.base import Message
+from enginewright_contract.base import Message, canonical_json
 from enginewright_contract.keys import sha256_text
 from enginewright_contract.report import Published
+from enginewright_contract.schemes import SCHEMES
 from enginewright_contract.task import PrepareTask
 from pydantic import ValidationError
 
@@ -18,11 +24,14 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.prepare.fetch.places import MODEL, Place, places
 from enginewright_runtime.prepare.in_store import find_intact
-from enginewright_runtime.sources.asker import asker, is_same_asker
+from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
 from enginewright_runtime.store import Store, open_store
 
 _log: Final = logging.getLogger(__name__)
+_SALT_BYTES: Final = 16
+# settings of the pod's own identity and of endpoints
+_PREFIXES: Final = tuple(prefix for each in SCHEMES for prefix in each.variable_prefixes)
 
 
 class _Record(Message):
@@ -48,7 +57,8 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Published, str] | N
         record = _read(store, name, place)
         if record is None or record.digest != task.fetched[name]:
             return None
-        if not is_same_asker(record.asker, place.credentials):
+        salt = record.asker.partition(":")[0]
+        if not hmac.compare_digest(record.asker, _identify_asker(place.credentials, salt)):
             return None
         if not record.version.is_current(place.open(), place.suffix):
             _log.info("%s has another version than %s", name, record.version.shown)
@@ -71,7 +81,8 @@ def record_versions(
         version = sources[name].version
         if not version.is_usable:
             continue
-        record = _Record(digest=digests[name], asker=asker(place.credentials), version=version)
+        asker = _identify_asker(place.credentials, secrets.token_hex(_SALT_BYTES))
+        record = _Record(digest=digests[name], asker=asker, version=version)
         try:
             store.put_cache(_name(name, place), record.to_json().encode())
         except StageFailure as failure:
@@ -90,3 +101,20 @@ def _read(store: Store, name: str, place: Place) -> _Record | None:
 
 def _name(name: str, place: Place) -> str:
     return f"source-{name}-{sha256_text(place.uri)}"
+
+
+def _identify_asker(credentials: Path, salt: str) -> str:
+    """Return an identifier of the Secret in a folder and of the pod's settings, to be recorded.
+
+    A server may answer others with other content under the same version. Only a salted scrypt hash of
+    the credentials is recorded, from which they cannot be found out.
+
+    Raises:
+        StageFailure: SourceUnreachable, for a Secret that cannot be read.
+    """
+    settings = {
+        name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and value
+    }
+    content = canonical_json([Secret.read(credentials).values, settings])
+    digest = hashlib.scrypt(content.encode(), salt=salt.encode(), n=1 << 14, r=8, p=1).hex()
+    return f"{salt}:{digest}"

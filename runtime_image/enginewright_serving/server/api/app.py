@@ -4,34 +4,30 @@ Runs in the event loop only. Inference is `http_inference`, everything else `htt
 """
 
 import time
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
-from numpy.typing import NDArray
 
 import enginewright_serving.server.observe.metrics as figures
-from enginewright_serving.exchanges import SHARE_QUERY
 from enginewright_serving.server.api.content_coding import ACCEPTED, SUPPORTED
 from enginewright_serving.server.api.copies import Copies
 from enginewright_serving.server.api.http_errors import error_response, refusal_response
 from enginewright_serving.server.api.http_inference import HttpInference
+from enginewright_serving.server.api.http_reports import HttpReports
 from enginewright_serving.server.api.http_resources import HttpResources
 from enginewright_serving.server.api.http_routes import Routes, ServedResource
 from enginewright_serving.server.api.inference import InferenceService
 from enginewright_serving.server.api.large_requests import LargeRequests
-from enginewright_serving.server.api.processing_requests import ChainedRequests, StepLimits
+from enginewright_serving.server.api.processing_requests import ChainedRequests
 from enginewright_serving.server.api.scrapes import Scrapes
 from enginewright_serving.server.inference.processing.served import ServedSteps
 from enginewright_serving.server.inference.request_failures import busy, unexpected
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
-from enginewright_serving.transport.answered import Observer, report_http
 from enginewright_serving.transport.application import ApplicationBase
 from enginewright_serving.transport.connection import Connection
-from enginewright_serving.transport.message import Body, HttpRequest, HttpResponse
+from enginewright_serving.transport.message import HttpRequest, HttpResponse
 
 
 class ServerApp(ApplicationBase[Connection]):
@@ -49,16 +45,17 @@ class ServerApp(ApplicationBase[Connection]):
             "codec", 1, task.max_queue, "large requests", "to be read"
         )
         self.large_requests = LargeRequests(self.codec_thread, self.inflight, self.inference)
-        self.metrics.in_flight.append(self._in_flight)
+        self.metrics.in_flight.append(self.count_requests)
         self.started = time.time()
         self._task = task
         self.steps: ChainedRequests | None = None
         self.copies = Copies()
-        self._http_inference = HttpInference(
+        self.http_inference = HttpInference(
             task, self, self.inference, self.large_requests, self.codec_thread, self.copies
         )
-        self.observers: list[Observer] = []
-        self._of_refused: list[Observer] = []  # those that want requests that are no inference
+        self.reports = reports = HttpReports(self.metrics, self.inference)
+        # called by `Connection`, too
+        self.answered, self.left, self.refused = reports.answered, reports.left, reports.refused
         self._routes = Routes(task)
         self._resources = HttpResources(task, version, self.inference, self.metrics, self.started)
         self._scrapes = Scrapes(self.turns, self._resources.exposition)
@@ -67,25 +64,18 @@ class ServerApp(ApplicationBase[Connection]):
         """Become ready with `model`."""
         self.inflight.admit_largest(model.signature.largest_request)
         self._resources.serve_model(model)
-        self.steps = self._chained(model.steps) if model.steps else None
-        self._http_inference.serve_model(model, self.steps)
+        self.steps = self._chain(model.steps) if model.steps else None
+        self.http_inference.serve_model(model, self.steps)
         self.inference.serve_model(model)
 
-    def _in_flight(self) -> int:
-        """Return the clients' inferences whose heads have arrived, and that are not answered."""
-        return sum(connection.counted_requests for connection in self.connections)
-
-    def _chained(self, steps: ServedSteps) -> ChainedRequests:
+    def _chain(self, steps: ServedSteps) -> ChainedRequests:
         """Return what takes requests of the clients; the protocols share it."""
         self.metrics.has_steps()
-        chained = ChainedRequests(steps, self.inference, self.inflight, self.metrics, self._limits)
+        chained = ChainedRequests(
+            steps, self.inference, self.inflight, self.metrics, self._task, self._step_seconds
+        )
         self.inference.results.respond_with(chained.respond)
         return chained
-
-    @property
-    def _limits(self) -> StepLimits:
-        task = self._task
-        return StepLimits(task.max_queue, self._step_seconds, task.request_seconds)
 
     def drain(self) -> None:
         """Stop being ready; every response from now on closes its connection."""
@@ -146,76 +136,18 @@ class ServerApp(ApplicationBase[Connection]):
         self.inflight.release(request)
         self.inference.release_probe(request)
 
-    def answered(
-        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
-    ) -> None:
-        """Count an inference, whose answer is written, and report it where that is wanted."""
-        status, received, sent = response.status, request.length, response.length
-        ended = self.metrics.answered(status, began, received, sent)
-        if self.observers and request.context is not None:
-            report_http(
-                self.observers,
-                request,
-                request.context,
-                status,
-                began=began,
-                ended=ended,
-                sent=sent,
-                client=connection.address,
-            )
-
-    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
-        """Report an inference over HTTP whose client has left before its answer was written."""
-        if self.observers and request.context is not None:
-            context, now = request.context.without_times(), time.monotonic()
-            report_http(
-                self.observers,
-                request,
-                context,
-                figures.CLIENT_CLOSED,
-                began=began,
-                ended=now,
-                sent=0,
-                client=connection.address,
-            )
-
-    def refused(
-        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
-    ) -> None:
-        """Report a request for what does not exist, or by a method that it does not have."""
-        status, context = response.status, request.context
-        if self._of_refused and context is not None and status in (404, 405):
-            now = time.monotonic()
-            report_http(
-                self._of_refused,
-                request,
-                context,
-                status,
-                began=began,
-                ended=now,
-                sent=response.length,
-                client=connection.address,
-            )
-
-    def observe(self, observer: Observer, *, refused: bool = False) -> None:
-        """Report the inferences of all protocols to `observer`, with `refused` other refusals, too."""
-        self.observers.append(observer)
-        if refused:
-            self._of_refused.append(observer)
-        self.inference.names_requests = True
-
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         """Answer a request whose body is complete; None: the model's thread will answer it."""
         try:
             if request.route is ServedResource.INFER:
-                self._http_inference.take(connection, request)
+                self.http_inference.take(connection, request)
                 return None
             if request.route is ServedResource.METRICS:
                 request.replaceable = True
                 self._scrapes.take(connection)
                 return None
             if request.route is ServedResource.SHADOW:
-                return self._take_copy(request.target)
+                return self.copies.answer(request.target)
             return self._resources.get(request.route)
         except RequestError as error:
             refusal = error.detached()
@@ -223,15 +155,13 @@ class ServerApp(ApplicationBase[Connection]):
             refusal = unexpected("serving a request")
         if request.route is ServedResource.INFER:
             return self.refuse_inference(request, refusal)
-        return self.error(refusal)
-
-    # Inference.
+        return error_response(refusal)
 
     def refuse_inference(
         self, request: HttpRequest, error: RequestError, headers: bytes = b""
     ) -> HttpResponse:
         """Build the response to an inference request that is not submitted, and count it."""
-        return self._http_inference.refuse(request, error, headers)
+        return self.http_inference.refuse(request, error, headers)
 
     def _admit_inference(self, request: HttpRequest) -> HttpResponse | None:
         try:
@@ -246,30 +176,3 @@ class ServerApp(ApplicationBase[Connection]):
             )
             return self.refuse_inference(request, RequestError(415, message), ACCEPTED)
         return None
-
-    def answer(
-        self, body: Body, json_length: int | None, arrays: list[NDArray[Any]]
-    ) -> HttpResponse:
-        """Return the response with these outputs to a request that is valid."""
-        return self._http_inference.answer(body, json_length, arrays)
-
-    # Everything else.
-
-    def _take_copy(self, target: bytes) -> HttpResponse:
-        """Answer the sidecar with a request to compare, and choose a share of the next ones.
-
-        The query of `target` has the share.
-        """
-        query = urlsplit(target.decode(errors="replace")).query
-        try:
-            share = float(parse_qs(query)[SHARE_QUERY][0])
-        except (KeyError, ValueError):
-            share = 0.0
-        if not 0 < share <= 1:
-            return self.refuse(400, f"?{SHARE_QUERY}= must be above 0 and at most 1")
-        self.copies.ask(share)
-        return self.copies.take()
-
-    def error(self, error: RequestError, headers: bytes = b"") -> HttpResponse:
-        """Build the response to a request that fails with `error`."""
-        return error_response(error, headers)

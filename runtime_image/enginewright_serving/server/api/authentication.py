@@ -18,6 +18,7 @@ from enginewright_serving.mounted_secret import MountedSecret
 from enginewright_serving.server.api.app import ServerApp
 from enginewright_serving.server.api.grpc.app import GrpcApp
 from enginewright_serving.server.api.grpc.methods import MODEL_INFER, OPEN_METHODS
+from enginewright_serving.server.api.http_errors import error_response
 from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.transport.grpc.call import GrpcCall
 from enginewright_serving.transport.grpc.status import Status
@@ -132,7 +133,7 @@ class GuardedServerApp(ServerApp):
         if self.is_inference(request):
             self.inference.begin(request)
             return self.refuse_inference(request, refusal, headers)
-        return self.error(refusal, headers)
+        return error_response(refusal, headers)
 
 
 class GuardedGrpcApp(GrpcApp):

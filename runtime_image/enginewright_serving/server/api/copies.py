@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
-from enginewright_serving.exchanges import ASKED_SECONDS, LARGEST_BYTES, ExchangeHead
+from enginewright_serving.exchanges import ASKED_SECONDS, LARGEST_BYTES, SHARE_QUERY, ExchangeHead
+from enginewright_serving.server.api.http_errors import refusal_response
 from enginewright_serving.transport.message import BINARY_TYPE, Body, HttpResponse
 
 MOST: Final = 8  # kept at a time
@@ -48,6 +50,21 @@ class Copies:
     def kept_bytes(self) -> int:
         """Bytes of all bodies that are kept."""
         return self._bytes
+
+    def answer(self, target: bytes) -> HttpResponse:
+        """Answer the sidecar with a request to compare, and choose a share of the next ones.
+
+        The query of `target` has the share.
+        """
+        query = urlsplit(target.decode(errors="replace")).query
+        try:
+            share = float(parse_qs(query)[SHARE_QUERY][0])
+        except (KeyError, ValueError):
+            share = 0.0
+        if not 0 < share <= 1:
+            return refusal_response(400, f"?{SHARE_QUERY}= must be above 0 and at most 1")
+        self.ask(share)
+        return self.take()
 
     def ask(self, share: float) -> None:
         """Choose this share of the requests from now on, until nobody has asked for a while."""

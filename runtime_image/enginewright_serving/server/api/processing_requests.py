@@ -9,18 +9,21 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from queue import SimpleQueue
+from typing import Final, TypeVar
 
+from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.processing.frames import held_bytes
+from enginewright_runtime.session.processing.process import StepProcess
 
 import enginewright_serving.server.observe.metrics as figures
 from enginewright_serving.server.api.inference import InferenceService
 from enginewright_serving.server.inference.job import Job, RequestPlan, Responder
-from enginewright_serving.server.inference.processing.pool import StepPool
 from enginewright_serving.server.inference.processing.runs import StepRuns
 from enginewright_serving.server.inference.processing.served import ServedSteps, StepRoute
 from enginewright_serving.server.inference.request_failures import busy, unexpected
+from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.priorities import LOWEST
 from enginewright_serving.server.settings import WAITING_COPIES
@@ -28,15 +31,7 @@ from enginewright_serving.transport.call import InferenceCall
 from enginewright_serving.transport.inflight import InFlight
 
 _SAMPLE_BYTES: Final = 3  # of a decoded pixel
-
-
-@dataclass(frozen=True, slots=True)
-class StepLimits:
-    """What requests may use."""
-
-    waiting: int  # for the steps
-    seconds: float  # that the steps before or after the model may take
-    wait_seconds: float  # of a request without a timeout, for the steps; 0: any time
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +56,40 @@ class _ModelPlan:
         return False
 
 
+class _StepPool:
+    """Threads that each use one process at a time."""
+
+    def __init__(self, processes: tuple[StepProcess, ...], capacity: int) -> None:
+        """Create it; `capacity` requests may wait."""
+        self.threads = RequestThreads(
+            "steps", len(processes), capacity, "requests", "for a step of spec.processing"
+        )
+        self._idle: SimpleQueue[StepProcess] = SimpleQueue()
+        for each in processes:
+            self._idle.put(each)
+
+    def submit(
+        self,
+        call: InferenceCall,
+        do: Callable[[StepProcess], _T],
+        done: Callable[[asyncio.Future[_T]], None],
+        *,
+        priority: int,
+        deadline: float = 0.0,
+    ) -> None:
+        """As `RequestThreads.submit`; `do` gets a process."""
+        self.threads.submit(
+            call, partial(self._do, do), done, priority=priority, deadline=deadline, gives_way=True
+        )
+
+    def _do(self, do: Callable[[StepProcess], _T]) -> _T:
+        process = self._idle.get()
+        try:
+            return do(process)
+        finally:
+            self._idle.put(process)
+
+
 class ChainedRequests:
     """Takes decoded requests of clients instead of the model."""
 
@@ -70,15 +99,17 @@ class ChainedRequests:
         inference: InferenceService,
         inflight: InFlight,
         metrics: figures.Metrics,
-        limits: StepLimits,
+        task: ServeTask,
+        step_seconds: float,
     ) -> None:
+        """Create it; the steps before or after the model may take so many seconds."""
         self._steps = steps
-        self._pool = StepPool(steps.processes, limits.waiting)
+        self._pool = _StepPool(steps.processes, task.max_queue)
         self._inference = inference
         self._inflight = inflight
         self._metrics = metrics
-        self._limits = limits
-        self._runs = StepRuns(steps, limits.seconds, inflight.account.limit)
+        self._wait_seconds = task.request_seconds  # without a timeout, for the steps; 0: any time
+        self._runs = StepRuns(steps, step_seconds, inflight.account.limit)
 
     def submit(
         self,
@@ -112,7 +143,7 @@ class ChainedRequests:
             self._inflight.hold(call, call.accounted + images)
         threads.make_room(priority)
         now = time.monotonic()
-        wait = plan.timeout - waited if plan.timeout else self._limits.wait_seconds
+        wait = plan.timeout - waited if plan.timeout else self._wait_seconds
         self._pool.submit(
             call,
             partial(self._runs.before, feeds),

@@ -1,5 +1,6 @@
 """Checks of the artefact to serve that need only its files, before anything loads it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from enginewright_contract.manifest import EngineInfo, Manifest
@@ -11,6 +12,20 @@ from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session.base import SessionBackend
 from enginewright_runtime.session.driver import Device
 from enginewright_runtime.tensorrt.header import check_engine
+
+
+@dataclass(frozen=True)
+class CheckedArtifact:
+    """An artefact that has passed the checks for which nothing is loaded, and what it is loaded on."""
+
+    task: ServeTask
+    folder: Path
+    manifest: Manifest
+    backend: SessionBackend
+    device: Device
+    other_products: str | None  # how this processor differs from the verified one
+    threads: int
+    memory: int | None  # bytes that the process may use; None: unknown
 
 
 def check_kind(backend: SessionBackend, manifest: Manifest) -> None:

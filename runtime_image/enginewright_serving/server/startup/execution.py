@@ -6,16 +6,14 @@ from typing import Any
 import onnxruntime as ort
 import orjson
 from enginewright_contract.execution import Baseline, Execution
-from enginewright_contract.manifest import Manifest
-from enginewright_contract.task import ServeTask
 from enginewright_runtime.session import processor
-from enginewright_runtime.session.base import SessionBackend, distributions
-from enginewright_runtime.session.driver import Device
+from enginewright_runtime.session.base import distributions
 from enginewright_runtime.session.loading import LoadedModel
 from enginewright_runtime.session.placement import LiveSession
 
 from enginewright_serving.server.inference.processing.served import ServedSteps
 from enginewright_serving.server.observe.buckets import ComputeBuckets
+from enginewright_serving.server.startup.artifact import CheckedArtifact
 
 
 class ExecutionReport:
@@ -23,11 +21,8 @@ class ExecutionReport:
 
     def __init__(
         self,
-        task: ServeTask,
-        manifest: Manifest,
-        backend: SessionBackend,
+        artifact: CheckedArtifact,
         loaded: LoadedModel,
-        device: Device,
         buckets: ComputeBuckets,
         *,
         usual: Baseline | None,
@@ -35,6 +30,7 @@ class ExecutionReport:
         steps: ServedSteps | None = None,
     ) -> None:
         """Read what is constant for the life of the process; `details` are for users."""
+        task, manifest, backend = artifact.task, artifact.manifest, artifact.backend
         self._live = LiveSession(loaded.session, loaded.placement)
         self._buckets = buckets
         versions = {"onnxruntime": str(ort.__version__), backend.name: backend.version()}
@@ -47,7 +43,7 @@ class ExecutionReport:
             "provider": backend.provider,
             "provider_reason": cause.reason if cause else None,
             "provider_message": cause.cause if cause else "",
-            "driver": device.driver,
+            "driver": artifact.device.driver,
             "model_digest": manifest.model_digest,
             "prepared_key": task.prepared_key,
             "engine_key": task.engine_key,

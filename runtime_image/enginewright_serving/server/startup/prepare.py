@@ -11,23 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-import enginewright_runtime.core.limits
-from enginewright_contract.manifest import Manifest
+from enginewright_contract.execution import Baseline
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
+from enginewright_runtime.core import limits
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session import processor
-from enginewright_runtime.session.base import SessionBackend
-from enginewright_runtime.session.driver import Device
 from enginewright_runtime.session.extensions.verification import verify_libraries
-from enginewright_runtime.session.loading import ask_device, find
-from enginewright_runtime.session.placement import SessionPlacement
+from enginewright_runtime.session.loading import LoadedModel, ask_device, find
 from enginewright_runtime.session.runner import Runner
-from enginewright_runtime.session.signature import (
-    Signature,
-)
+from enginewright_runtime.session.samples import GoldenSample
+from enginewright_runtime.session.signature import Signature
 
 from enginewright_serving.manifest import read_manifest
 from enginewright_serving.server.inference.batching import BatchLimits
@@ -35,6 +31,7 @@ from enginewright_serving.server.inference.processing.served import ServedSteps,
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.observe.memory import resident_bytes
 from enginewright_serving.server.startup.artifact import (
+    CheckedArtifact,
     check_device,
     check_engine_files,
     check_kind,
@@ -42,12 +39,17 @@ from enginewright_serving.server.startup.artifact import (
 )
 from enginewright_serving.server.startup.baseline import baseline_feeds, measure
 from enginewright_serving.server.startup.batch_proof import BatchProver, batch_feeds
-from enginewright_serving.server.startup.concurrency import ConcurrencyProver, RunConditions
+from enginewright_serving.server.startup.concurrency import (
+    Concurrency,
+    ConcurrencyProver,
+    RunConditions,
+)
 from enginewright_serving.server.startup.diagnosis import Diagnosis
 from enginewright_serving.server.startup.execution import ExecutionReport
-from enginewright_serving.server.startup.input_choice import choose
+from enginewright_serving.server.startup.input_choice import InputChoice, choose
 from enginewright_serving.server.startup.model_loading import load_session, open_cache, read_model
 from enginewright_serving.server.startup.proofs import StartupProver
+from enginewright_serving.server.startup.runtime_cache import RuntimeCache
 from enginewright_serving.server.startup.stopping import StoppableSession
 
 _log: Final = logging.getLogger(__name__)
@@ -76,6 +78,37 @@ class ServedModel:
         return self.steps.signature if self.steps else self.signature
 
 
+@dataclass(frozen=True)
+class _Loaded:
+    """The session as it will serve, and inputs that it accepts."""
+
+    model: LoadedModel
+    cache: RuntimeCache | None  # None: kernels are not kept
+    signature: Signature
+    samples: list[GoldenSample]
+    at: float  # when, as `time.monotonic()`
+    resident: int  # bytes of the process, before the first run
+    on_device: bool
+    inputs: InputChoice
+    session: StoppableSession
+    runner: Runner
+    buckets: ComputeBuckets
+
+    def share(self) -> Runner:
+        """Return a runner for several threads at a time."""
+        return Runner(self.session, self.signature, shared=True)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """How fast the model is, and in how many requests and runs at a time."""
+
+    slowest: float  # seconds of a run
+    batches: BatchLimits
+    usual: Baseline | None
+    concurrency: Concurrency
+
+
 def prepare(
     task: ServeTask,
     artifact: Path,
@@ -94,143 +127,48 @@ def prepare(
         StageFailure: why it must not serve.
     """
     began = time.monotonic()
-    progress("reading the manifest")
-    manifest = read_manifest(task, artifact)
-    backend = find(task.backend)
-    other_products = _other_products(manifest)
-    device = _check(task, artifact, manifest, backend, progress)
-    threads = enginewright_runtime.core.limits.threads()
-    _test_libraries(artifact, manifest, progress)
-    load = partial(load_session, task, artifact, manifest, threads, device)
-    caches = runtime_caches if backend.caches_kernels else None
-    cache = open_cache(caches, task, artifact, manifest, load, device, progress)
-    progress(f"loading the model on backend {task.backend}")
-    loaded = load(cache.folder if cache else None)
-    signature, samples = read_model(task, artifact, manifest, loaded)
-    loaded_after, loaded_bytes = time.monotonic() - began, resident_bytes()
-    on_device = backend.needs_driver and loaded.cause is None
-    shapes, feeds = baseline_feeds(samples, manifest.recipe)
-    inputs = choose(loaded.session, backend.host_memory() if on_device else None, signature, feeds)
-    session = StoppableSession(inputs.session)
-    runner = Runner(session, signature)
-    buckets = ComputeBuckets()
-    try:
-        slowest = StartupProver(runner, signature, buckets).prove(
-            samples, manifest, progress, steps=on_device
-        )
-    except StageFailure as failure:
-        if other_products is None or failure.reason is not Reason.PARITY_FAILED:
-            raise
-        cause = f"{failure.cause}; {other_products}"
-        raise StageFailure(Reason.PROCESSOR_MISMATCH, cause) from failure
-    progress("timing batches of requests")
-    memory = enginewright_runtime.core.limits.memory()
-    # the host's memory says nothing about what fits on a device
-    prover = BatchProver(runner, signature, buckets, None if on_device else memory)
-    batches = prover.prove(
-        samples,
-        most=task.batch_size,
-        delay=task.batch_delay_seconds,
-        varying=bool(manifest.varying),
-        on_cpu=backend.name == "cpu",
-        by_sizes=loaded.placement.by_sizes,
-    )
-    progress(f"measuring the latency of {shapes}")
-    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
-    concurrency = ConcurrencyProver(
-        Runner(session, signature, shared=True), signature, progress
-    ).prove(
-        samples,
-        batch_feeds(samples, batches) or feeds,
-        batches,
-        RunConditions(
-            threads=threads,
-            most=task.concurrent_runs,
-            memory=memory,
-            loaded=loaded_bytes,
-            varying=bool(manifest.varying),
-            on_cpu=backend.name == "cpu",
-            foreign=bool(manifest.recipe.extensions),
-        ),
-    )
-    slowest = max(slowest, prover.slowest, concurrency.slowest)
-    if cache is not None:
-        cache.keep()
-    steps = serve_steps(artifact, manifest, signature, progress)
-    seconds = time.monotonic() - began
-    details = {
-        "threads": threads,
-        "outputs_left_out": signature.left_out,
-        "batching": {"max_size": batches.rows, "off": batches.off},
-        **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
-        **({"inputs": inputs.report} if inputs.report else {}),
-        "concurrency": concurrency.details(),
-        "proofs": {
-            "golden_samples": len(samples),
-            "slowest_run_seconds": round(slowest, 6),
-            "load_seconds": round(loaded_after, 3),
-            "ready_seconds": round(seconds, 3),
-        },
-    }
+    checked = _check(task, artifact, progress)
+    loaded = _load(checked, runtime_caches, progress)
+    timed = _time(checked, loaded, _verify(checked, loaded, progress), progress)
+    if loaded.cache is not None:
+        loaded.cache.keep()
+    steps = serve_steps(artifact, checked.manifest, loaded.signature, progress)
+    load_seconds, seconds = loaded.at - began, time.monotonic() - began
+    device, placement = checked.device, loaded.model.placement
+    memory = device.memory if loaded.on_device else checked.memory
     return ServedModel(
-        signature=signature,
-        runner=runner if concurrency.runs == 1 else Runner(session, signature, shared=True),
-        stop_run=session.stop,
-        diagnosis=Diagnosis(
-            runner.run,
-            signature.outputs,
-            samples,
-            device.memory if on_device else memory,
-        ),
-        buckets=buckets,
+        signature=loaded.signature,
+        runner=loaded.runner if timed.concurrency.runs == 1 else loaded.share(),
+        stop_run=loaded.session.stop,
+        diagnosis=Diagnosis(loaded.runner.run, loaded.signature.outputs, loaded.samples, memory),
+        buckets=loaded.buckets,
         execution=ExecutionReport(
-            task,
-            manifest,
-            backend,
-            loaded,
-            device,
-            buckets,
-            usual=usual,
-            details=details,
+            checked,
+            loaded.model,
+            loaded.buckets,
+            usual=timed.usual,
+            details=_details(checked, loaded, timed, load_seconds, seconds),
             steps=steps,
         ),
-        slowest_run=slowest,
+        slowest_run=timed.slowest,
         needs_driver=device.driver.needed and device.driver.present,
-        batches=batches,
-        concurrent_runs=concurrency.runs,
-        summary=f"{_described(loaded.placement)}, {threads} threads, golden samples agree: {len(samples)},"
-        f" loaded in {loaded_after:.1f} s, ready in {seconds:.1f} s",
+        batches=timed.batches,
+        concurrent_runs=timed.concurrency.runs,
+        summary=f"{placement.nodes.get(placement.provider, 0)} of {placement.total} nodes on"
+        f" {placement.provider}, {checked.threads} threads, golden samples agree: {len(loaded.samples)},"
+        f" loaded in {load_seconds:.1f} s, ready in {seconds:.1f} s",
         steps=steps,
     )
 
 
-def _test_libraries(artifact: Path, manifest: Manifest, progress: Callable[[str], None]) -> None:
-    if manifest.recipe.extensions:
-        progress("test-loading the libraries of spec.extensions")
-        verify_libraries(artifact / manifest.model, manifest.recipe.extensions)
-
-
-def _described(placement: SessionPlacement) -> str:
-    on_provider = placement.nodes.get(placement.provider, 0)
-    return f"{on_provider} of {placement.total} nodes on {placement.provider}"
-
-
-def _other_products(manifest: Manifest) -> str | None:
-    """Return how this processor's INT8 products differ from the verified ones; None: they do not."""
-    found = check_processor(manifest, processor.read())
-    if found:
-        _log.warning("%s: %s", Reason.PROCESSOR_MISMATCH, found)
-    return found
-
-
-def _check(
-    task: ServeTask,
-    artifact: Path,
-    manifest: Manifest,
-    backend: SessionBackend,
-    progress: Callable[[str], None],
-) -> Device:
-    """Check what can be checked without loading; return what the driver reported."""
+def _check(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> CheckedArtifact:
+    """Check what can be checked without loading, and ask the driver."""
+    progress("reading the manifest")
+    manifest = read_manifest(task, artifact)
+    backend = find(task.backend)
+    other_products = check_processor(manifest, processor.read())
+    if other_products:
+        _log.warning("%s: %s", Reason.PROCESSOR_MISMATCH, other_products)
     check_kind(backend, manifest)
     engine = manifest.engine
     if engine is not None:
@@ -241,4 +179,103 @@ def _check(
     device = ask_device(backend)
     if engine is not None:
         check_device(engine, device)
-    return device
+    threads, memory = limits.threads(), limits.memory()
+    if manifest.recipe.extensions:
+        progress("test-loading the libraries of spec.extensions")
+        verify_libraries(artifact / manifest.model, manifest.recipe.extensions)
+    return CheckedArtifact(
+        task, artifact, manifest, backend, device, other_products, threads, memory
+    )
+
+
+def _load(
+    checked: CheckedArtifact, runtime_caches: Path | None, progress: Callable[[str], None]
+) -> _Loaded:
+    """Load the model, with kernels of earlier starts, and choose how inputs reach the device."""
+    task, artifact, manifest = checked.task, checked.folder, checked.manifest
+    backend, device = checked.backend, checked.device
+    load = partial(load_session, task, artifact, manifest, checked.threads, device)
+    caches = runtime_caches if backend.caches_kernels else None
+    cache = open_cache(caches, task, artifact, manifest, load, device, progress)
+    progress(f"loading the model on backend {task.backend}")
+    model = load(cache.folder if cache else None)
+    signature, samples = read_model(task, artifact, manifest, model)
+    at, resident = time.monotonic(), resident_bytes()
+    on_device = backend.needs_driver and model.cause is None
+    _, feeds = baseline_feeds(samples, manifest.recipe)
+    inputs = choose(model.session, backend.host_memory() if on_device else None, signature, feeds)
+    session = StoppableSession(inputs.session)
+    runner, buckets = Runner(session, signature), ComputeBuckets()
+    return _Loaded(
+        model, cache, signature, samples, at, resident, on_device, inputs, session, runner, buckets
+    )
+
+
+def _verify(checked: CheckedArtifact, loaded: _Loaded, progress: Callable[[str], None]) -> float:
+    """Compare the outputs of the golden samples; return the seconds of the slowest run."""
+    prover = StartupProver(loaded.runner, loaded.signature, loaded.buckets)
+    try:
+        return prover.prove(loaded.samples, checked.manifest, progress, steps=loaded.on_device)
+    except StageFailure as failure:
+        if checked.other_products is None or failure.reason is not Reason.PARITY_FAILED:
+            raise
+        cause = f"{failure.cause}; {checked.other_products}"
+        raise StageFailure(Reason.PROCESSOR_MISMATCH, cause) from failure
+
+
+def _time(
+    checked: CheckedArtifact, loaded: _Loaded, slowest: float, progress: Callable[[str], None]
+) -> _Timed:
+    """Time batches, the usual run and several runs at a time; `slowest`: the seconds of a run so far."""
+    task, runner, signature, samples = checked.task, loaded.runner, loaded.signature, loaded.samples
+    varying, on_cpu = bool(checked.manifest.varying), checked.backend.name == "cpu"
+    shapes, feeds = baseline_feeds(samples, checked.manifest.recipe)
+    progress("timing batches of requests")
+    # the host's memory says nothing about what fits on a device
+    memory = None if loaded.on_device else checked.memory
+    prover = BatchProver(runner, signature, loaded.buckets, memory)
+    batches = prover.prove(
+        samples,
+        most=task.batch_size,
+        delay=task.batch_delay_seconds,
+        varying=varying,
+        on_cpu=on_cpu,
+        by_sizes=loaded.model.placement.by_sizes,
+    )
+    progress(f"measuring the latency of {shapes}")
+    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
+    conditions = RunConditions(
+        threads=checked.threads,
+        most=task.concurrent_runs,
+        memory=checked.memory,
+        loaded=loaded.resident,
+        varying=varying,
+        on_cpu=on_cpu,
+        foreign=bool(checked.manifest.recipe.extensions),
+    )
+    concurrency = ConcurrencyProver(loaded.share(), signature, progress).prove(
+        samples, batch_feeds(samples, batches) or feeds, batches, conditions
+    )
+    slowest = max(slowest, prover.slowest, concurrency.slowest)
+    return _Timed(slowest, batches, usual, concurrency)
+
+
+def _details(
+    checked: CheckedArtifact, loaded: _Loaded, timed: _Timed, load_seconds: float, seconds: float
+) -> dict[str, Any]:
+    """Return what users are shown of the start, which took `seconds`."""
+    cache, inputs, batches = loaded.cache, loaded.inputs, timed.batches
+    return {
+        "threads": checked.threads,
+        "outputs_left_out": loaded.signature.left_out,
+        "batching": {"max_size": batches.rows, "off": batches.off},
+        **({"runtime_cache": {"bytes": cache.bytes, "reused": cache.reused}} if cache else {}),
+        **({"inputs": inputs.report} if inputs.report else {}),
+        "concurrency": timed.concurrency.details(),
+        "proofs": {
+            "golden_samples": len(loaded.samples),
+            "slowest_run_seconds": round(timed.slowest, 6),
+            "load_seconds": round(load_seconds, 3),
+            "ready_seconds": round(seconds, 3),
+        },
+    }

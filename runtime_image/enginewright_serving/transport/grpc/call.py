@@ -23,12 +23,14 @@ from enginewright_serving.transport.compression import (
 from enginewright_serving.transport.grpc import status as statuses
 from enginewright_serving.transport.grpc.head import CallHead, call_head
 from enginewright_serving.transport.grpc.status import Code, Status
-from enginewright_serving.transport.http2.connection import Http2Application
+from enginewright_serving.transport.http2.connection import Http2Connection
 from enginewright_serving.transport.http2.fields import RequestHead
 from enginewright_serving.transport.http2.hpack import literal
 from enginewright_serving.transport.http2.session import Session
 from enginewright_serving.transport.http2.stream import Stream
+from enginewright_serving.transport.http_application import ConnectionApplication
 from enginewright_serving.transport.message import JOINED_BYTES, Body, charged_bytes
+from enginewright_serving.transport.pace import begin_pace
 from enginewright_serving.transport.request_context import (
     REQUEST_ID,
     RequestContext,
@@ -58,7 +60,7 @@ class Reply:
     length: int  # bytes of all parts
 
 
-class GrpcApplication(Http2Application, Protocol):
+class GrpcApplication(ConnectionApplication[Http2Connection], Protocol):
     """What answers calls; what it raises ends the connection."""
 
     @property
@@ -396,9 +398,8 @@ class GrpcCall(InferenceCall):
             self.fail(refusal)
             return
         assert self.holding is not None  # noqa: S101 - the message has arrived
-        self._app.inflight.account.begin(
-            self.holding, self._session.transfers.new_pace(time.monotonic())
-        )
+        pace = begin_pace(time.monotonic(), self._app.settings)
+        self._app.inflight.account.begin(self.holding, pace)
         out = Body(size, 0)
         self._step(Decompression(message, out.view()), out)
 

@@ -10,9 +10,8 @@ theirs, and reads nothing while the client does not read what was written to it 
 
 import asyncio
 import enum
-import random
 import time
-from typing import Final, Protocol
+from typing import Final
 
 from typing_extensions import override
 
@@ -25,11 +24,9 @@ from enginewright_serving.transport.http2.sender import Sender
 from enginewright_serving.transport.http2.session import RequestHandlers, Session
 from enginewright_serving.transport.http2.streams import Going, Streams
 from enginewright_serving.transport.http2.transfers import transfer_seconds
-from enginewright_serving.transport.inflight import InFlight
-from enginewright_serving.transport.input_turns import InputTurns
-from enginewright_serving.transport.pace import TransferPace
-from enginewright_serving.transport.pausing_protocol import PausingProtocol
-from enginewright_serving.transport.settings import AGE_JITTER, TransportSettings
+from enginewright_serving.transport.http_application import ConnectionApplication
+from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pausing_protocol import NEVER, PausingProtocol
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
 _TURN_FRAMES: Final = 128  # processed in one turn of the event loop: a few milliseconds at most
@@ -37,26 +34,6 @@ _HEADERS_WEIGH: Final = 3  # a request is decoded and answered
 _CROWD_FRAMES: Final = 16  # likewise, while many connections wait for their turns
 _LARGE_BYTES: Final = 16 * 1024  # read at once
 _CROWD_BYTES: Final = 64 * 1024  # of a message, read at a time while many arrive
-_NEVER: Final = float("inf")
-_TURNS_SECONDS: Final = 0.1  # more than the turns of a client that sends many requests at once take
-
-
-class Http2Application(Protocol):
-    """What keeps the connections."""
-
-    draining: bool
-    inflight: InFlight
-    turns: InputTurns
-
-    @property
-    def settings(self) -> TransportSettings:
-        """The limits."""
-
-    def connected(self, connection: "Http2Connection") -> bool:
-        """Add a new connection; False: no capacity is left."""
-
-    def disconnected(self, connection: "Http2Connection") -> None:
-        """Remove a connection."""
 
 
 class _Http2State(enum.Enum):
@@ -74,23 +51,17 @@ class Http2Connection(PausingProtocol):
         "_buffer",
         "_deadline",
         "_direct",
-        "_expires",
         "_flush_scheduled",
         "_handlers",
         "_part_since",
-        "_pending",
-        "_pending_at",
         "_processing",
         "_read_by",
         "_sender",
         "_session",
-        "_settings",
         "_state",
         "_streams",
-        "_turns_since",
         "_unwritten",
         "_view",
-        "_yielded",
     )
 
     _bodies: Bodies
@@ -99,37 +70,33 @@ class Http2Connection(PausingProtocol):
     _streams: Streams
     _unwritten: Holding
 
-    def __init__(self, app: Http2Application, handlers: RequestHandlers, buffer: bytearray) -> None:
+    def __init__(
+        self,
+        app: ConnectionApplication["Http2Connection"],
+        handlers: RequestHandlers,
+        buffer: bytearray,
+    ) -> None:
         """Serve `handlers`; the buffer is shared, since no callback leaves data in it."""
-        super().__init__()
+        super().__init__(app.settings, app.turns)
         self._app = app
         self._handlers = handlers
-        self._settings = app.settings
         self._buffer = buffer
         self._view = memoryview(buffer)
         self._state = _Http2State.PREFACE
         self._direct: memoryview | None = None  # of a body, that is being read into
-        self._pending = b""  # part of a frame, or frames that wait for the connection's turn
-        self._pending_at = 0
-        self._yielded = False  # the next frames are processed in the event loop's next turn
-        self._turns_since = _NEVER
         self._processing = False  # what is sent meanwhile is written afterwards
         self._flush_scheduled = False
-        self._read_by = _NEVER  # when the client must have read what was written
-        self._part_since = _NEVER  # since when part of a frame or header block is awaited
-        self._deadline = _NEVER  # of the client's preface, PING's acknowledgement, or closing
-        self._expires = _NEVER
+        self._read_by = NEVER  # when the client must have read what was written
+        self._part_since = NEVER  # since when part of a frame or header block is awaited
+        self._deadline = NEVER  # of the client's preface, PING's acknowledgement, or closing
 
     # Called by the event loop.
 
     @override
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        stream = self._use(transport)
         now = time.monotonic()
+        stream = self._use(transport, now)
         self._deadline = now + self._settings.head_seconds
-        # at different times, so that clients that connected together do not reconnect together
-        spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret
-        self._expires = now + self._settings.connection_age * spread
         self._sender = sender = Sender(stream)
         self._unwritten = Holding(self.abort)
         self._session = session = Session(
@@ -160,10 +127,6 @@ class Http2Connection(PausingProtocol):
         self._unwritten.close()
         self._session.close(self._app.turns)
         self._app.disconnected(self)
-
-    @override
-    def eof_received(self) -> bool:
-        return False  # a client that closes its side is treated as disconnected
 
     @override
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -208,14 +171,12 @@ class Http2Connection(PausingProtocol):
         if not account.hold(holding, account.charged_response(unwritten)):
             self.abort()
             return
-        settings = self._settings
-        pace = TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
-        account.begin(holding, pace)
+        account.begin(holding, begin_pace(now, self._settings))
 
     @override
     def resume_writing(self) -> None:
         self._sender.paused = False
-        self._read_by = _NEVER
+        self._read_by = NEVER
         self._app.inflight.account.release(self._unwritten)
         self._session.transfers.release_read()
         self._sender.pump()
@@ -276,9 +237,8 @@ class Http2Connection(PausingProtocol):
             moves = WaitsFor.STALLED if session.transfers.hardly_move else WaitsFor.ACTIVE
             found = None if since is None else (moves, since)
         elif self._yielded:
-            is_flood = now - self._turns_since > _TURNS_SECONDS
-            found = WaitsFor.FLOODS if is_flood else WaitsFor.NEW, self._turns_since
-        elif not session.begun or self._part_since != _NEVER:
+            found = self._waits_for_turn(now)
+        elif not session.begun or self._part_since != NEVER:
             since = min(self._part_since, streams.idle_since)
             found = WaitsFor.SILENT if now - since > SILENT_SECONDS else WaitsFor.NEW, since
         else:
@@ -317,8 +277,8 @@ class Http2Connection(PausingProtocol):
                 self._pending, self._pending_at = bytes(self._view[at:end]), 0
         in_block = self._session.in_block
         if at == end and not in_block:
-            self._part_since = _NEVER
-        elif self._part_since == _NEVER or (at > began and not in_block):
+            self._part_since = NEVER
+        elif self._part_since == NEVER or (at > began and not in_block):
             self._part_since = time.monotonic()
         self._flush()
 
@@ -395,14 +355,9 @@ class Http2Connection(PausingProtocol):
     def _yield_turn(self) -> None:
         """Process what is left in the event loop's next turn."""
         self._pause_reading()
-        self._yielded = True
-        self._turns_since = min(self._turns_since, time.monotonic())
-        self._app.turns.take(self._take_turn)
+        self._yield()
 
-    def _take_turn(self) -> None:
-        self._yielded = False
-        self._continue()
-
+    @override
     def _continue(self) -> None:
         """Process what waited for the connection's turn or for the client to read; read on."""
         if self._held_up():
@@ -412,7 +367,7 @@ class Http2Connection(PausingProtocol):
         if data:
             self._process(data, at, len(data))
         if not self._held_up():
-            self._turns_since = _NEVER
+            self._turns_since = NEVER
             self._resume_reading()
 
     def _held_up(self) -> bool:

@@ -14,7 +14,7 @@ from enginewright_serving.transport.http2.errors import ErrorCode
 from enginewright_serving.transport.http2.sender import Sender
 from enginewright_serving.transport.http2.stream import Stream, do_nothing
 from enginewright_serving.transport.http2.streams import Streams
-from enginewright_serving.transport.pace import TransferPace
+from enginewright_serving.transport.pace import TransferPace, begin_pace
 from enginewright_serving.transport.settings import SLOW_RATE, TransportSettings
 
 _QUIET_SECONDS: Final = (
@@ -90,13 +90,8 @@ class Transfers:
     def pace(self, stream: Stream) -> TransferPace:
         """Return the pace of what a stream transfers, since its beginning."""
         if stream.pace is None:
-            stream.pace = self.new_pace(stream.started)
+            stream.pace = begin_pace(stream.started, self._settings)
         return stream.pace
-
-    def new_pace(self, now: float) -> TransferPace:
-        """Return the pace of a transfer that begins."""
-        settings = self._settings
-        return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)
 
     @property
     def hardly_move(self) -> bool:
@@ -113,7 +108,7 @@ class Transfers:
         if not account.hold(holding, account.charged_response(length)):
             return False
         stream.outgoing = holding
-        stream.pace = self.new_pace(time.monotonic())
+        stream.pace = begin_pace(time.monotonic(), self._settings)
         self._slow_until = -1
         account.begin(holding, stream.pace)
         return True

@@ -19,10 +19,8 @@ from enginewright_serving.server.api.grpc.methods import MODEL_INFER, Methods
 from enginewright_serving.server.api.grpc.responder import GrpcResponder, status_of
 from enginewright_serving.server.inference.request_failures import busy, unexpected
 from enginewright_serving.server.protocol.decode import Feeds
-from enginewright_serving.server.protocol.grpc.deadlines import SOON, UrgentPlan
 from enginewright_serving.server.protocol.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
-from enginewright_serving.server.protocol.grpc.encode import GrpcEncoder
-from enginewright_serving.server.protocol.grpc.exchange import http_request
+from enginewright_serving.server.protocol.grpc.encode import GrpcEncoder, http_request
 from enginewright_serving.server.protocol.grpc.wire import first_raw_tensor, split
 from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
@@ -40,6 +38,7 @@ _log: Final = logging.getLogger(__name__)
 # bytes of a message that are searched for its first raw tensor, and a priority
 _LONGEST_BEGINNING: Final = 4096
 _FEW: Final = 4  # connections that send many frames at once; those of more take turns with pauses
+_SOON: Final = 1e-6  # seconds: the deadline has passed
 _INFER: Final = "ModelInfer"
 
 
@@ -50,6 +49,29 @@ class _GrpcCodec:
     decoder: GrpcDecoder
     encoder: GrpcEncoder
     of_model: "_GrpcCodec | None" = None  # of the sidecar's requests; None: the same
+
+
+@dataclass(frozen=True, slots=True)
+class _UrgentPlan:
+    """A plan whose client stops waiting earlier than its parameters say (`RequestPlan`)."""
+
+    plan: GrpcPlan
+    timeout: float
+
+    @property
+    def outputs(self) -> list[str]:
+        """Names of the outputs."""
+        return self.plan.outputs
+
+    @property
+    def priority(self) -> int:
+        """Its priority among requests."""
+        return self.plan.priority
+
+    @property
+    def has_run(self) -> bool:
+        """Whether a request with the same shapes has run."""
+        return self.plan.has_run
 
 
 class GrpcApp(ApplicationBase[Http2Connection]):
@@ -68,8 +90,9 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         super().__init__(settings, http.inflight, InputTurns(rests_above=_FEW))
         self.codec_thread = http.codec_thread
         self._http = http
+        self._observers = http.reports.observers
         self._metrics = http.metrics
-        self._metrics.in_flight.append(self._in_flight)
+        self._metrics.in_flight.append(self.count_requests)
         self._task = task
         self._inference = inference = http.inference
         self.results = inference.results
@@ -87,10 +110,6 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         decoder = GrpcDecoder(signature, self._methods.check_model, most_typed_bytes=most)
         encoder = GrpcEncoder(self._task.model, self._task.revision, signature)
         return _GrpcCodec(decoder, encoder, of_model)
-
-    def _in_flight(self) -> int:
-        """Return the clients' inferences that have arrived in part at least, and are not answered."""
-        return sum(connection.counted_requests for connection in self.connections)
 
     # `GrpcApplication`, called by `GrpcCall`.
 
@@ -139,7 +158,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         status, began = HTTP_STATUS.get(call.status, 500), call.began
         received, sent = call.request_bytes, call.response_bytes
         ended = self._metrics.answered(status, began, received, sent)
-        if self._http.observers and call.context is not None:
+        if self._observers and call.context is not None:
             found = Answered(
                 context=call.context,
                 protocol="grpc",
@@ -152,7 +171,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 sent=sent,
                 client=call.address,
             )
-            for observer in self._http.observers:
+            for observer in self._observers:
                 observer.add(found)
 
     def serve(self, call: GrpcCall) -> Reply | Status | None:
@@ -200,10 +219,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         feeds: Feeds,
         waited: float = 0.0,
     ) -> None:
-        plan: GrpcPlan | UrgentPlan = request.plan
+        plan: GrpcPlan | _UrgentPlan = request.plan
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
-            plan = UrgentPlan(request.plan, max(left, SOON))
+            plan = _UrgentPlan(request.plan, max(left, _SOON))
         copied = call.of_client and self._http.copies.chooses()
         responder = GrpcResponder(self, codec.encoder, call, request, copied=copied)
         steps = self._http.steps if codec.of_model is not None else None
@@ -227,7 +246,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]
     ) -> tuple[Body, int, HttpResponse]:
         body, json_length = http_request(plan, feeds)
-        return body, json_length, self._http.answer(body, json_length, arrays)
+        return body, json_length, self._http.http_inference.answer(body, json_length, arrays)
 
     def _exchanged(self, made: asyncio.Future[tuple[Body, int, HttpResponse]]) -> None:
         try:

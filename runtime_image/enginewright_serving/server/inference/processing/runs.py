@@ -1,22 +1,22 @@
 """Runs the steps of one request, in a process that it has to itself."""
 
+import logging
 from typing import Final
 
 import numpy as np
-from enginewright_runtime.core.request_errors import RequestError
+from enginewright_runtime.core.request_errors import OutOfProfileError, RequestError
+from enginewright_runtime.session.processing.chain import label
 from enginewright_runtime.session.processing.images import NotAnImageError, image_size
-from enginewright_runtime.session.processing.process import StepFailedError, StepProcess
+from enginewright_runtime.session.processing.process import Cause, StepFailedError, StepProcess
+from enginewright_runtime.session.signature import Signature
 
-from enginewright_serving.server.inference.processing.refusals import (
-    AFTER,
-    BEFORE,
-    check_made,
-    failed,
-)
 from enginewright_serving.server.inference.processing.served import ServedSteps, StepRoute
 from enginewright_serving.server.protocol.decode import Feeds
 
 _SAMPLE_BYTES: Final = 3  # of a decoded pixel
+_BEFORE: Final = "steps before the model"
+_AFTER: Final = "steps after the model"
+_log: Final = logging.getLogger(__name__)
 
 
 class StepRuns:
@@ -76,10 +76,10 @@ class StepRuns:
                     steps.before, given, steps.before_outputs, self._seconds, self._most_bytes
                 )
             except StepFailedError as error:
-                raise failed(error, BEFORE, 400) from None
+                raise _failed(error, _BEFORE, 400) from None
         values = feeds | produced
         own = {name: values[name] for name in steps.model.inputs}
-        check_made(steps.model, own, produced)
+        _check_made(steps.model, own, produced)
         return own, produced
 
     def kept(self, route: StepRoute, feeds: Feeds, produced: Feeds) -> Feeds:
@@ -108,4 +108,36 @@ class StepRuns:
                 steps.after, values, route.after_outputs, self._seconds, self._inflight_bytes
             )
         except StepFailedError as error:
-            raise failed(error, AFTER, 500) from None
+            raise _failed(error, _AFTER, 500) from None
+
+
+def _check_made(model: Signature, own: Feeds, produced: Feeds) -> None:
+    """Refuse inputs, of which steps have `produced` some, that do not fit the model."""
+    try:
+        for name, tensor in model.inputs.items():
+            if name in produced:
+                tensor.count(list(own[name].shape))
+                if tensor.values is not None:
+                    tensor.check_values(own[name])
+        model.check_together({name: array.shape for name, array in own.items()})
+    except OutOfProfileError as error:
+        raise OutOfProfileError(_of_steps(error)) from None
+    except RequestError as error:
+        raise RequestError(error.status, _of_steps(error)) from None
+
+
+def _of_steps(error: RequestError) -> str:
+    return f"after the {_BEFORE}, {error.message}"
+
+
+def _failed(error: StepFailedError, which: str, status: int) -> RequestError:
+    """Return what a client is shown of a failure; `status`: of values that a step refuses."""
+    where = f"step {label(error.step)}" if error.step else f"one of the {which}"
+    if error.cause is Cause.VALUES:
+        return RequestError(status, f"{where} failed on these values: {error.message}")
+    if error.cause is Cause.MEMORY:
+        return RequestError(status, f"{where} needs too much memory for these values")
+    _log.warning("%s: %s; the process is restarted", where, error.message)
+    if error.cause is Cause.TIME:
+        return RequestError(504, f"{where}: {error.message}")
+    return RequestError(status, f"{where} failed on these values: its library ended the process")

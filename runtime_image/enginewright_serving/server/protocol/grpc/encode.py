@@ -2,11 +2,13 @@
 
 from typing import Any, Final
 
+import orjson
 from enginewright_runtime.core.request_errors import RequestError
 from enginewright_runtime.session.signature import Signature
 from numpy.typing import NDArray
 
 from enginewright_serving.binary_tensors import tensor_bytes
+from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.encode import encodes_slowly
 from enginewright_serving.server.protocol.grpc import typed_contents
 from enginewright_serving.server.protocol.grpc.decode import GrpcPlan, GrpcRequest
@@ -16,6 +18,7 @@ from enginewright_serving.server.protocol.grpc.messages import (
     InferResponse,
 )
 from enginewright_serving.server.protocol.grpc.wire import length_delimited
+from enginewright_serving.transport.message import Body
 
 _RAW: Final = RAW_OUTPUT_CONTENTS << 3 | 2
 _ID: Final = RESPONSE_ID << 3 | 2
@@ -96,3 +99,25 @@ class GrpcEncoder:
         )
         serialized: bytes = response.SerializeToString()
         return serialized
+
+
+def http_request(plan: GrpcPlan, feeds: Feeds) -> tuple[Body, int]:
+    """Return the body of the request in binary, and the bytes of its JSON."""
+    tensors = [tensor_bytes(feeds[item.tensor.name]) for item in plan.inputs]
+    inputs = [
+        {
+            "name": item.tensor.name,
+            "datatype": item.tensor.datatype.name,
+            "shape": item.shape,
+            "parameters": {"binary_data_size": len(tensor)},
+        }
+        for item, tensor in zip(plan.inputs, tensors, strict=True)
+    ]
+    outputs = [{"name": name, "parameters": {"binary_data": True}} for name in plan.outputs]
+    header = orjson.dumps({"inputs": inputs, "outputs": outputs})
+    body = Body(len(header) + sum(map(len, tensors)), len(header))
+    view, at = body.view(), 0
+    for part in (header, *tensors):
+        view[at : at + len(part)] = part
+        at += len(part)
+    return body, len(header)

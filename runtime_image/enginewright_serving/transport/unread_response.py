@@ -1,0 +1,76 @@
+"""A response of which its client has not read everything: charged, and encrypted as it is read."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from typing_extensions import override
+
+from enginewright_serving.transport.account import ByteAccount, Holding
+from enginewright_serving.transport.message import HttpResponse
+from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.settings import TransportSettings
+
+_PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of microseconds
+
+
+class UnreadResponse(Holding):
+    """The bytes of a connection's response, from when they are sent until the client has read them."""
+
+    __slots__ = ("_account", "_settings", "_unsent", "_unsent_size", "kept_until")
+
+    def __init__(
+        self, account: ByteAccount, settings: TransportSettings, evict: Callable[[], None]
+    ) -> None:
+        super().__init__(evict)
+        self._account = account
+        self._settings = settings
+        self._unsent: deque[memoryview] = deque()  # of a response over TLS, until it is encrypted
+        self._unsent_size = 0  # its bytes
+        self.kept_until = 0.0  # the end of such a response, for a client that reads slowly
+
+    def reserve(self, response: HttpResponse) -> bool:
+        """Charge a response before it is sent; False: there is no space for it."""
+        return self._account.hold(self, self._account.charged_response(response.length))
+
+    def cut(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Keep what is to be encrypted in pieces: TLS encrypts and keeps whatever is written."""
+        for part in parts:
+            view = memoryview(part)
+            self._unsent += (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))
+        self._unsent_size = sum(map(len, self._unsent))
+
+    def next_piece(self) -> memoryview | None:
+        """Take out what is to be written next; None: that was all."""
+        if not self._unsent:
+            return None
+        piece = self._unsent.popleft()
+        self._unsent_size -= len(piece)
+        self.kept_until = time.monotonic() + self._settings.transfer_window
+        return piece
+
+    @property
+    def written(self) -> int:
+        """Bytes that were written, whether the client has read them or not."""
+        return self.size - self._unsent_size
+
+    def charge(self, response: HttpResponse, *, is_paused: bool) -> None:
+        """Charge a response for as long as the client has not read it: as long as writing is paused."""
+        if not is_paused:
+            if self.size:
+                self._account.release(self)
+        elif self.size or self.reserve(response):
+            self._account.begin(self, begin_pace(time.monotonic(), self._settings))
+        else:
+            self.evict()
+
+    def drop(self) -> None:
+        """Forget what is not encrypted."""
+        self._unsent.clear()
+
+    @override
+    def close(self) -> None:
+        self._account.release(self)
+        self._unsent.clear()
+        super().close()
