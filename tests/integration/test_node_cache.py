@@ -473,6 +473,21 @@ def test_what_is_sent_is_what_was_written_and_never_more(tmp_path: Path) -> None
     assert b"".join(received) == whole
 
 
+def test_what_leaves_the_buffers_while_it_is_looked_for_is_sent(tmp_path: Path) -> None:
+    source = tmp_path / "file"
+    with source.open("wb") as writer:
+        found = Offer("/files/x", 2, source, SendingTime(600.0))
+        writer.write(b"xy")
+        found.grew(2)
+
+        def write_on() -> None:
+            writer.close()
+            found.is_whole()
+
+        found._wait_for_buffers = write_on  # type: ignore[method-assign] - after the read that found nothing
+        assert b"".join(found.chunks()) == b"xy"
+
+
 @pytest.mark.parametrize("end", ["given up", "short"])
 def test_what_is_not_read_from_the_store_is_not_sent_to_its_end(tmp_path: Path, end: str) -> None:
     source = tmp_path / "file"

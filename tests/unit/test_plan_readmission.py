@@ -114,14 +114,14 @@ def test_a_node_whose_clock_is_ahead_is_tried_once() -> None:
     assert not is_tried(world.later(hours=3))
 
 
-@pytest.mark.parametrize("why", ["Recreate", "nothing serves"])
+@pytest.mark.parametrize("why", ["Recreate", "InPlace", "nothing serves"])
 def test_no_node_stops_what_serves_or_delays_what_is_to_serve(why: str) -> None:
-    """Under Recreate pods would go first; without pods, others would have to wait for an attempt."""
+    """But for Surge, pods would go first; without pods, others would have to wait for an attempt."""
     world = falls_back()
-    if why == "Recreate":
-        world.edit(rollout={"strategy": "Recreate"}).all_available()
-    else:
+    if why == "nothing serves":
         world.edit(replicas=0).all_available()
+    else:
+        world.edit(rollout={"strategy": why}).all_available()
     if is_tried(world):  # another spec is another chance
         crash(world, 0, "node-1", 2)
         world.all_available()
@@ -164,9 +164,16 @@ def test_what_no_node_is_at_fault_for_waits_for_other_inputs_or_its_user() -> No
 
 
 @pytest.mark.parametrize(
-    "reason", [Reason.PROVIDER_MISSING, Reason.PARITY_FAILED, Reason.ENGINE_INCOMPATIBLE]
+    ("reason", "differs"),
+    [
+        (Reason.PROVIDER_MISSING, True),
+        (Reason.ENGINE_INCOMPATIBLE, True),
+        (Reason.PARITY_FAILED, False),
+    ],
 )
-def test_what_may_differ_on_another_node_is_tried_when_one_joins(reason: Reason) -> None:
+def test_what_may_differ_on_another_node_is_tried_when_one_joins(
+    reason: Reason, *, differs: bool
+) -> None:
     world = on_gpu()
     for index, node in enumerate(("node-1", "node-2")):
         world.crash(
@@ -178,7 +185,7 @@ def test_what_may_differ_on_another_node_is_tried_when_one_joins(reason: Reason)
         )
     world.settle().job_succeeds(SECOND).all_available()
     assert rejected(world)["reason"] == reason
-    assert is_tried(node_joins(world))
+    assert is_tried(node_joins(world)) is differs
 
 
 @pytest.mark.parametrize("passes", [True, False])

@@ -5,14 +5,17 @@ results it lacks are made, and the plan is made again with them. A result is kno
 """
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from enginewright.analysis.comparison import RevisionComparison, compare
 from enginewright.analysis.result import AnalysisResult
 from enginewright.controller.routing import ModelKey
 from enginewright.plan.types import Facts, Plan
+
+_log: Final = logging.getLogger(__name__)
 
 Aside: TypeAlias = Callable[..., Awaitable[AnalysisResult]]
 
@@ -37,7 +40,12 @@ class Comparisons:
             known += tuple([await self._make(each) for each in made.needs])
 
     async def _make(self, needed: RevisionComparison) -> RevisionComparison:
-        result = await self._aside(compare, needed.stable, needed.canary, needed.limits)
+        try:
+            result = await self._aside(compare, needed.stable, needed.canary, needed.limits)
+        except Exception as error:  # noqa: BLE001 - rollback, pause and scaling do not depend on it
+            _log.exception("unexpected error while comparing revisions")
+            waits_for = f"new measurements, as the comparison failed: {error}"
+            result = AnalysisResult("inconclusive", waits_for=waits_for)
         return replace(needed, result=result)
 
     def forget(self, key: ModelKey) -> None:

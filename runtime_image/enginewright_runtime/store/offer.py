@@ -72,7 +72,7 @@ class Offer:
         sent, sending = 0, 0.0
         with self.source.open("rb") as reader:
             while sent < self.size:
-                self._wait(sent)
+                was_whole = self._wait(sent)
                 if not is_worthwhile(sent, sending, self.size - sent, self._budget.seconds):
                     raise GivenUp(f"it takes {sent / sending / (1 << 20):.0f} MiB/s")
                 if chunk := reader.read(CHUNK):
@@ -82,21 +82,23 @@ class Offer:
                     sending += took
                     self._budget.seconds -= took
                     sent += len(chunk)
+                elif was_whole:
+                    raise GivenUp("the file is shorter than its manifest says")
                 else:
                     self._wait_for_buffers()
 
-    def _wait(self, sent: int) -> None:
-        """Wait until there is more than what was sent."""
+    def _wait(self, sent: int) -> bool:
+        """Wait until there is more than what was sent; return whether that is in the file, not only in buffers."""
         with self._changed:
             self._changed.wait_for(lambda: self._written > sent or self._is_whole or self._why_not)
             if self._why_not:
                 raise GivenUp(self._why_not)
+            return self._is_whole
 
     def _wait_for_buffers(self) -> None:
         with self._changed:
-            if self._is_whole:
-                raise GivenUp("the file is shorter than its manifest says")
-            self._changed.wait(_BUFFERED_SECONDS)
+            if not self._is_whole:
+                self._changed.wait(_BUFFERED_SECONDS)
 
 
 def is_worthwhile(sent: int, seconds: float, more: int, left: float) -> bool:

@@ -14,7 +14,7 @@ from typing import Final
 from enginewright_contract.engines import LIBRARIES, why_not_optimized, why_unusable
 from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
 from enginewright_contract.keys import sha256_text
-from enginewright_contract.reasons import Repeats, reason_named
+from enginewright_contract.reasons import Fault, Repeats, reason_named
 from enginewright_contract.task import Promise
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -208,6 +208,7 @@ def is_readmitted(
     return (
         reason is not None
         and reason.facets.repeats is not Repeats.EVERYWHERE
+        and reason.facets.fault is not Fault.REVISION
         and bool(rejected.revision)
         and _serves_meanwhile(facts.model.spec, facts.deployments)
         and any(each > rejected.rejected_at for each in _joined(facts.nodes, classes))
@@ -231,7 +232,7 @@ def _asked(model: InferenceModel) -> str:
 
 def _serves_meanwhile(spec: InferenceModelSpec, deployments: Collection[DeploymentView]) -> bool:
     """Return whether pods serve that another attempt leaves alone: no node may stop what serves."""
-    is_replaced = spec.rollout.strategy == "Recreate"
+    is_replaced = spec.rollout.strategy != "Surge"
     return not is_replaced and any(each.available for each in deployments)
 
 

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats, exit_code
+from enginewright_contract.task import FETCH_ARTIFACT
 from enginewright_contract.verdict import Verdict
 
 from enginewright.api.accelerator_class import AcceleratorClass
@@ -31,7 +32,7 @@ from enginewright.plan.rollout.proofs import refusal
 from enginewright.plan.types import Facts
 
 # Not the revision's: what the store has lost is made again, the Secret corrected.
-_OF_OTHERS: Final = (Fault.ARTIFACT, Fault.STORE, Fault.USER)
+_OF_OTHERS: Final = (Fault.STORE, Fault.USER)
 STAGE: Final = "serving"  # of the failure
 
 
@@ -98,7 +99,12 @@ def _is_of_others(facts: Facts, pod: PodView) -> bool:
     if found is None:
         return False
     is_excused = _is_excused(facts.classes, facts.nodes, pod, found)
-    return is_excused or found.reason.facets.fault in _OF_OTHERS
+    return is_excused or _is_others(found)
+
+
+def _is_others(found: pods.Failure) -> bool:
+    fault = found.reason.facets.fault
+    return fault in _OF_OTHERS or (fault is Fault.ARTIFACT and found.stage == FETCH_ARTIFACT)
 
 
 def pods_of(pods: Collection[PodView], revision: str) -> list[PodView]:
@@ -136,9 +142,7 @@ def pod_failures(
     seen = unready(facts, mine)
     unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
     without_room = unschedulable or any(each.refused for each in deployments)
-    blocked = without_room or any(
-        each.reason.facets.fault in _OF_OTHERS for pod, each in found if not pod.ready
-    )
+    blocked = without_room or any(_is_others(each) for pod, each in found if not pod.ready)
     lasting = _lasting(facts, found, stable, since)
     late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
     if lasting is None and late and not blocked:
@@ -177,7 +181,7 @@ def _lasting(
     since: datetime | None,
 ) -> RolloutFailure | None:
     """Return a failure that would repeat."""
-    found = [(pod, each) for pod, each in found if each.reason.facets.fault not in _OF_OTHERS]
+    found = [(pod, each) for pod, each in found if not _is_others(each)]
     crashed = [pod for pod, each in found if pods.failure(pod)]
     if pods.is_repeated(crashed) and not _crashes_too(facts.pods, stable, since):
         return _of(next(each for pod, each in found if pod in crashed))

@@ -34,7 +34,8 @@ class Sender:
     sent_data: Callable[[], None]  # called after each of its DATA frames
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+        self._transport: asyncio.Transport | None = transport
+        self._address: str | None = None  # once there is no transport
         self.paused = False  # the kernel's buffer is full
         self._window = frames.DEFAULT_WINDOW
         self._initial_window = frames.DEFAULT_WINDOW
@@ -52,7 +53,7 @@ class Sender:
     @property
     def address(self) -> str:
         """The client's IP address; "": it is not known."""
-        return client_address(self._transport)
+        return client_address(self._transport) if self._address is None else self._address
 
     def write(self, frame: bytes) -> None:
         """Write a frame at the next flush."""
@@ -64,10 +65,13 @@ class Sender:
         if self._out:
             out, size = self._out, self._size
             self._out, self._size = [], 0
+            transport = self._transport
+            if transport is None:
+                return
             if size <= JOINED_BYTES:
-                self._transport.write(b"".join(out))
+                transport.write(b"".join(out))
             else:
-                self._transport.writelines(out)
+                transport.writelines(out)
 
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
@@ -114,7 +118,9 @@ class Sender:
         self._waiting[stream.id] = stream
 
     def close(self) -> None:
-        """Refer to nobody any more."""
+        """Refer to nobody any more: a transport of TLS refers to the connection, which would never be freed."""
+        self._address = client_address(self._transport)
+        self._transport = None
         self.sent = self.sent_data = do_nothing
 
     def drop(self, stream: Stream) -> None:
