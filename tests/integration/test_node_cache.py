@@ -1,6 +1,7 @@
 """The cache of a node: its process, killed and full and asked by several, and pods that read through it."""
 
 import asyncio
+import io
 import os
 import shutil
 import socket
@@ -10,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,6 +26,7 @@ from enginewright_runtime.store import NodeCache, Store, node_cache
 from enginewright_runtime.store.bucket import BucketMedium
 from enginewright_runtime.store.offer import GivenUp, Offer, SendingTime, is_worthwhile
 from prometheus_client import CollectorRegistry
+from typing_extensions import override
 
 from tests.e2e.harness import eventually
 from tests.support.node_cache import SCOPE, CacheProcess, path_of, sha256
@@ -473,19 +476,23 @@ def test_what_is_sent_is_what_was_written_and_never_more(tmp_path: Path) -> None
     assert b"".join(received) == whole
 
 
-def test_what_leaves_the_buffers_while_it_is_looked_for_is_sent(tmp_path: Path) -> None:
+def test_what_leaves_the_buffers_after_a_read_is_sent(tmp_path: Path) -> None:
     source = tmp_path / "file"
-    with source.open("wb") as writer:
-        found = Offer("/files/x", 2, source, SendingTime(600.0))
-        writer.write(b"xy")
-        found.grew(2)
+    writer = source.open("wb")
+    found = Offer("/files/x", 2, source, SendingTime(600.0))
 
-        def write_on() -> None:
+    class Late(io.FileIO):
+        @override
+        def read(self, size: int | None = -1, /) -> bytes:
+            content = super().read(size) or b""
             writer.close()
             found.is_whole()
+            return content
 
-        found._wait_for_buffers = write_on  # type: ignore[method-assign] - after the read that found nothing
-        assert b"".join(found.chunks()) == b"xy"
+    found.source = Mock(open=lambda _: Late(source))
+    writer.write(b"xy")
+    found.grew(2)
+    assert b"".join(found.chunks()) == b"xy"
 
 
 @pytest.mark.parametrize("end", ["given up", "short"])

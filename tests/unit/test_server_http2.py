@@ -4,6 +4,7 @@ import asyncio
 import gc
 import gzip
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from functools import wraps
 from types import SimpleNamespace
@@ -58,6 +59,22 @@ def ended(peer: Peer) -> ErrorCode | None:
 
 
 # Calls.
+
+
+# fault: Servers | closed gRPC connections over TLS are never freed, as their transport refers to them | a closed
+#   connection refers to no transport | prevented
+@looped
+async def test_a_closed_connection_refers_to_no_transport() -> None:
+    peer = Peer()
+    peer.send(peer.client.call(1, ECHO.decode(), b"hello"))
+    transport = weakref.ref(peer.pipe)
+    gc.disable()  # in a server the oldest generation is hardly ever collected
+    try:
+        peer.connection.connection_lost(None)
+        del peer.pipe
+        assert transport() is None
+    finally:
+        gc.enable()
 
 
 @looped
