@@ -75,7 +75,7 @@ class Pipe(asyncio.Transport):
         super().__init__()
         self.written = b""
         self.reading = True
-        self.aborted = False
+        self.aborted = self.closed = False
 
     @property
     def answers(self) -> int:
@@ -117,6 +117,10 @@ class Pipe(asyncio.Transport):
     def resume_reading(self) -> None:
         self.reading = True
 
+    @override
+    def close(self) -> None:
+        self.closed = True
+
 
 class TlsPipe(Pipe):
     """A transport of TLS, whose client reads what is written when the test says so."""
@@ -125,7 +129,6 @@ class TlsPipe(Pipe):
         super().__init__()
         self.connection: Connection | None = None
         self.most = 0  # bytes that were written at once
-        self.closed = False
 
     @override
     def can_write_eof(self) -> bool:
@@ -142,10 +145,6 @@ class TlsPipe(Pipe):
     @override
     def get_write_buffer_size(self) -> int:
         return self.most
-
-    @override
-    def close(self) -> None:
-        self.closed = True
 
 
 class Peer:
@@ -372,3 +371,29 @@ def test_a_large_response_over_tls_is_encrypted_as_its_client_reads() -> None:
         assert pipe.aborted
 
     asyncio.run(read())
+
+
+# fault: Servers | a client connects while the server drains, or reads its last response then, and keeps the
+#   connection | it is closed after a few seconds without a request | the drain waits so long
+@pytest.mark.parametrize("when", ["before its response is read", "after the drain has begun"])
+def test_a_kept_connection_does_not_hold_up_the_drain(when: str) -> None:
+    async def drain() -> None:
+        app = Echo()
+        if when.startswith("after"):
+            app.draining = True
+            peer = Peer(app, bytearray(RECEIVE_BYTES))
+        else:
+            peer = Peer(app, bytearray(RECEIVE_BYTES))
+            peer.send(get("/now"))
+            peer.connection.pause_writing()
+            app.draining = True
+            peer.connection.close_idle()
+            assert not peer.pipe.closed
+            peer.connection.resume_writing()
+        now = time.monotonic()
+        peer.connection.check(now + DEFAULTS.aged_idle_seconds - 1)
+        assert not peer.pipe.closed
+        peer.connection.check(now + DEFAULTS.aged_idle_seconds + 1)
+        assert peer.pipe.closed
+
+    asyncio.run(drain())

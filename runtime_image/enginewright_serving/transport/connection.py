@@ -92,6 +92,8 @@ class Connection(TimedConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._since = now = time.monotonic()
         self._use(transport, now)
+        if self._app.draining:  # it was accepted before, as its handshake was not complete
+            self._expires = now
         if not self._app.connected(self):
             self._finish(self._app.refuse(503, "too many connections; try again later"))
 
@@ -189,9 +191,10 @@ class Connection(TimedConnection):
         self._finish(self._app.refuse(408, "the request arrived too slowly while memory was short"))
 
     def close_idle(self) -> None:
-        """Close if no request is in progress."""
+        """Close if no request is in progress; else soon after its response has been read."""
+        self._expires = now = time.monotonic()
         if self._idle and self._transport is not None:
-            self._close(self._transport, time.monotonic(), linger=False)
+            self._close(self._transport, now, linger=False)
 
     @property
     def counted_requests(self) -> int:
