@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 PORT: Final = 8080
+WIDTH: Final = 16  # of the input of the revisions
 PROGRAM: Final = """\
 import asyncio, json, sys, time
 

@@ -6,7 +6,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-WIDTH = 16
+from hack.samples.load import WIDTH
+
 SLOW = 400  # matrix products: about 2 ms instead of 10 us
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from hack.samples.revisions import WIDTH
+from hack.samples.load import WIDTH
 from tests.e2e import harness, load
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, inference_model, run
 

@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from hack.samples import load
-from hack.samples.revisions import WIDTH
+from hack.samples.load import WIDTH
 from hack.samples.shell import NAMESPACE, DemoError, Shell
 
 FIRST = """\
