@@ -24,6 +24,7 @@ from enginewright_serving.server.startup.diagnosis import Diagnosis
 from onnx import TensorProto, helper
 
 from tests.support.serving import Feeds, Server, model, tensor, write_artifact
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # a hundred models are loaded, one by one
 
@@ -174,8 +175,14 @@ def test_rows_that_clash_in_concat_are_a_400(served: Server) -> None:
 
 
 def test_none_of_them_is_an_error_of_the_server(served: Server) -> None:
-    text = served.get("/metrics").body.decode()
-    assert re.search(r'enginewright_requests_total\{code="400",.*\} [1-9]', text)
+    assert served.post({"inputs": clashing_inputs(b=4)}).status == 400
+
+    def counted() -> str:
+        text = served.get("/metrics").body.decode()
+        is_counted = re.search(r'enginewright_requests_total\{code="400",.*\} [1-9]', text)
+        return text if is_counted else ""
+
+    text = until(counted, "the request is counted")
     assert not re.search(r'enginewright_requests_total\{code="5\d\d",.*\} [1-9]', text)
 
 
