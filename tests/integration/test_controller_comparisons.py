@@ -34,3 +34,20 @@ def test_the_event_loop_goes_on_during_a_comparison(monkeypatch: pytest.MonkeyPa
 
     asyncio.run(both())
     assert waited == [True]
+
+
+def test_a_comparison_that_fails_waits_for_new_measurements_and_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World(rollout={"canary": {"hold": "1m"}}).settle().job_succeeds().all_available()
+    facts = world.edit(source=OTHER).job_succeeds(SECOND).canary_available().facts()
+
+    def compare(*_: object) -> AnalysisResult:
+        raise ZeroDivisionError("float division by zero")
+
+    monkeypatch.setattr(comparisons, "compare", compare)
+    made = asyncio.run(Comparisons().plan(ModelKey("ns", "m"), plan, facts))
+    (comparison,) = made.comparisons
+    assert comparison.result is not None
+    assert comparison.result.state == "inconclusive"
+    assert "float division by zero" in comparison.result.waits_for
