@@ -37,18 +37,19 @@ def wait_for(builds: Sequence[Build], shell: Shell) -> None:
         DemoError: One failed; its last lines are in the message, and the others have been ended.
     """
     began = reported = time.monotonic()
-    while running := [each for each in builds if each.process.poll() is None]:
+    while True:
+        running = [each for each in builds if each.process.poll() is None]
         if failed := next((each for each in builds if each.process.returncode), None):
             _end(running)
             raise DemoError(_explain(failed))
+        if not running:
+            break
         if time.monotonic() - reported > _REPORT_SECONDS:
             reported = time.monotonic()
             for each in running:
                 now = next(iter(each.lines()[-1:]), "starting")
                 print(f"  {reported - began:4.0f} s  {each.title}: {now}", file=sys.stderr)
         time.sleep(0.2)
-    if failed := next((each for each in builds if each.process.returncode), None):
-        raise DemoError(_explain(failed))
     shell.times.append((" and ".join(each.title for each in builds), time.monotonic() - began))
 
 

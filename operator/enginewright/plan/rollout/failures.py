@@ -99,10 +99,11 @@ def _is_of_others(facts: Facts, pod: PodView) -> bool:
     if found is None:
         return False
     is_excused = _is_excused(facts.classes, facts.nodes, pod, found)
-    return is_excused or _is_others(found)
+    return is_excused or _is_not_of_revision(found)
 
 
-def _is_others(found: pods.Failure) -> bool:
+def _is_not_of_revision(found: pods.Failure) -> bool:
+    """Return whether a failure is not the revision's; a damaged artefact is only where it was fetched from the store."""
     fault = found.reason.facets.fault
     return fault in _OF_OTHERS or (fault is Fault.ARTIFACT and found.stage == FETCH_ARTIFACT)
 
@@ -142,7 +143,7 @@ def pod_failures(
     seen = unready(facts, mine)
     unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
     without_room = unschedulable or any(each.refused for each in deployments)
-    blocked = without_room or any(_is_others(each) for pod, each in found if not pod.ready)
+    blocked = without_room or any(_is_not_of_revision(each) for pod, each in found if not pod.ready)
     lasting = _lasting(facts, found, stable, since)
     late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
     if lasting is None and late and not blocked:
@@ -181,7 +182,7 @@ def _lasting(
     since: datetime | None,
 ) -> RolloutFailure | None:
     """Return a failure that would repeat."""
-    found = [(pod, each) for pod, each in found if not _is_others(each)]
+    found = [(pod, each) for pod, each in found if not _is_not_of_revision(each)]
     crashed = [pod for pod, each in found if pods.failure(pod)]
     if pods.is_repeated(crashed) and not _crashes_too(facts.pods, stable, since):
         return _of(next(each for pod, each in found if pod in crashed))

@@ -35,7 +35,7 @@ class Sender:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport: asyncio.Transport | None = transport
-        self._address: str | None = None  # once there is no transport
+        self.address = client_address(transport)  # known longer than the transport
         self.paused = False  # the kernel's buffer is full
         self._window = frames.DEFAULT_WINDOW
         self._initial_window = frames.DEFAULT_WINDOW
@@ -49,11 +49,6 @@ class Sender:
     def initial_window(self) -> int:
         """Window of a new stream."""
         return self._initial_window
-
-    @property
-    def address(self) -> str:
-        """The client's IP address; "": it is not known."""
-        return client_address(self._transport) if self._address is None else self._address
 
     def write(self, frame: bytes) -> None:
         """Write a frame at the next flush."""
@@ -119,7 +114,6 @@ class Sender:
 
     def close(self) -> None:
         """Refer to nobody any more: a transport of TLS refers to the connection, which would never be freed."""
-        self._address = client_address(self._transport)
         self._transport = None
         self.sent = self.sent_data = do_nothing
 
