@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import pytest
 
-from hack.samples.revisions import WIDTH
+from hack.samples.load import WIDTH
 from tests.e2e import load
 from tests.e2e.devices import SHAPES, holder
 from tests.e2e.harness import (

@@ -5,7 +5,8 @@ from pathlib import Path
 import onnx
 from onnx import ModelProto
 
-from hack.samples.revisions import WIDTH, linear
+from hack.samples.load import WIDTH
+from hack.samples.revisions import linear
 from tests.support.broken_models import parsed
 from tests.support.extensions import compile_library
 
