@@ -26,19 +26,22 @@ from enginewright.manifests.labels import COMPONENT, REVISION, ROLLBACK, SERVE
 from enginewright.manifests.labels import ENGINE as ENGINE_LABEL
 from enginewright.manifests.labels import MODEL as MODEL_LABEL
 from enginewright.manifests.outcome import RevisionOutcome
-from enginewright.observed.autoscalers import autoscaler_view
-from enginewright.observed.budgets import budget_view
-from enginewright.observed.claims import claim_view
 from enginewright.observed.deployments import DeploymentView, count_managers, deployment_view
+from enginewright.observed.identities import autoscaler_view, budget_view, claim_view, service_view
 from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.nodes import node_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
 from enginewright.observed.routes import route_view
-from enginewright.observed.services import service_view
 from enginewright.plan.engines.build import BuildFacts
-from enginewright.plan.engines.engine import Ended, EnginePlan, plan_engine
-from enginewright.plan.engines.users import EngineUse, engine_use, users_of
+from enginewright.plan.engines.engine import (
+    Ended,
+    EnginePlan,
+    EngineUse,
+    engine_use,
+    plan_engine,
+    users_of,
+)
 from enginewright.plan.engines.wanted import build_hash
 from enginewright.plan.plan import plan
 from enginewright.plan.prepare.shared import shared_hash

@@ -480,7 +480,7 @@ def test_the_first_choice_waits_for_the_probe() -> None:
     world.images = {each: known[each] for each in known if each != image}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
     assert world.conditions()["Ready"] == ("False", "ProbingImage")
-    assert world.message() == f"probing the runtime image {image}"
+    assert world.message() == f"probing the runtime image {image} for its opsets and backends"
     assert world.serving_deployments() == []
     world.images = known
     world.settle().all_available()

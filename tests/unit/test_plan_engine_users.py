@@ -5,7 +5,7 @@ from typing import Any
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.manifests.labels import REVISION
 from enginewright.observed.revisions import RevisionView, revision_view
-from enginewright.plan.engines.users import EngineUse, engine_use, users_of
+from enginewright.plan.engines.engine import EngineUse, engine_use, users_of
 
 from tests.support.plan_objects import ENGINE, NAMESPACE, PREPARED_KEY, engine_spec, made
 

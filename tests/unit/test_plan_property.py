@@ -31,7 +31,7 @@ from enginewright.observed.artifact_keys import keys_of_pods
 from enginewright.observed.deployments import count_managers, deployment_view
 from enginewright.observed.pods import JOB_NAME, pod_view
 from enginewright.observed.revisions import revision_view
-from enginewright.plan.engines.users import engine_use, users_of
+from enginewright.plan.engines.engine import engine_use, users_of
 from enginewright.plan.pods import never_ran
 from enginewright.plan.rollout.pod_counts import asks_for_pods
 from enginewright.plan.store.collection import NamespaceObjects, needed_keys

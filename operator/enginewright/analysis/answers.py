@@ -1,7 +1,7 @@
 """How much the new revision's answers to the serving revision's golden inputs differ."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from enginewright_contract.measurements import AnswerChange, Measurements, OutputChange
 from enginewright_contract.reasons import Reason
@@ -18,18 +18,18 @@ class OutputDifference:
     largest: float  # relative difference
     answers: int
     resized: int = 0  # of `answers`, those in which a size that depends on data differs
-    fault: str = ""  # why an answer cannot be compared; "": all can
+    fault: str = ""  # why an answer cannot be compared, if one cannot
 
     def figure(self, limit: float | None) -> Figure:
         """Return the largest difference, which fails above a limit, as what cannot be compared does."""
         compared = max(0, self.answers - self.resized)
-        known = compared > 0 and not self.fault
+        is_measured = compared > 0 and not self.fault
         within = limit is None or (not self.fault and self.largest <= limit)
         return Figure(
             name=self.name,
             unit="difference",
             stable=None,
-            canary=self.largest if known else None,
+            canary=self.largest if is_measured else None,
             ratio=None,
             limit=limit,
             stable_samples=0,
@@ -50,7 +50,7 @@ class OutputDifference:
         yield Finding(reason=Reason.ANSWERS_CHANGED, cause=cause)
 
     def notes(self, limit: float | None) -> Iterable[str]:
-        """Yield what was left out, and without a limit, which it would fail, what cannot be compared."""
+        """Yield what was left out, and what cannot be compared where no limit makes that fail."""
         if self.fault and limit is None:
             yield f"{self.name} cannot be compared: {self.fault}"
         if self.resized:
@@ -82,30 +82,30 @@ def compare_answers(canary: Sequence[Measurements], limits: AnalysisLimits) -> A
     if findings:
         return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
     if not changes:
-        return AnalysisResult(
-            "inconclusive", waits_for="answers: a comparison with the serving revision's"
-        )
+        waits_for = "answers: a comparison with the serving revision's"
+        return AnalysisResult("inconclusive", waits_for=waits_for)
     return AnalysisResult("passed", figures=figures, notes=notes)
 
 
 def _outputs(changes: Iterable[AnswerChange]) -> list[OutputDifference]:
     """Return the worst of each output over all pods."""
-    found: dict[str, OutputDifference] = {}
+    worst: dict[str, OutputDifference] = {}
     for change in changes:
         for output in change.outputs:
-            before = found.get(output.name)
-            found[output.name] = OutputDifference(
-                name=f"output {output.name!r}",
-                largest=max(before.largest if before else 0.0, output.relative or 0.0),
-                answers=(before.answers if before else 0) + change.samples,
-                resized=(before.resized if before else 0) + output.resized,
-                fault=(before.fault if before else "") or _fault(output, change.samples),
+            new = OutputDifference(name=f"output {output.name!r}", largest=0.0, answers=0)
+            before = worst.get(output.name, new)
+            worst[output.name] = replace(
+                before,
+                largest=max(before.largest, output.relative or 0.0),
+                answers=before.answers + change.samples,
+                resized=before.resized + output.resized,
+                fault=before.fault or _fault(output, change.samples),
             )
-    return [found[name] for name in sorted(found)]
+    return [worst[name] for name in sorted(worst)]
 
 
 def _fault(output: OutputChange, samples: int) -> str:
-    """Return why an output cannot be compared; "": it can, or a size depends on data in every sample."""
+    """Return why an output cannot be compared, unless it can or a size depends on data in every sample."""
     if output.form:
         return f"it {output.form}"
     if output.nonfinite:

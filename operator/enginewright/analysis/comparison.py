@@ -1,4 +1,4 @@
-"""Whether a new revision may replace the serving one, from what their sidecars have measured."""
+"""Whether a new revision may replace the serving one, by what their sidecars have measured."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +15,12 @@ from enginewright.analysis.shares import compare_shares
 
 @dataclass(frozen=True)
 class RevisionComparison:
-    """What is compared, and with which result once that is known."""
+    """What is compared, and with which result."""
 
     stable: tuple[Measurements, ...]  # of the pods of the serving revision
     canary: tuple[Measurements, ...]  # of those of the new one
     limits: AnalysisLimits
-    result: AnalysisResult | None = None  # None: it has yet to be made
+    result: AnalysisResult | None = None  # once it is made
 
     def is_of(self, other: "RevisionComparison") -> bool:
         """Return whether both compare the same objects, which are immutable, within the same limits."""
@@ -34,7 +34,7 @@ class RevisionComparison:
 def compare(
     stable: Sequence[Measurements], canary: Sequence[Measurements], limits: AnalysisLimits
 ) -> AnalysisResult:
-    """Compare the pods of the serving revision, `stable`, with those of the new one, `canary`.
+    """Compare the pods of the serving revision with those of the new one.
 
     It may be called at every poll: the error probabilities hold for all calls together.
     """

@@ -1,10 +1,9 @@
 """Whether the new revision takes longer in the model: like compared with like, at any number of looks.
 
 Each size class of requests and each golden sample is compared with itself only, so a different mix of
-requests cannot look like a regression (Simpson's paradox). Each series has a test of its own, so that
-one that regresses does not drown among others, and all together have one more, weighted by certainty,
-as many small amounts of evidence add up. The error probability is divided by the number of tests
-(Bonferroni).
+requests cannot look like a regression (Simpson's paradox). Each series has its own test, and all together have
+one more, weighted by certainty, as many small amounts of evidence add up. The error probability is divided by
+the number of tests (Bonferroni).
 
 A revision fails when its estimated ratio is above the limit *and* a true ratio of 1 is implausible.
 At `min_samples`, the first condition decides nearly always; with fewer, or a low limit, the second.
@@ -13,9 +12,8 @@ The operator looks at every poll, and repeated looks at a test of 1% fail far mo
 McPherson and Rowe, Journal of the Royal Statistical Society A 132, 1969). So data count only up to the
 last of the looks at `min_samples` * 2^j measurements, which a comparison without memory finds again
 from the counts, and the error probability is spent on them (Lan and DeMets, Biometrika 70, 1983): half of
-it at j = 0, and four times less with each look away from it. Early looks so find gross regressions
-only. Later ones, where the first windows are no longer kept and polls see fresh data, have next to no
-error probability left to add up.
+it at j = 0, and four times less with each look away from it. So early looks find gross regressions only, and
+later ones, where the first windows are no longer kept, have next to no error probability left.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,17 +63,18 @@ def compare_latency(
     series = pairs(stable, canary)
     notes = _left_out(other_inputs(stable, canary))
     requests = requests_of(stable, canary)
-    total = _together(series)
+    total = Pair(
+        pooled(each.stable for each in series.values()),
+        pooled(each.canary for each in series.values()),
+    )
     tests = list(_tests(series, total, limits))
     figures = tuple(_figure(each, limits) for each in tests)
     if findings := tuple(_finding(each, limits) for each in tests if each.state == "failed"):
         return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
-    if total.count >= limits.min_samples or (
-        tests and all(each.state == "passed" for each in tests)
-    ):
-        return AnalysisResult(
-            "passed", figures=figures, notes=notes, basis=_basis(series, requests)
-        )
+    passed = tests and all(each.state == "passed" for each in tests)
+    if total.count >= limits.min_samples or passed:
+        basis = _basis(series, requests)
+        return AnalysisResult("passed", figures=figures, notes=notes, basis=basis)
     idle = requests < WINDOW
     if not series and notes and idle and only_other_inputs(stable, canary):
         basis = f"{_lacks_requests(requests)}, and {'; '.join(notes)}"
@@ -91,17 +90,17 @@ def _tests(series: Mapping[Key, Pair], total: Pair, limits: AnalysisLimits) -> I
     if len(series) > 1:
         look = _look(total.count, limits)
         shifts = [_shift(each, _until(total, look)) for each in series.values()]
-        found = _combined([each for each in shifts if each]) if look else None
-        yield _Test("all latencies", total, found, _state(found, total, look, number, limits))
+        slower = _combined([each for each in shifts if each]) if look else None
+        yield _Test("all latencies", total, slower, _state(slower, total, look, number, limits))
     for (source, name), pair in series.items():
         what = f"requests of {name} elements" if source == "requests" else f"golden sample {name!r}"
         look = _look(pair.count, limits)
-        found = _shift(pair, _until(pair, look)) if look else None
-        yield _Test(f"latency of {what}", pair, found, _state(found, pair, look, number, limits))
+        slower = _shift(pair, _until(pair, look)) if look else None
+        yield _Test(f"latency of {what}", pair, slower, _state(slower, pair, look, number, limits))
 
 
 def _look(count: int, limits: AnalysisLimits) -> int:
-    """Return the count of the last look; 0: there was none."""
+    """Return the count of the last look, or 0 before the first."""
     if count < LEAST:
         return 0
     base = max(limits.min_samples, LEAST)
@@ -131,24 +130,17 @@ def _combined(shifts: Sequence[Shift]) -> Shift | None:
     )
 
 
-def _state(found: Shift | None, pair: Pair, look: int, tests: int, limits: AnalysisLimits) -> State:
-    if found is None:
+def _state(shift: Shift | None, pair: Pair, look: int, tests: int, limits: AnalysisLimits) -> State:
+    if shift is None:
         return "inconclusive"
     away = abs(floor(log2(look / max(limits.min_samples, LEAST)) + 1e-9))
     level = FALSE_FAILURES * _SPENT / _LESS**away / tests
-    slower = found.ratio > limits.max_latency_ratio and found.chance_above(1.0) < level
-    if slower and (found.ratio - 1) * (_seconds(pair.stable) or 0.0) > _NOISE:
+    slower = shift.ratio > limits.max_latency_ratio and shift.chance_above(1.0) < level
+    if slower and (shift.ratio - 1) * (_seconds(pair.stable) or 0.0) > _NOISE:
         return "failed"
     enough = look >= limits.min_samples
-    passed = enough or found.chance_below(limits.max_latency_ratio) < _BOUND
+    passed = enough or shift.chance_below(limits.max_latency_ratio) < _BOUND
     return "passed" if passed else "inconclusive"
-
-
-def _together(series: Mapping[Key, Pair]) -> Pair:
-    return Pair(
-        pooled(each.stable for each in series.values()),
-        pooled(each.canary for each in series.values()),
-    )
 
 
 def _figure(test: _Test, limits: AnalysisLimits) -> Figure:
@@ -179,7 +171,7 @@ def _finding(test: _Test, limits: AnalysisLimits) -> Finding:
 
 
 def _left_out(names: Sequence[str]) -> tuple[str, ...]:
-    """Return why golden samples are not compared, as a note; none is left out: no note."""
+    """Return a note why golden samples are not compared, if some are left out."""
     if not names:
         return ()
     shown = ", ".join(map(repr, names[:_SHOWN])) + (" and more" if len(names) > _SHOWN else "")

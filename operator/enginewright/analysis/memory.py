@@ -40,7 +40,7 @@ Samples: TypeAlias = Sequence[MemorySample]
 @dataclass(frozen=True)
 class _Growth:
     start: float  # bytes
-    growth: float  # bytes over the observation; 0: not steady
+    growth: float  # bytes over the observation, or 0 if it is not steady
     seconds: float  # of the observation
     samples: int
 
@@ -54,7 +54,7 @@ class _Compared:
     """A pod of the new revision, and the serving ones."""
 
     growth: _Growth
-    usual: float | None  # share that the serving revision's pods grow in as long; None: unknown
+    usual: float | None  # share that the serving revision's pods grow in as long, if known
 
     @property
     def excess(self) -> float:
@@ -70,7 +70,7 @@ def compare_memory(
     """
     since = start_of(stable, canary)
     theirs, ours = (
-        [found for pod in pods if (found := _growth(pod, since))] for pods in (stable, canary)
+        [growth for pod in pods if (growth := _growth(pod, since))] for pods in (stable, canary)
     )
     worst = max(
         (_Compared(each, _usual(theirs, each.seconds)) for each in ours),
@@ -109,7 +109,7 @@ def _usual(pods: Sequence[_Growth], seconds: float) -> float | None:
 
 
 def _growth(pod: Measurements, since: float) -> _Growth | None:
-    """Return a pod's growth; None: it has too few samples."""
+    """Return a pod's growth, unless it has too few samples."""
     samples = [each for each in pod.memory if each.at >= since][_FIRST:]
     if len(samples) < _LEAST or samples[-1].at <= samples[0].at:
         return None
@@ -141,7 +141,7 @@ def _grows(samples: Samples) -> bool:
 
 
 def _slope(samples: Samples) -> float:
-    """Return bytes per second, by Theil-Sen; 0: there are no two times."""
+    """Return bytes per second, by Theil-Sen, or 0 without two times."""
     slopes = [
         (later.bytes - earlier.bytes) / (later.at - earlier.at)
         for earlier, later in combinations(samples, 2)

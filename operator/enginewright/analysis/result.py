@@ -16,7 +16,7 @@ class AnalysisLimits:
     max_latency_ratio: float  # of the new revision / of the serving one, at least 1
     max_error_share: float  # by which the share of 5xx may exceed that of the serving revision
     max_memory_growth: float  # share of the memory at the start that the serving one does not grow
-    max_output_difference: float | None  # relative, in the Euclidean norm; None: reported only
+    max_output_difference: float | None  # relative, in the Euclidean norm, if it is limited
     min_samples: int  # latency measurements of each revision, unless fewer decide
 
 
@@ -26,10 +26,10 @@ class Figure:
 
     name: str  # such as "latency of golden sample 'min'"
     unit: Literal["seconds", "share", "difference"]  # of the values
-    stable: float | None  # of the serving revision; None: not measured
+    stable: float | None  # of the serving revision, if measured
     canary: float | None  # of the new revision
-    ratio: float | None  # canary / stable, as estimated; None: not a ratio
-    limit: float | None  # of the ratio, or of the excess over `stable`; None: reported only
+    ratio: float | None  # canary / stable, as estimated, of what is a ratio
+    limit: float | None  # of the ratio, or of the excess over `stable`, if there is one
     stable_samples: int
     canary_samples: int
     state: State

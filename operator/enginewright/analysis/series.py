@@ -62,16 +62,13 @@ def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dic
 def requests_of(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> int:
     """Return how many clients' requests both revisions have answered since both have a pod."""
     start = start_of(stable, canary)
-    return sum(
-        sum(counted(pod, start).responses.values()) for pods in (stable, canary) for pod in pods
-    )
+    return sum(sum(counted(pod, start).responses.values()) for pod in (*stable, *canary))
 
 
 def only_other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> bool:
     """Return whether no golden sample can ever be compared, as the inputs of all have changed.
 
-    Samples take turns, so it is known once the new revision has a median of one, and a sample may be
-    the same while it has too few measurements, or only runs once there are no more requests.
+    Samples take turns, so it is known once the new revision has a median of one.
     """
     measured = _arms(canary, start_of(stable, canary))
     theirs, ours = map(_golden, (stable, canary))
@@ -94,34 +91,32 @@ def pooled(arms: Iterable[Arm]) -> Arm:
 
 
 def _arms(pods: Iterable[Measurements], start: float) -> dict[Key, Arm]:
-    found: dict[Key, list[Arm]] = {}
+    by_key: dict[Key, list[Arm]] = {}
     for pod in pods:
         for series in pod.latencies:
             arm = _arm(series, max(start, pod.since))
             if arm.windows:
-                found.setdefault((series.source, series.name), []).append(arm)
-    return {key: pooled(arms) for key, arms in found.items()}
+                by_key.setdefault((series.source, series.name), []).append(arm)
+    return {key: pooled(arms) for key, arms in by_key.items()}
 
 
 def _golden(pods: Iterable[Measurements]) -> set[str]:
     """Return the names of golden samples, including those without a median."""
+    pods = tuple(pods)
+    series = (each for pod in pods for each in pod.latencies if each.source == "golden")
     return {
-        name
-        for pod in pods
-        for name in (
-            *(series.name for series in pod.latencies if series.source == "golden"),
-            *pod.golden_left_out,
-        )
+        *(each.name for each in series),
+        *(name for pod in pods for name in pod.golden_left_out),
     }
 
 
 def _inputs(pods: Iterable[Measurements]) -> dict[str, set[str]]:
     """Return the digests of each golden sample's inputs; earlier versions report none."""
-    found: dict[str, set[str]] = {}
+    digests: dict[str, set[str]] = {}
     for series in (series for pod in pods for series in pod.latencies):
         if series.source == "golden" and series.inputs:
-            found.setdefault(series.name, set()).add(series.inputs)
-    return found
+            digests.setdefault(series.name, set()).add(series.inputs)
+    return digests
 
 
 def _arm(series: LatencySeries, start: float) -> Arm:

@@ -18,15 +18,15 @@ def compare_shadow(
     """Report the differences of each output, of which the largest fails above the limit if there is one.
 
     What cannot be compared fails too where a limit is set. The serving revision has answered every
-    request, so it counts as failing none of as many. Nothing here waits for requests: there may be none.
+    request, so it counts as failing none of as many. Nothing waits for requests, because there may be none.
     """
     revisions = {pod.revision for pod in canary}
-    found = [pod.shadow for pod in stable if pod.shadow and pod.shadow.revision in revisions]
-    if not any(each.compared or each.failed or each.rejected for each in found):
+    shadows = [pod.shadow for pod in stable if pod.shadow and pod.shadow.revision in revisions]
+    if not any(each.compared or each.failed or each.rejected for each in shadows):
         return AnalysisResult("passed")
     limit = limits.max_output_difference
-    shares = [*_refused(found, limits)]
-    outputs = _by_name(found)
+    shares = [*_refused(shadows, limits)]
+    outputs = _by_name(shadows)
     differences = [_difference(name, each) for name, each in outputs.items()]
     findings = (
         *(finding for _, finding in shares if finding),
@@ -44,22 +44,16 @@ def compare_shadow(
 
 
 def _refused(
-    found: Sequence[ShadowComparison], limits: AnalysisLimits
+    shadows: Sequence[ShadowComparison], limits: AnalysisLimits
 ) -> Iterable[tuple[Figure, Finding | None]]:
-    compared = sum(each.compared for each in found)
+    compared = sum(each.compared for each in shadows)
+    failed, rejected = (
+        sum(each.failed for each in shadows),
+        sum(each.rejected for each in shadows),
+    )
     for name, part, excess, reason in (
-        (
-            "failed shadow requests",
-            sum(each.failed for each in found),
-            limits.max_error_share,
-            Reason.TOO_MANY_ERRORS,
-        ),
-        (
-            "rejected shadow requests",
-            sum(each.rejected for each in found),
-            MAX_REJECTED,
-            Reason.REQUESTS_REJECTED,
-        ),
+        ("failed shadow requests", failed, limits.max_error_share, Reason.TOO_MANY_ERRORS),
+        ("rejected shadow requests", rejected, MAX_REJECTED, Reason.REQUESTS_REJECTED),
     ):
         ours, theirs = Share(part, compared + part), Share(0, compared + part)
         fails = exceeds([(theirs, ours)], excess)
@@ -68,9 +62,9 @@ def _refused(
         yield figure, Finding(reason=reason, cause=cause) if fails else None
 
 
-def _by_name(found: Iterable[ShadowComparison]) -> dict[str, list[ShadowOutput]]:
+def _by_name(shadows: Iterable[ShadowComparison]) -> dict[str, list[ShadowOutput]]:
     by_name: dict[str, list[ShadowOutput]] = {}
-    for output in (output for each in found for output in each.outputs):
+    for output in (output for each in shadows for output in each.outputs):
         by_name.setdefault(output.name, []).append(output)
     return dict(sorted(by_name.items()))
 
@@ -101,17 +95,17 @@ def _mean(
     figure: Callable[[ShadowOutput], float | None],
 ) -> Figure:
     """Return the mean over the pods, which is only reported."""
-    known = [
+    means = [
         (value, max(0, each.answers - each.resized))
         for each in outputs
         if (value := figure(each)) is not None
     ]
-    samples = sum(count for _, count in known)
+    samples = sum(count for _, count in means)
     return Figure(
         name=name,
         unit=unit,
         stable=None,
-        canary=sum(value * (count / samples) for value, count in known) if samples else None,
+        canary=sum(value * (count / samples) for value, count in means) if samples else None,
         ratio=None,
         limit=None,
         stable_samples=0,

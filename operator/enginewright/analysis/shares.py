@@ -4,9 +4,9 @@ The evidence is an e-value, the likelihood of the new revision's counts averaged
 by that of the largest share that is allowed. Its chance of ever exceeding 1/a is at most a, however
 often it is looked at (Ville's inequality; Ramdas, Gruenwald, Vovk and Shafer, Statistical Science 38,
 2023), so counts without a history suffice. It is exact for any count: five of five are enough, one of
-200 is not. Fewer than five never are, as clients send a request that fails again. The serving revision's
-share is taken at the upper end of its 95% interval, so that nothing fails against a revision that has
-hardly answered itself (Wilson, Journal of the American Statistical Association 22, 1927).
+200 is not. Fewer than five never are, because clients retry a failed request. The serving revision's share
+is taken at the upper end of its 95% interval, so that nothing fails against a revision with hardly any
+responses (Wilson, Journal of the American Statistical Association 22, 1927).
 
 While pods start and end, an excess must show in the sums and also period by period, where the same pods have
 counted: sums alone weigh an incident of both revisions by how many of the present pods have lived through it,
@@ -14,7 +14,7 @@ and periods alone can put it into different ones, as counts of the past are kept
 end of the serving revision's share is far above it after few responses, so neighbouring periods are joined
 until they have enough of them, unless its shares differ: then there was an incident in one of them.
 
-Requests that the server did not run, for it was busy, stopping or not ready, say nothing about the model.
+Requests that the server did not run, because it was busy, stopping or not ready, say nothing about the model.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,9 +32,7 @@ from enginewright.analysis.window import counted, counted_in_periods, periods_of
 MAX_REJECTED: Final = 0.2  # by which the share of 4xx may exceed that of the serving revision
 _FALSE_FAILURES: Final = 0.003  # probability over all looks, of each of the shares
 _LEAST: Final = 5  # of the new revision
-_LONG: Final = (
-    2000  # responses of the serving revision, with which a period is joined with no later one
-)
+_LONG: Final = 2000  # responses of the serving revision after which a period is not joined
 _QUANTILE: Final = 1.645  # 95%, one-sided
 _NOT_RUN: Final = frozenset({"503", "504"})  # refused, or timed out while it waited
 
@@ -48,7 +46,7 @@ class Share:
 
     @property
     def value(self) -> float | None:
-        """Return the share; None: of nothing."""
+        """Return the share, if there are responses."""
         return self.part / self.whole if self.whole else None
 
     @property
@@ -62,18 +60,15 @@ class Share:
 
 
 def joined(periods: Sequence[tuple[Share, Share]]) -> list[tuple[Share, Share]]:
-    """Join neighbouring periods in which the serving revision has few responses and similar shares.
-
-    Each period has the shares of the serving revision and of the new one.
-    """
-    found: list[tuple[Share, Share]] = []
+    """Join neighbouring periods of both revisions where the serving one has few responses and similar shares."""
+    together: list[tuple[Share, Share]] = []
     for stable, canary in periods:
-        if found and found[-1][0].whole < _LONG and _is_similar(found[-1][0], stable):
-            theirs, ours = found.pop()
-            found.append((_sum(theirs, stable), _sum(ours, canary)))
+        if together and together[-1][0].whole < _LONG and _is_similar(together[-1][0], stable):
+            theirs, ours = together.pop()
+            together.append((_sum(theirs, stable), _sum(ours, canary)))
         else:
-            found.append((stable, canary))
-    return found
+            together.append((stable, canary))
+    return together
 
 
 def _sum(one: Share, other: Share) -> Share:
@@ -88,25 +83,24 @@ def _is_similar(one: Share, other: Share) -> bool:
 def exceeds(periods: Sequence[tuple[Share, Share]], excess: float) -> bool:
     """Return whether the new revision's share exceeds the serving one's by more than `excess`.
 
-    Each period has the shares of the serving revision and of the new one. In each of them the new
-    revision may have any share up to the one that is allowed there.
+    In each of the `periods`, of the serving and the new revision, it may have any share up to the allowed one.
     """
     allowed = [(min(1.0, stable.upper + excess), canary) for stable, canary in periods]
-    known = [(most, canary) for most, canary in allowed if most < 1 and canary.whole]
-    part = sum(canary.part for _, canary in known)
-    rest = sum(canary.whole for _, canary in known) - part
-    if part < max(_LEAST, sum(most * canary.whole for most, canary in known)):
+    limited = [(most, canary) for most, canary in allowed if most < 1 and canary.whole]
+    part = sum(canary.part for _, canary in limited)
+    rest = sum(canary.whole for _, canary in limited) - part
+    if part < max(_LEAST, sum(most * canary.whole for most, canary in limited)):
         return False
     averaged = lgamma(part + 1) + lgamma(rest + 1) - lgamma(part + rest + 2)
-    largest = sum(_log_likelihood(canary, most) for most, canary in known)
+    largest = sum(_log_likelihood(canary, most) for most, canary in limited)
     return averaged - largest > -log(_FALSE_FAILURES)
 
 
-def _log_likelihood(found: Share, most: float) -> float:
+def _log_likelihood(observed: Share, most: float) -> float:
     """Return the largest logarithm of the likelihood of a share of at most `most`, below 1."""
-    share = min(most, found.part / found.whole)
-    rest = found.whole - found.part
-    return (found.part * log(share) if found.part else 0.0) + rest * log1p(-share)
+    share = min(most, observed.part / observed.whole)
+    rest = observed.whole - observed.part
+    return (observed.part * log(share) if observed.part else 0.0) + rest * log1p(-share)
 
 
 def compare_shares(
@@ -148,8 +142,8 @@ def compare_shares(
 
 def _by_period(pods: Sequence[Measurements], begins: Sequence[float]) -> list[tuple[Counts, ...]]:
     """Return what the pods have counted in each period."""
-    found = [counted_in_periods(pod, begins) for pod in pods]
-    return list(zip(*found, strict=True)) if found else [()] * len(begins)
+    counts = [counted_in_periods(pod, begins) for pod in pods]
+    return list(zip(*counts, strict=True)) if counts else [()] * len(begins)
 
 
 def _responses(hundreds: str) -> Callable[[Iterable[Counts]], Share]:
@@ -185,7 +179,7 @@ def _golden_wrong(pods: Sequence[Counts]) -> Share:
 def share_figure(
     name: str, stable: Share, canary: Share, limit: float | None, state: State
 ) -> Figure:
-    """Return the comparison of two shares; `limit` is that of the excess, None: reported only."""
+    """Return the comparison of two shares, with the limit of the excess if there is one."""
     return Figure(
         name=name,
         unit="share",

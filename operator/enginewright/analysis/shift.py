@@ -1,4 +1,4 @@
-"""How much slower one revision is, with the uncertainty of that.
+"""How much slower one revision is, with its uncertainty.
 
 Measurements come as medians of ten consecutive ones, which single stalls do not move: where 5% are
 outliers, five of ten are in 1 of 15,000 windows. The logarithms of the medians are compared:
@@ -16,8 +16,7 @@ outliers, five of ten are in 1 of 15,000 windows. The logarithms of the medians 
 - **Two modes.** Where a series has two modes, such as clocks of the device, few slices of one revision
   can all be in one and those of the other in the other. So what a rank test could show at most bounds
   the p-value (Mann and Whitney, Annals of Mathematical Statistics 18, 1947), unless the ratio is beyond
-  what modes explain. Hence 20 measurements can show that a model became 30 times slower, and hardly
-  fewer than 100 that it became twice as slow.
+  what modes explain.
 """
 
 from collections.abc import Sequence
@@ -74,7 +73,7 @@ class Shift:
 
 
 def shift(stable: Windows, canary: Windows) -> Shift | None:
-    """Return how much slower `canary` is; None: there is no slice with both."""
+    """Return how much slower `canary` is, if there is a slice with both."""
     differences = _winsorized(_differences(stable, canary))
     count = len(differences)
     if not count:
@@ -82,18 +81,13 @@ def shift(stable: Windows, canary: Windows) -> Shift | None:
     mean = fmean(differences)
     squares = sum((each - mean) ** 2 for each in differences)
     factor = _variance_factor(differences, mean, squares) / count
-    found = squares / max(1, count - 1)
+    variance = squares / max(1, count - 1)
     moderated = (squares + _USUAL_SLICES * _USUAL_VARIANCE) / (count - 1 + _USUAL_SLICES)
-    return Shift(
-        mean=mean,
-        slices=count,
-        variance=factor * found,
-        moderated=factor * max(found, moderated),
-    )
+    return Shift(mean, count, factor * variance, factor * max(variance, moderated))
 
 
 def _differences(stable: Windows, canary: Windows) -> list[float]:
-    found: list[float] = []
+    differences: list[float] = []
     arms: tuple[list[float], list[float]] = ([], [])
     tagged = sorted(
         (time, arm, value) for arm, each in enumerate((stable, canary)) for time, value in each
@@ -101,9 +95,9 @@ def _differences(stable: Windows, canary: Windows) -> list[float]:
     for _, arm, value in tagged:
         arms[arm].append(value)
         if arms[0] and arms[1]:
-            found.append(fmean(arms[1]) - fmean(arms[0]))
+            differences.append(fmean(arms[1]) - fmean(arms[0]))
             arms = ([], [])
-    return found
+    return differences
 
 
 def _winsorized(values: list[float]) -> list[float]:
@@ -117,7 +111,7 @@ def _winsorized(values: list[float]) -> list[float]:
 
 def _variance_factor(values: Sequence[float], mean: float, squares: float) -> float:
     products = sum((one - mean) * (next_ - mean) for one, next_ in pairwise(values))
-    found = products / squares if squares else 0.0
-    drawn = found * len(values) + _USUAL_CORRELATION * _CORRELATION_SLICES
+    correlation = products / squares if squares else 0.0
+    drawn = correlation * len(values) + _USUAL_CORRELATION * _CORRELATION_SLICES
     r = min(max(drawn / (len(values) + _CORRELATION_SLICES), 0.0), _MAX_CORRELATION)
     return (1 + r) / (1 - r)

@@ -1,14 +1,12 @@
 """What both revisions' pods have counted in the same time: since both have a pod.
 
-Before it, load, clients and neighbours differed: an incident that only one revision has lived through,
-such as before the new one started, or before the serving pods were replaced, says nothing about the
-difference of the revisions.
+Before, load, clients and neighbours differed: an incident that only one revision has lived through says nothing
+about the difference of the revisions.
 
 Within that time pods start and end: a serving pod is replaced, a step adds pods of the new revision. The counts
 of those that end are lost with them. So each revision's sum weighs the moments differently, and an incident
 of both would seem to be one of the revision that more of the remaining pods have lived through (Simpson's
-paradox). Hence what is counted is divided into periods at the starts of the pods: in each of them the same
-pods have counted.
+paradox). Hence counts are divided into periods at the starts of the pods, so that the same pods count in each.
 """
 
 from collections.abc import Sequence
@@ -19,7 +17,7 @@ from enginewright_contract.measurements import Counts, Measurements
 
 
 def start_of(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> float:
-    """Return the Unix time of the later of both revisions' first starts; infinity: there is no pod."""
+    """Return the Unix time of the later of both revisions' first starts, or infinity without pods."""
     firsts = (min(pod.since for pod in pods) for pods in (stable, canary) if pods)
     return max(firsts, default=inf)
 
@@ -48,10 +46,7 @@ def _has_counts(pod: Measurements, begin: float, end: float) -> bool:
 
 
 def counted(pod: Measurements, start: float) -> Counts:
-    """Return what a pod has counted since `start`, or since its own later one.
-
-    Sidecars of earlier versions do not report counts of the past: all that they have counted.
-    """
+    """Return what a pod has counted since `start` or its own later one, or all if its sidecar keeps no earlier counts."""
     total = Counts(
         at=pod.since,
         responses=pod.responses,

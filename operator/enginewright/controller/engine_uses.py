@@ -18,7 +18,7 @@ from enginewright.kube.resources import (
     Resource,
 )
 from enginewright.manifests import labels
-from enginewright.plan.engines.users import EngineUse, engine_use
+from enginewright.plan.engines.engine import EngineUse, engine_use
 
 SETTLE: Final = timedelta(seconds=10)  # between two changes of the users of one engine
 _CHILDREN: Final = (CONTROLLER_REVISIONS, DEPLOYMENTS)

@@ -24,8 +24,7 @@ from enginewright.controller.routing import EngineKey
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
 from enginewright.plan.engines.build import BuildFacts
-from enginewright.plan.engines.engine import plan_engine
-from enginewright.plan.engines.users import users_of
+from enginewright.plan.engines.engine import plan_engine, users_of
 from enginewright.plan.types import Config, EventIntent, ObjectRef
 
 

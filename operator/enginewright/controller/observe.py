@@ -18,17 +18,23 @@ from enginewright.kube.resources import (
     SERVICES,
     Resource,
 )
-from enginewright.observed.autoscalers import AutoscalerView, autoscaler_view
 from enginewright.observed.base import Json, ObservedObject
-from enginewright.observed.budgets import BudgetView, budget_view
-from enginewright.observed.claims import ClaimView, claim_view
 from enginewright.observed.deployments import DeploymentView, deployment_view
+from enginewright.observed.identities import (
+    AutoscalerView,
+    BudgetView,
+    ClaimView,
+    ServiceView,
+    autoscaler_view,
+    budget_view,
+    claim_view,
+    service_view,
+)
 from enginewright.observed.jobs import JobView, job_view
 from enginewright.observed.nodes import NodeView, node_view
 from enginewright.observed.pods import PodView, pod_view
 from enginewright.observed.revisions import RevisionView, revision_view
 from enginewright.observed.routes import RouteView, route_view
-from enginewright.observed.services import ServiceView, service_view
 
 Viewed = TypeVar("Viewed", bound=ObservedObject)
 

@@ -1,7 +1,6 @@
 """Keys of artefacts that an object names, by the names of its fields.
 
-Fields of other versions count as well, such as those of a newer one that has been rolled back: what
-they name must not be removed as unneeded.
+Fields of other versions count as well, such as of a newer one that was rolled back: their artefacts are needed.
 """
 
 import json

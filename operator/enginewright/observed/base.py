@@ -19,7 +19,7 @@ class ObservedObject:
     labels: Mapping[str, str]
     owners: Mapping[str, str]  # kind -> uid
     created: str  # RFC 3339
-    deleted_at: str  # RFC 3339: when its deletion was requested; empty: it was not
+    deleted_at: str  # RFC 3339, if its deletion was requested
 
     @property
     def deleting(self) -> bool:
@@ -58,7 +58,7 @@ class ObservedCondition:
     status: str
     reason: str
     message: str
-    since: str  # RFC 3339; empty: not set
+    since: str  # RFC 3339, if set
 
 
 def conditions(obj: Json) -> tuple[ObservedCondition, ...]:
@@ -76,7 +76,7 @@ def conditions(obj: Json) -> tuple[ObservedCondition, ...]:
 
 
 def status(obj: Json) -> Json:
-    """Return the status; empty before a controller has written one."""
+    """Return the status, empty before a controller has written one."""
     return obj.get("status") or {}
 
 

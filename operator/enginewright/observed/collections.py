@@ -16,8 +16,8 @@ from enginewright.observed.jobs import JobView, job_view
 class CollectionView(JobView):
     """A Job that collects."""
 
-    task: CollectTask | None  # None: of another version, and not readable
-    recorded: CollectionOutcome | None  # None: not ended, or not recorded yet
+    task: CollectTask | None  # unless it is of another version, and not readable
+    recorded: CollectionOutcome | None  # once it has ended
 
     @property
     def is_of_group(self) -> bool:
@@ -26,7 +26,7 @@ class CollectionView(JobView):
 
 
 def collection_view(obj: Json) -> CollectionView:
-    """Return the view of such a Job (batch/v1)."""
+    """Return the view of a collection Job (batch/v1)."""
     return CollectionView(
         **vars(job_view(obj)),
         task=_task(obj),

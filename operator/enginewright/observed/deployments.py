@@ -60,24 +60,22 @@ class DeploymentView(ObservedObject):
 
 def deployment_view(obj: Json) -> DeploymentView:
     """Return the view of a Deployment (apps/v1)."""
-    known = conditions(obj)
-    view = identity(obj)
+    view, replicas = identity(obj), spec(obj).get("replicas")
+    by_type = {each.type: each for each in conditions(obj)}
+    progressing, failing = by_type.get("Progressing"), by_type.get("ReplicaFailure")
     return DeploymentView(
         **view,
         accelerator_class=view["labels"].get(CLASS, ""),
         revision=view["labels"].get(REVISION, ""),
         is_current=_count(obj, "observedGeneration") >= int(obj["metadata"].get("generation") or 0),
-        desired=int(1 if (wanted := spec(obj).get("replicas")) is None else wanted),
+        desired=1 if replicas is None else int(replicas),
         count_is_shared=bool(count_managers(obj["metadata"]) - {FIELD_MANAGER}),
         pods=_count(obj, "replicas"),
         updated=_count(obj, "updatedReplicas"),
         ready_pods=_count(obj, "readyReplicas"),
         available=_count(obj, "availableReplicas"),
-        is_stuck=any(each.type == "Progressing" and each.status == "False" for each in known),
-        refused=next(
-            (each for each in known if each.type == "ReplicaFailure" and each.status == "True"),
-            None,
-        ),
+        is_stuck=progressing is not None and progressing.status == "False",
+        refused=failing if failing and failing.status == "True" else None,
     )
 
 

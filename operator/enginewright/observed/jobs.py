@@ -24,17 +24,15 @@ from enginewright.observed.base import (
 class JobView(ObservedObject):
     """A Job."""
 
-    outcome: Literal["", "Complete", "Failed"]  # empty: not finished
+    outcome: Literal["", "Complete", "Failed"]  # once it has finished
     reason: str  # of a failed Job, such as DeadlineExceeded
     message: str
-    ended_at: str  # RFC 3339; empty: it runs
-    placement: str  # hash of the JobTemplate that it was created with; empty: without one
+    ended_at: str  # RFC 3339, once it has finished
+    placement: str  # hash of the JobTemplate that it was created with, if any
     suspended: bool  # spec.suspend: it has no pods until it is resumed
-    queue: str  # name of the Kueue queue that admits it; empty: none
-    shared_hash: (
-        str  # of a prepare Job whose result other models may take over; empty: they may not
-    )
-    record_hash: str  # of a prepare Job whose result is found again later; empty: it is not
+    queue: str  # name of the Kueue queue that admits it, if any
+    shared_hash: str  # of a prepare Job whose result other models may take over
+    record_hash: str  # of a prepare Job whose result is found again later
     ended_pods: int  # succeeded and failed pods that the Job controller has counted
 
     @property
@@ -43,13 +41,8 @@ class JobView(ObservedObject):
         return self.outcome != ""
 
     @property
-    def succeeded(self) -> bool:
-        """Whether it has finished well."""
-        return self.outcome == "Complete"
-
-    @property
     def proceeds(self) -> bool:
-        """Whether it will end by itself, unlike one that somebody has suspended without a queue."""
+        """Whether it will end by itself, unlike one that was suspended without a queue."""
         return not self.ended and not self.deleting and (self.queue != "" or not self.suspended)
 
 
@@ -75,11 +68,5 @@ def job_view(obj: Json) -> JobView:
 
 def _last(obj: Json) -> ObservedCondition | None:
     """Return the condition Complete or Failed if it is true."""
-    return next(
-        (
-            each
-            for each in conditions(obj)
-            if each.type in ("Complete", "Failed") and each.status == "True"
-        ),
-        None,
-    )
+    ends = (each for each in conditions(obj) if each.type in ("Complete", "Failed"))
+    return next((each for each in ends if each.status == "True"), None)

@@ -21,17 +21,17 @@ class MoveView:
 
     namespace: str
     name: str
-    rank: int  # 0: moves first, 1: then, 2: last
+    rank: int  # the lowest moves first
     current: Mapping[str, str]  # images that it has, by variant
-    target: Mapping[str, str]  # images that the state below is about; empty: it has those
+    target: Mapping[str, str]  # other images, which the state below is about
     state: str  # Moved, Moving, Waiting or Kept
-    reason: str  # why it does not go on, whoever's turn it is; empty: nothing but its turn
+    reason: str  # why it does not go on, other than its turn
     fails_anyway: bool  # with Kept or `retried`: it is no failure of the target's images
     retried: bool = False  # it was Kept, and is tried again with the same images
 
 
 def move_view(obj: Json) -> MoveView | None:
-    """Return the view of an InferenceModel; None: it is being deleted, or has not served."""
+    """Return the view of an InferenceModel, unless it is being deleted or has not served."""
     metadata, images = obj["metadata"], (obj.get("status") or {}).get("images")
     if not images or metadata.get("deletionTimestamp"):
         return None

@@ -35,9 +35,9 @@ class NodeView(ObservedObject):
 
     def takes_pods(self, tolerations: Iterable[Toleration]) -> bool:
         """Return whether pods with these tolerations can be scheduled on it."""
-        known = tuple(tolerations)
+        tolerations = tuple(tolerations)
         return not self.unschedulable and all(
-            any(map(taint.tolerated_by, known))
+            any(map(taint.tolerated_by, tolerations))
             for taint in self.taints
             if taint.effect != "PreferNoSchedule"
         )

@@ -25,11 +25,11 @@ class Container:
 
     name: str
     image: str
-    memory_limit: str  # as in the spec; empty: none
+    memory_limit: str  # as in the spec, if any
     running: bool
-    ended: Termination | None  # None: running or waiting
-    last: Termination | None  # of its previous run; None: never restarted
-    waiting_reason: str  # empty: not waiting
+    ended: Termination | None
+    last: Termination | None  # of its previous run, if it was restarted
+    waiting_reason: str
     waiting_message: str
     restarts: int
 
@@ -41,11 +41,11 @@ class PodView(ObservedObject):
     phase: str  # Pending | Running | Succeeded | Failed | Unknown
     reason: str  # why the pod failed, such as DeadlineExceeded
     message: str
-    node: str  # empty: not scheduled
-    scheduled_at: str  # RFC 3339; empty: not scheduled
-    unschedulable: str  # the scheduler's message; empty: scheduled, or not yet tried
+    node: str  # once scheduled
+    scheduled_at: str  # RFC 3339, once scheduled
+    unschedulable: str  # the scheduler's message, if it could not schedule it
     ready: bool
-    ready_changed: str  # RFC 3339, when it became ready or unready; empty: no kubelet has it yet
+    ready_changed: str  # RFC 3339, when it became ready or unready, once a kubelet has it
     was_ready: bool  # since its init containers have ended
     ip: str
     annotations: Json
@@ -54,7 +54,7 @@ class PodView(ObservedObject):
 
     @property
     def job(self) -> str:
-        """Name of the Job that created it; empty: none."""
+        """Name of the Job that created it, if one did."""
         return self.label(JOB_NAME)
 
     @property
@@ -74,9 +74,9 @@ class PodView(ObservedObject):
 
 def pod_view(obj: Json) -> PodView:
     """Return the view of a Pod (core/v1)."""
-    known = {each.type: each for each in conditions(obj)}
-    scheduled, ready = known.get("PodScheduled"), known.get("Ready")
-    initialized = known.get("Initialized")  # later than the unreadiness of a pod that starts
+    by_type = {each.type: each for each in conditions(obj)}
+    scheduled, ready = by_type.get("PodScheduled"), by_type.get("Ready")
+    initialized = by_type.get("Initialized")  # later than the unreadiness of a pod that starts
     refused = scheduled is not None and scheduled.status == "False"
     return PodView(
         **identity(obj),

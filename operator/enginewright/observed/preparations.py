@@ -18,8 +18,8 @@ class PreparationView:
     name: str  # of the model
     created: str  # the model, RFC 3339
     shared_hash: str
-    job: str  # its own; empty: it waits
-    leader: str  # whose result it takes over; empty: none
+    job: str  # its own, unless it waits
+    leader: str  # whose result it takes over, if any
     stage: str  # of its own Job
     failure: JobFailure | None  # the last one
 
@@ -30,7 +30,7 @@ class PreparationView:
 
     @property
     def leads(self) -> bool:
-        """Whether a Job of its own prepares it, or is to be repeated."""
+        """Whether its own Job prepares it, or is to be retried."""
         return self.job != "" and not self.failed
 
     @property
@@ -40,11 +40,11 @@ class PreparationView:
 
 
 def preparation_view(obj: Json) -> PreparationView | None:
-    """Return the view of an InferenceModel; None: it is being deleted, or shares no preparation."""
-    metadata, known = obj["metadata"], (obj.get("status") or {}).get("preparation") or {}
-    if metadata.get("deletionTimestamp") or not known.get("sharedHash"):
+    """Return the view of an InferenceModel, unless it is being deleted or shares no preparation."""
+    metadata, preparation = obj["metadata"], (obj.get("status") or {}).get("preparation") or {}
+    if metadata.get("deletionTimestamp") or not preparation.get("sharedHash"):
         return None
-    failure = known.get("failure")
+    failure = preparation.get("failure")
     try:
         read = JobFailure.model_validate(failure) if failure else None
     except ValidationError:  # of another version; the model's own reconciliation reports it
@@ -52,9 +52,9 @@ def preparation_view(obj: Json) -> PreparationView | None:
     return PreparationView(
         name=metadata["name"],
         created=str(metadata.get("creationTimestamp") or ""),
-        shared_hash=known["sharedHash"],
-        job=str(known.get("job") or ""),
-        leader=str(known.get("leader") or ""),
-        stage=str(known.get("stage") or ""),
+        shared_hash=preparation["sharedHash"],
+        job=str(preparation.get("job") or ""),
+        leader=str(preparation.get("leader") or ""),
+        stage=str(preparation.get("stage") or ""),
         failure=read,
     )

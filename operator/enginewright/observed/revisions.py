@@ -14,14 +14,9 @@ class RevisionView(ObservedObject):
     """A revision of a model."""
 
     number: int  # increases with every revision
-    outcome: (
-        RevisionOutcome | None
-    )  # None: it is being brought up, or was stored by an earlier version
-    kept: (
-        Revision | None
-    )  # None: written by another version and not readable, so it cannot be served
-
-    place: str | None  # of the store that its pods read; None: not readable
+    outcome: RevisionOutcome | None  # unless it is being brought up, or of an earlier version
+    kept: Revision | None  # unless it is of another version and not readable: it cannot be served
+    place: str | None  # of the store that its pods read, if readable
 
     @property
     def revision(self) -> str:

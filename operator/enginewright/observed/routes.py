@@ -26,10 +26,9 @@ class RouteParent:
 
     @property
     def refusal(self) -> ObservedCondition | None:
-        """Return why the Gateway does not take the route, or not all of it; None: it does so far."""
-        wanted = ("Accepted", "ResolvedRefs")
+        """Return why the Gateway does not take the route, or not all of it, if so."""
         failed = (each for each in self.conditions if each.status == "False")
-        return next((each for each in failed if each.type in wanted), None)
+        return next((each for each in failed if each.type in ("Accepted", "ResolvedRefs")), None)
 
 
 @dataclass(frozen=True, kw_only=True)

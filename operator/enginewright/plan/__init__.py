@@ -1,1 +1,1 @@
-"""Pure decisions: observed facts in, wanted objects, status and events out. No IO, no clock."""
+"""Pure decisions: observed facts in, objects to apply, status and events out. No IO, no clock."""

@@ -1,8 +1,7 @@
 """How Jobs are attempted: start, wait, succeed, fail, retry.
 
-The same for probe, prepare, lookup and engine Jobs. Failures are recorded in a status, so that the
-deletion of a Job starts no endless loop: a permanent failure is not retried until its inputs change,
-a transient one is retried with backoff.
+The same for probe, prepare, lookup and engine Jobs. Failures are recorded in a status, so that deleting a Job starts
+no endless loop: a permanent one is not retried until its inputs change, a transient one is retried with backoff.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,8 +41,7 @@ class Work(Generic[Result]):
     result: Callable[[PodView], Result | None]  # reported by a finished pod
     placement: str  # hash of the template that a Job is created with now
     overdue: tuple[Reason, str]  # reason and cause when a pod exceeds its deadline
-    # attempts after failures that rarely pass on their own; None: no failure is ever final
-    limit: int | None = ATTEMPTS
+    limit: int | None = ATTEMPTS  # after failures that rarely pass on their own
     # a stage before the last one may have the result, if the store had it: later ones have nothing to do then
     may_end_early: bool = False
     # a stage with work that the attempt after a failure in it leaves out, so that its first timeout is not final
@@ -57,8 +55,7 @@ class Observed:
     jobs: Mapping[str, JobView]  # by name
     pods: Sequence[PodView]
     now: datetime  # timezone-aware
-    # a Job whose pod must start soon once it has a node, since serving pods wait for it; empty: none
-    awaited: str = ""
+    awaited: str = ""  # Job whose pod must start soon on its node, because serving pods wait for it
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class InProgress:
     job: str
     stage: str  # current or next one
     pod: PodView | None  # the newest one
-    waiting_for: str  # what its pod needs in order to start, as a sentence; empty: not known
+    waiting_for: str  # what its pod needs in order to start, as a sentence
     waits_for: str = ""  # reason, if it waits for a volume or a queue
     failure: JobFailure | None = None  # the last one, of this Job's pods or of earlier Jobs
     requeue_after: float | None = None  # seconds
@@ -100,30 +97,22 @@ class Failed:
 
     attempt: int
     failure: JobFailure
-    # seconds until the next attempt; None: it is not retried
-    requeue_after: float | None = None
+    requeue_after: float | None = None  # seconds until the next attempt, if it is retried
     ends: str = ""  # a running Job to delete
 
 
 def advance(
-    work: Work[Result], observed: Observed, attempt: int, known: JobFailure | None
+    work: Work[Result], observed: Observed, attempt: int, failure: JobFailure | None
 ) -> Start | InProgress | Succeeded[Result] | Failed:
-    """Return the state of the `attempt`-th Job.
-
-    Args:
-        work: what is attempted.
-        observed: Jobs and pods in the cluster.
-        attempt: as recorded in the status, from 1.
-        known: the recorded failure for these inputs.
-    """
+    """Return the state of the `attempt`-th Job, from 1; `failure` is the recorded one for these inputs."""
     job = observed.jobs.get(work.name(attempt))
     if job is None:
-        if known and known.attempts >= attempt:
-            return _after_failure(work, known, attempt, observed.now)
-        return Start(attempt, known)
+        if failure and failure.attempts >= attempt:
+            return _after_failure(work, failure, attempt, observed.now)
+        return Start(attempt, failure)
     pods_of_job = of_job(observed.pods, job.name)
     awaited = observed.awaited == job.name
-    return _Attempt(work, observed.now, job, pods_of_job, attempt, known, awaited).advance()
+    return _Attempt(work, observed.now, job, pods_of_job, attempt, failure, awaited).advance()
 
 
 @dataclass(frozen=True)
@@ -135,7 +124,7 @@ class _Attempt(Generic[Result]):
     job: JobView
     own_pods: Sequence[PodView]
     number: int
-    known: JobFailure | None
+    recorded: JobFailure | None
     awaited: bool
 
     def advance(self) -> Start | InProgress | Succeeded[Result] | Failed:
@@ -156,31 +145,33 @@ class _Attempt(Generic[Result]):
         return pod.reason == "DeadlineExceeded" or (left is not None and left <= 0)
 
     def _seconds_to_start(self, pod: PodView) -> float | None:
-        """Return the time left for the pod to start its first container; None: no limit."""
+        """Return the time left for the pod to start its first container, if it is limited."""
         if not (self.awaited and pod.scheduled_at and not pod.finished and pods.never_ran(pod)):
             return None
         limit = datetime.fromisoformat(pod.scheduled_at) + START_TIMEOUT
         return (limit - self.now).total_seconds()
 
     def _result(self) -> Result | None:
-        found = (
+        results = (
             self.work.result(pod)
             for pod in reversed(self.own_pods)
             if pod.phase == "Succeeded" or self.work.may_end_early
         )
-        return next((each for each in found if each is not None), None)
+        return next((each for each in results if each is not None), None)
 
     def _in_progress(self) -> Start | InProgress | Failed:
-        pod, known = self.own_pods[-1] if self.own_pods else None, self.known
-        if found := self._last_failure():
+        pod, failure = self.own_pods[-1] if self.own_pods else None, self.recorded
+        if last := self._last_failure():
             exhausted = sum(map(pods.is_evicted, self.own_pods)) >= EVICTIONS
-            if not exhausted or known is None or known.attempts < self.number:
-                known = self._recorded(found.stage, found.finding)
-            if exhausted:
-                return self._after_failure(known, ends=self.job.name)
-            if found.exit_code == ExitCode.PERMANENT:  # podFailurePolicy ends the Job
-                return self._after_failure(known)
-        ending = any(each.deleting and not each.finished for each in self.own_pods)
+            if not exhausted or failure is None or failure.attempts < self.number:
+                failure = self._recorded(last.stage, last.finding)
+            # podFailurePolicy ends the Job after a permanent failure
+            if exhausted or last.exit_code == ExitCode.PERMANENT:
+                ends = self.job.name if exhausted else ""
+                return _after_failure(self.work, failure, self.number, self.now, ends=ends)
+        requeue_after = self._seconds_to_start(pod) if pod else None
+        if any(each.deleting and not each.finished for each in self.own_pods):
+            requeue_after = UNREACHABLE.total_seconds()
         return InProgress(
             attempt=self.number,
             job=self.job.name,
@@ -188,19 +179,17 @@ class _Attempt(Generic[Result]):
             pod=pod,
             waiting_for=pods.waiting_for(pod) if pod else "",
             waits_for=(pods.missing_claim(pod) or "") if pod else "",
-            failure=known,
-            requeue_after=UNREACHABLE.total_seconds()
-            if ending
-            else (self._seconds_to_start(pod) if pod else None),
+            failure=failure,
+            requeue_after=requeue_after,
         )
 
     def _replaced_or_suspended(self) -> Start | InProgress | None:
-        """Return the state of a Job that must run on other nodes, or is suspended; None: neither."""
+        """Return the state of a Job that must run on other nodes or is suspended, if it is so."""
         job = self.job
         is_lost = any(_is_lost(pod, self.now) for pod in self.own_pods)
         never_ran = all(map(pods.never_ran, self.own_pods))
         if is_lost or (never_ran and job.placement != self.work.placement):
-            return Start(self.number + 1, self.known, replaces=job.name)
+            return Start(self.number + 1, self.recorded, replaces=job.name)
         if not job.suspended:
             return None
         # Its pods were deleted for the suspension or never created: that is not a failure.
@@ -212,18 +201,19 @@ class _Attempt(Generic[Result]):
             pod=None,
             waiting_for=f"the Job is suspended until {admitted}",
             waits_for=StatusReason.QUEUED,
-            failure=self.known,
+            failure=self.recorded,
         )
 
     def _ended(self, late: PodView | None) -> Start | Failed:
         """Return the state after a Job that finished without a result."""
-        known = self.known
+        failure = self.recorded
         if self.job.outcome == "Complete" and not self.own_pods:
-            return Start(self.number + 1, known, after_success=True)
-        if known is None or known.attempts < self.number:
-            known = self._recorded(*self._cause(late))
+            return Start(self.number + 1, failure, after_success=True)
+        if failure is None or failure.attempts < self.number:
+            failure = self._recorded(*self._cause(late))
         # The Job controller would replace a pod that exceeded its deadline.
-        return self._after_failure(known, ends=self.job.name if late and not self.job.ended else "")
+        ends = self.job.name if late and not self.job.ended else ""
+        return _after_failure(self.work, failure, self.number, self.now, ends=ends)
 
     def _cause(self, late: PodView | None) -> tuple[str, Finding]:
         if late or self.job.reason == "DeadlineExceeded":
@@ -236,14 +226,13 @@ class _Attempt(Generic[Result]):
                 cause = f"the pod did not start: {waiting_for}"
             finding = Finding(reason=reason, cause=cause.format(stage=stage))
             return stage, finding.of_container(stage)
-        if found := self._last_failure():
-            return found.stage, found.finding
+        if last := self._last_failure():
+            return last.stage, last.finding
         if self.job.outcome == "Complete":
             cause = "the Job completed without a report of its last stage"
         else:
-            text = (
-                next((pod.message for pod in self.own_pods if pod.message), "") or self.job.message
-            )
+            messages = (*(pod.message for pod in self.own_pods), self.job.message)
+            text = next(filter(None, messages), "")
             cause = f"the Job failed before a stage began{f': {text}' if text else ''}"
         return "", Finding(reason=Reason.INTERNAL_ERROR, cause=cause)
 
@@ -253,6 +242,9 @@ class _Attempt(Generic[Result]):
         limit = self.work.limit if bounded else None
         given_up = limit is not None and self.number >= limit
         after = f"; given up after {self.number} attempts" if given_up else ""
+        before = self.recorded
+        # then this attempt had left the rest out already
+        again = before and before.attempts < self.number and before.stage == stage
         return JobFailure(
             stage=stage,
             reason=finding.reason,
@@ -261,34 +253,22 @@ class _Attempt(Generic[Result]):
             time=whole_second(self.now),
             attempts=self.number,
             lasting=given_up
-            or (
-                _is_lasting(self.work, finding.reason)
-                # if the attempt before has failed there as well, this one had left the rest out
-                and not (lightened and not self._again(stage))
-            ),
+            or (_is_lasting(self.work, finding.reason) and not (lightened and not again)),
         )
-
-    def _again(self, stage: str) -> bool:
-        before = self.known if self.known and self.known.attempts < self.number else None
-        return before is not None and before.stage == stage
 
     def _stage(self, pod: PodView | None) -> str:
         return pods.running_stage(pod, self.work.stages) if pod else self.work.stages[0]
 
     def _last_failure(self) -> pods.Failure | None:
-        return next((each for each in map(pods.failure, reversed(self.own_pods)) if each), None)
-
-    def _after_failure(self, failure: JobFailure, *, ends: str = "") -> Failed | Start:
-        return _after_failure(self.work, failure, self.number, self.now, ends=ends)
+        return next(filter(None, map(pods.failure, reversed(self.own_pods))), None)
 
 
 def _after_failure(
     work: Work[Result], failure: JobFailure, attempt: int, now: datetime, *, ends: str = ""
 ) -> Failed | Start:
     """Return Failed, also while waiting to retry, or the start of the next attempt."""
-    if failure.lasting or (
-        _is_lasting(work, failure.reason) and not _is_lightened(work, failure.stage, failure.reason)
-    ):
+    lightened = _is_lightened(work, failure.stage, failure.reason)
+    if failure.lasting or (_is_lasting(work, failure.reason) and not lightened):
         return Failed(attempt, failure.model_copy(update={"lasting": True}), ends=ends)
     wait = (retry_due(failure) - now).total_seconds()
     if wait > 0:
@@ -298,8 +278,8 @@ def _after_failure(
 
 def _is_lasting(work: Work[Result], reason: str) -> bool:
     """Return whether a failure is permanent, for work with a limit of attempts."""
-    failure = reason_named(reason)
-    is_permanent = failure is not None and exit_code(failure) is ExitCode.PERMANENT
+    named = reason_named(reason)
+    is_permanent = named is not None and exit_code(named) is ExitCode.PERMANENT
     return work.limit is not None and is_permanent
 
 

@@ -3,9 +3,7 @@
 from math import isfinite
 from typing import Any
 
-from enginewright.api.inference_model_status import (
-    Prepared,
-)
+from enginewright.api.inference_model_status import Prepared
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.manifests.store_claim import store_claim
 from enginewright.plan.engines.choice import Choice
@@ -16,11 +14,11 @@ from enginewright.plan.fleet.image_moves import ImageMove
 from enginewright.plan.prepare.prepare import PrepareOutcome
 from enginewright.plan.prepare.refresh import Preparing, prepare_and_refresh
 from enginewright.plan.report.conditions import ModelState
-from enginewright.plan.report.current_proofs import current_proofs
 from enginewright.plan.report.events import model_events
 from enginewright.plan.report.rejections import reasons_for_others, rejected_backends
 from enginewright.plan.report.status import model_status
 from enginewright.plan.resolve.resolve import Target, resolve
+from enginewright.plan.rollout.proofs import current_proofs
 from enginewright.plan.rollout.revisions import chosen_snapshot
 from enginewright.plan.rollout.rollout import RolloutPlan, roll_out
 from enginewright.plan.rollout.route import route_accepted
@@ -43,25 +41,25 @@ def plan(facts: Facts) -> Plan:
     engines = wanted_engines(facts, target, prepared) if prepared else None
     repairing = repair(facts, preparing, engines)
     interim = interim_of(facts, target, prepared, engines) if prepared and engines else None
-    wanted, choice = (
+    snapshot, choice = (
         _wanted(facts, target, prepared, engines, interim) if prepared and engines else (None, None)
     )
     yielding = engines.yielding if engines else {}
     # that another backend fails says nothing of the engines'
     others = frozenset() if _is_apart(interim, choice) else reasons_for_others(target)
     signature = prepared.signature if prepared else None
-    rollout = roll_out(facts, wanted, preparing.source, yielding, others, signature)
+    rollout = roll_out(facts, snapshot, preparing.source, yielding, others, signature)
     return _assemble(move, preparing, None, engines, rollout, repairing, interim, choice)
 
 
 def _wanted(
     facts: Facts, target: Target, prepared: Prepared, engines: Engines, interim: Interim | None
 ) -> tuple[Snapshot | None, Choice | None]:
-    """Return what the spec requests, None: not known yet; and which backends a benchmark has chosen for it."""
+    """Return what the spec requests, once that is known, and which backends a benchmark has chosen for it."""
     if not engines.complete and (interim is None or interim.why_not):
         return None, None
-    wanted, choice = chosen_snapshot(facts, target, prepared, engines, engines.keys, interim)
-    return None if choice and choice.waits else wanted, choice
+    snapshot, choice = chosen_snapshot(facts, target, prepared, engines, engines.keys, interim)
+    return None if choice and choice.waits else snapshot, choice
 
 
 def _is_apart(interim: Interim | None, choice: Choice | None) -> bool:
@@ -85,12 +83,14 @@ def _assemble(
     refresh = preparing.refresh if preparing else None
     jobs = [each for each in (outcome, refresh, repairing.outcome if repairing else None) if each]
     built = [each for each in (engines, repairing.engines if repairing else None) if each]
+    parts: tuple[PrepareOutcome | Engines | RolloutPlan, ...] = (*jobs, *built, rollout)
+    revision = rollout.serving.revision if rollout.serving else rollout.applied
     state = ModelState(
         obstacle=obstacle,
         outcome=outcome,
         engines=engines,
         rollout=rollout,
-        proofs=current_proofs(facts, rollout),
+        proofs=current_proofs(facts, revision) if revision else None,
         route=route_accepted(facts),
         repair=repairing,
         interim=interim,
@@ -98,33 +98,15 @@ def _assemble(
         chooses=choice is not None and bool(choice.chosen),
         store_loss=earlier_store_loss(facts),
     )
-    rejected = rejected_backends(
-        facts,
-        target,
-        outcome,
-        engines,
-        rollout,
-        apart=_is_apart(interim, choice),
-    )
+    is_apart = _is_apart(interim, choice)
+    rejected = rejected_backends(facts, target, outcome, engines, rollout, apart=is_apart)
     source = preparing.source if preparing else facts.model.status.source
     images = move.after(state, rejected)
     status = model_status(facts, target, source, state, rejected, images, choice)
+    trials = (ObjectRef("apps/v1", "Deployment", one.namespace, one.name) for one in facts.trials)
     return Plan(
-        apply=(
-            *_store(facts, outcome),
-            *(each for one in jobs for each in one.apply),
-            *(each for one in built for each in one.apply),
-            *rollout.apply,
-        ),
-        delete=(
-            *(each for one in jobs for each in one.delete),
-            *(each for one in built for each in one.delete),
-            *rollout.delete,
-            *(
-                ObjectRef("apps/v1", "Deployment", each.namespace, each.name)
-                for each in facts.trials
-            ),
-        ),
+        apply=(*_store(facts, outcome), *(each for one in parts for each in one.apply)),
+        delete=(*(each for one in parts for each in one.delete), *trials),
         metadata=rollout.metadata,
         rolled_back=rollout.newly_rejected(facts.model.status, facts.revisions),
         status=status.manifest(),
@@ -140,8 +122,7 @@ def _requeue_after(
     jobs: list[PrepareOutcome], engines: Engines | None, rollout: RolloutPlan
 ) -> float | None:
     analysis = rollout.bring_up.requeue_after if rollout.bring_up else None
-    known = (*(one.requeue_after for one in jobs), analysis)
-    waits = [each for each in known if each]
+    waits = [each for each in (*(one.requeue_after for one in jobs), analysis) if each]
     waits += [each for each in (engines.yielding.values() if engines else ()) if isfinite(each)]
     return min(waits, default=None)
 

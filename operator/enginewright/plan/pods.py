@@ -81,9 +81,10 @@ def reports(pod: PodView) -> Iterator[StageReport]:
 
 
 def published_at(pod: PodView) -> str:
-    """Return when a stage of a prepare Job reported the prepared model, RFC 3339; empty: none has."""
-    found = ((_report(each.ended), each.ended) for each in pod.containers if each.ended)
-    return next((ended.finished_at for report, ended in found if report and report.published), "")
+    """Return when a stage of a prepare Job reported the prepared model, RFC 3339, or "" if none has."""
+    ended = [each.ended for each in pod.containers if each.ended]
+    times = (each.finished_at for each in ended if (report := _report(each)) and report.published)
+    return next(times, "")
 
 
 def failure(pod: PodView) -> Failure | None:
@@ -109,17 +110,15 @@ def fetch_failure(observed: Iterable[PodView], since: str) -> Failure | None:
 
     The server uses its own copy, not the store, so only the init container that fetches it counts.
     """
-    return next(
-        (
-            each
-            for each in map(failure, observed)
-            if each is not None
-            and each.stage == FETCH_ARTIFACT
-            and each.reason.facets.fault is Fault.ARTIFACT
-            and each.finished_at > since
-        ),
-        None,
+    failures = (
+        each
+        for each in map(failure, observed)
+        if each is not None
+        and each.stage == FETCH_ARTIFACT
+        and each.reason.facets.fault is Fault.ARTIFACT
+        and each.finished_at > since
     )
+    return next(failures, None)
 
 
 def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:
@@ -129,7 +128,7 @@ def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:
 
 
 def waiting_for(pod: PodView) -> str:
-    """Return what prevents a pod from starting, as a sentence; empty if nothing is known."""
+    """Return what prevents a pod from starting, as a sentence, if that is known."""
     if pod.unschedulable:
         return f"the pod is unschedulable: {scheduling_failure(pod)}"
     for each in pod.containers:
@@ -152,22 +151,22 @@ def waiting_for(pod: PodView) -> str:
 def scheduling_failure(pod: PodView) -> str:
     """Return the scheduler's reasons without its counts of nodes, which change frequently."""
     text = _AFTERWARDS.split(pod.unschedulable)[0].rstrip(". ")
-    listed = _NO_NODE.match(text)
-    if listed is None:
+    match = _NO_NODE.match(text)
+    if match is None:
         return text
-    reasons = (_COUNT.sub("", each) for each in _NEXT_REASON.split(listed[1]))
+    reasons = (_COUNT.sub("", each) for each in _NEXT_REASON.split(match[1]))
     return ", ".join(sorted(set(reasons)))
 
 
 def missing_claim(pod: PodView) -> StatusReason | None:
-    """Return why the scheduler finds no volume for the pod; None if it reports no such reason."""
+    """Return why the scheduler finds no volume for the pod, if it reports that."""
     if _NO_CLAIM.search(pod.unschedulable):
         return StatusReason.CLAIM_NOT_FOUND
     return StatusReason.CLAIM_NOT_BOUND if _NO_VOLUME.search(pod.unschedulable) else None
 
 
 def is_repeated(failed: Collection[PodView]) -> bool:
-    """Return whether pods failed on several nodes, or one pod several times: not by chance."""
+    """Return whether pods failed on several nodes, or one pod several times: it is no accident."""
     restarts = (each.restarts for pod in failed for each in pod.containers)
     return len({pod.node for pod in failed}) > 1 or max(restarts, default=0) >= _REPEATED
 
@@ -189,7 +188,8 @@ def has_begun(pod: PodView) -> bool:
 
 def _evicted(pod: PodView) -> Failure:
     ended = [(each.name, each.ended) for each in pod.containers if each.ended]
-    name, last = next(((name, one) for name, one in ended if one.exit_code != 0), ("the pod", None))
+    failed = ((name, one) for name, one in ended if one.exit_code != 0)
+    name, last = next(failed, ("the pod", None))
     text = pod.message.partition(". ")[0].rstrip(". ")  # the rest are current measurements
     cause = f"{name} was evicted by the kubelet: {text or 'the node was low on resources'}"
     finished_at, code = (last.finished_at, last.exit_code) if last else ("", ExitCode.TRANSIENT)
@@ -207,16 +207,15 @@ def _explain(container: Container, ended: Termination) -> Failure:
     killed = ended.reason == "OOMKilled"
     # A server writes a report of a crash before it loads, in case it cannot afterwards: an OOM kill
     # is more recent than that.
-    found = report.failure if report else None
-    if found is None or (killed and found.reason is Reason.BACKEND_CRASHED):
-        reason, cause = _killed(container) if killed else _without_report(stage, ended)
-        found = Finding(reason=reason, cause=cause)
-    return Failure(stage, found.of_container(stage), ended.finished_at, code)
-
-
-def _killed(container: Container) -> tuple[Reason, str]:
-    limit = f" of {container.memory_limit}" if container.memory_limit else ""
-    return Reason.OUT_OF_MEMORY, f"{container.name} exceeded its memory limit{limit} and was killed"
+    finding = report.failure if report else None
+    if killed and (finding is None or finding.reason is Reason.BACKEND_CRASHED):
+        limit = f" of {container.memory_limit}" if container.memory_limit else ""
+        cause = f"{stage} exceeded its memory limit{limit} and was killed"
+        finding = Finding(reason=Reason.OUT_OF_MEMORY, cause=cause)
+    elif finding is None:
+        reason, cause = _without_report(stage, ended)
+        finding = Finding(reason=reason, cause=cause)
+    return Failure(stage, finding.of_container(stage), ended.finished_at, code)
 
 
 def _without_report(stage: str, ended: Termination) -> tuple[Reason, str]:

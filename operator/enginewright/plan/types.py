@@ -1,7 +1,7 @@
 """The input and output of planning.
 
 The controller gathers `Facts`, `plan()` decides, the controller executes `Plan`. Data flows in one
-direction: nothing here calls back, reads a clock or keeps state. What takes long to compute, a plan returns as a
+direction: nothing here calls back, reads a clock or keeps state. What takes long to compute is returned as a
 need (`Plan.needs`): the controller computes it and plans again.
 """
 
@@ -22,26 +22,23 @@ from enginewright.api.inference_model import InferenceModel
 from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
 from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.store_access import StoreAccess, StoreBucket
-from enginewright.observed.autoscalers import AutoscalerView
-from enginewright.observed.budgets import BudgetView
-from enginewright.observed.claims import ClaimView
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.identities import AutoscalerView, BudgetView, ClaimView, ServiceView
 from enginewright.observed.jobs import JobView
 from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.observed.routes import RouteView
-from enginewright.observed.services import ServiceView
 
 
 @dataclass(frozen=True)
 class CollectionConfig:
-    """When what nothing needs is removed from the stores, as the administrator configured it."""
+    """When unneeded artefacts are removed from the stores, as the administrator configured it."""
 
     enabled: bool = True
     interval: timedelta = timedelta(days=1)  # from the end of one collection to the next
-    unused_for: timedelta | None = timedelta(days=30)  # before it is removed; None: never
-    max_size: int | None = None  # bytes of one namespace's artefacts; None: no limit
+    unused_for: timedelta | None = timedelta(days=30)  # before it is removed, if it ever is
+    max_size: int | None = None  # bytes of one namespace's artefacts, if they are limited
     dry_run: bool = False  # reported, and not removed
 
 
@@ -52,10 +49,10 @@ class StoreConfig:
     claim: str  # name of the PersistentVolumeClaim in every namespace with a model
     size: str
     access_mode: str  # ReadWriteMany | ReadWriteOnce
-    storage_class: str | None  # None: the cluster's default
-    bucket: StoreBucket | None = None  # of all namespaces; None: claims
-    node_cache: str | None = None  # HOST:PORT, for pods that read a bucket; None: there is none
-    images: ImageRepository | None = None  # for OCI images of artefacts; None: none are made
+    storage_class: str | None  # or the cluster's default
+    bucket: StoreBucket | None = None  # of all namespaces, instead of claims
+    node_cache: str | None = None  # HOST:PORT, for pods that read a bucket
+    images: ImageRepository | None = None  # for OCI images of artefacts, if they are made
     gc: CollectionConfig = CollectionConfig()
 
     def access(self, namespace: str) -> StoreAccess:
@@ -77,7 +74,7 @@ class FleetConfig:
 
 @dataclass(frozen=True)
 class JobLimits:
-    """How many Jobs that prepare models and build engines run at the same time; 0: any number."""
+    """How many Jobs that prepare models and build engines run at the same time, 0 for any number."""
 
     total: int = 0
     per_namespace: int = 0
@@ -106,7 +103,7 @@ class Leader:
 
     name: str
     has_fetched: bool  # its Job has read, or may have read, the sources
-    failure: str = ""  # the last one, which is retried, as a sentence; empty: none
+    failure: str = ""  # the last one, which is retried, as a sentence
 
 
 @dataclass(frozen=True)
@@ -118,18 +115,15 @@ class Facts:
     now: datetime  # timezone-aware
     classes: tuple[AcceleratorClass, ...] = ()
     nodes: tuple[NodeView, ...] = ()
-    # by reference; absent: not yet probed
-    images: Mapping[str, ImageFacts] = field(default_factory=dict)
-    # by reference: why the probe failed
-    image_failures: Mapping[str, str] = field(default_factory=dict)
-    bucket_user: str | None = None  # who uses its part of a bucket; None: not known, or a volume
+    images: Mapping[str, ImageFacts] = field(default_factory=dict)  # that are probed, by reference
+    image_failures: Mapping[str, str] = field(default_factory=dict)  # of probes, by reference
+    bucket_user: str | None = None  # who uses its part of a bucket, if known
     may_move: bool = True  # it is the model's turn to move to new runtime images
-    # with the images that the model has, while its user pauses the move of an unchanged spec to others;
-    # None: it is not paused
+    # with the images that the model has, while its user pauses the move of an unchanged spec to others
     paused_with: Config | None = None
     # the namespace's other models whose Jobs prepare, by hash of all that is shared, the first one first
     leaders: Mapping[str, tuple[Leader, ...]] = field(default_factory=dict)
-    job_limit: str = ""  # why it creates no further Job for now, as a sentence; empty: it may
+    job_limit: str = ""  # why it may create no further Job for now, if so
     followed: InferenceModel | None = None  # the one that status.preparation.leader names
     store: ClaimView | None = None  # the namespace's claim
     jobs: tuple[JobView, ...] = ()  # this model's
@@ -141,22 +135,18 @@ class Facts:
     budgets: tuple[BudgetView, ...] = ()  # its PodDisruptionBudgets
     autoscalers: tuple[AutoscalerView, ...] = ()  # its HorizontalPodAutoscalers
     services: tuple[ServiceView, ...] = ()  # its Services
-    routes: tuple[RouteView, ...] | None = (
-        None  # its HTTPRoutes; None: the cluster has no such kind
-    )
+    routes: tuple[RouteView, ...] | None = None  # its HTTPRoutes, if the cluster has that kind
     has_device_claims: bool = True  # whether the cluster has ResourceClaimTemplates
     revisions: tuple[RevisionView, ...] = ()  # its ControllerRevisions
     engines: Mapping[str, InferenceEngine] = field(default_factory=dict)  # the namespace's, by name
-    # pods of its Jobs, by engine; absent: not known
+    # pods of its Jobs, by engine, if known
     engine_pods: Mapping[str, tuple[PodView, ...]] = field(default_factory=dict)
     # the model's engines whose requester is deleted or needs another engine by now
     orphaned_engines: frozenset[str] = frozenset()
     # the model's engines for whose build pods of another model leave their devices
     freed_elsewhere: frozenset[str] = frozenset()
-    # by pod name; absent: not known, as after a restart
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    # by pod name, of both revisions during a rollout; None: its sidecar's version has none; absent:
-    # not known
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)  # by pod name, as far as polled
+    # the same of both revisions during a rollout; the sidecars of earlier versions have none
     measurements: Mapping[str, Measurements | None] = field(default_factory=dict)
     comparisons: tuple[RevisionComparison, ...] = ()  # of them that were made, with their results
     silent: frozenset[str] = frozenset()  # pods whose sidecars have not responded for five minutes
@@ -185,7 +175,7 @@ class MetadataIntent:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def manifest(self) -> dict[str, Any]:
-        """Return the partial object to apply as a field manager of its own."""
+        """Return the partial object to apply as a separate field manager."""
         return {
             "apiVersion": self.api_version,
             "kind": self.kind,
@@ -232,9 +222,9 @@ class Plan:
     delete: tuple[ObjectRef, ...]
     status: dict[str, Any]  # the complete desired status
     events: tuple[EventIntent, ...]
-    requeue_after: float | None  # seconds; None: only watch events requeue this model
+    requeue_after: float | None  # seconds, if anything is due without a watch event
     metadata: tuple[MetadataIntent, ...] = ()  # before anything else
-    rolled_back: str = ""  # why a revision is rejected from now on; empty: none is
+    rolled_back: str = ""  # why a revision is rejected from now on
     hand_over: tuple[ReplicasHandover, ...] = ()  # after `apply`
     awaits_turn: bool = False  # a Job is not created for now because of the limits on Jobs
     comparisons: tuple[RevisionComparison, ...] = ()  # that it is based on
@@ -254,4 +244,4 @@ class Obstacle:
 
     reason: str
     message: str
-    stalled: bool = True  # False: it resolves without a user's action
+    stalled: bool = True  # until a user acts

@@ -1,4 +1,4 @@
-"""How far the build of an engine is: looked for in the store, built, waited for or failed, and the Job that is next."""
+"""The build of an engine: looked up in the store, built, waiting or failed, and the next Job."""
 
 import re
 from collections.abc import Mapping
@@ -29,17 +29,10 @@ from enginewright.observed.jobs import JobView
 from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.attempts import Failed, InProgress, Observed, Start, Succeeded, Work, advance
-from enginewright.plan.engines.status import (
-    EngineState,
-    engine_facts,
-    engine_versions,
-)
+from enginewright.plan.engines.status import EngineState, engine_facts, engine_versions
 from enginewright.plan.engines.wanted import build_hash
-from enginewright.plan.types import (
-    Config,
-)
+from enginewright.plan.types import Config
 
-_LOOKUP: Final = (LOOKUP_STAGE,)
 _BENCHMARK: Final = ENGINE_STAGES[2]
 _TENTH: Final = 10  # percent
 _NOT_RUNNING: Final = {"percent": None, "placed": False}
@@ -58,14 +51,13 @@ class BuildFacts:
     now: datetime  # timezone-aware
     jobs: tuple[JobView, ...] = ()  # this engine's
     pods: tuple[PodView, ...] = ()  # of its Jobs
-    # by Job; absent: not known, as after a restart
-    progress: Mapping[str, Progress] = field(default_factory=dict)
+    progress: Mapping[str, Progress] = field(default_factory=dict)  # by Job, as far as reported
     references: tuple[EngineReference, ...] = ()  # of the namespace's models to this engine
     users: tuple[str, ...] = ()  # models that use it, in alphabetical order
     # whether a model may try a backend again that it rejected, with this engine
     tried_again: bool = False
     prepared: tuple[Prepared, ...] = ()  # of the models that refer to it
-    job_limit: str = ""  # why it creates no further Job for now, as a sentence; empty: it may
+    job_limit: str = ""  # why it may create no further Job for now, if so
 
 
 def build_state(facts: BuildFacts) -> EngineState:
@@ -74,66 +66,62 @@ def build_state(facts: BuildFacts) -> EngineState:
     if status.engine:
         return EngineState.built(status, status.engine)
     digest = build_hash(spec.build)
-    known = status
+    current = status
     if status.build_hash != digest:
-        known = InferenceEngineStatus(build_hash=digest, failed_builds=status.failed_builds)
-    if known.failure and known.failure.lasting:
-        return EngineState.failed(known, known.failure)
-    if digest in known.failed_builds:
-        return EngineState.failed(known, _tried_before(status.failure))
+        current = InferenceEngineStatus(build_hash=digest, failed_builds=status.failed_builds)
+    if current.failure and current.failure.lasting:
+        return EngineState.failed(current, current.failure)
+    if digest in current.failed_builds:
+        return EngineState.failed(current, _tried_before(status.failure))
     if engine_key(spec.prepared_key, _recipe(facts.engine)) != spec.key:
         message = (
             "spec.key does not match spec.preparedKey and spec.recipe: delete this InferenceEngine;"
             " the operator creates them"
         )
-        return EngineState(known, StatusReason.INVALID_SPEC, message, stalled=True)
-    return _of_attempt(facts, known, max(known.attempt, 1))
+        return EngineState(current, StatusReason.INVALID_SPEC, message, stalled=True)
+    return _of_attempt(facts, current, max(current.attempt, 1))
 
 
 @dataclass(frozen=True)
 class _Found:
-    """What a successful Job has found or built."""
+    """The engine that a successful Job has built, or found in the store if it is there."""
 
-    engine: PublishedEngine | None  # None: the store does not have it
+    engine: PublishedEngine | None
 
 
-def _of_attempt(facts: BuildFacts, known: InferenceEngineStatus, attempt: int) -> EngineState:
+def _of_attempt(facts: BuildFacts, status: InferenceEngineStatus, attempt: int) -> EngineState:
     ineffective = {each.freed_for_job for each in facts.references if not each.freed_at}
-    awaited = known.job if known.job in ineffective else ""
-    observed = Observed({job.name: job for job in facts.jobs}, _pods(facts), facts.now, awaited)
-    work = _build(facts.engine, known)
-    if _needs_lookup(facts.engine, known) and work.name(attempt) not in observed.jobs:
-        work = _lookup(facts.engine, known)
-    state = advance(work, observed, attempt, known.failure)
+    awaited = status.job if status.job in ineffective else ""
+    # not the pods of a deleted Job whose name the next one has
+    owners = {None, *(job.uid for job in facts.jobs)}
+    own = [each for each in facts.pods if each.owners.get("Job") in owners]
+    observed = Observed({job.name: job for job in facts.jobs}, own, facts.now, awaited)
+    work = _build(facts.engine, status)
+    if _needs_lookup(facts.engine, status) and work.name(attempt) not in observed.jobs:
+        work = _lookup(facts.engine, status)
+    state = advance(work, observed, attempt, status.failure)
     match state:
         case Succeeded() if engine := state.result.engine:
-            return _built(known, state.attempt, state.job, work.stages[-1], engine)
+            return _built(status, state.attempt, state.job, work.stages[-1], engine)
         case Failed():
-            return _failed(known, state)
-        case _ if not is_requested(facts):
-            return _not_requested(known)
-        case Succeeded() | Start():
-            return _next_job(facts, known, state)
+            return _failed(status, state)
+        case _ if not is_requested(facts):  # its Jobs must not hold a device
+            status = status.model_copy(update={"job": "", **_NOT_RUNNING})
+            message = "no InferenceModel of this namespace needs it: it is built once one does"
+            return EngineState(status, StatusReason.NOT_REQUESTED, message)
+        case Succeeded():  # the lookup has found nothing
+            return _start(facts, status, Start(state.attempt, status.failure), lookup=False)
+        case Start():
+            again = state.after_success and _takes_device(facts.engine)
+            lookup = again or _needs_lookup(facts.engine, status)
+            return _start(facts, status, state, lookup=lookup)
         case InProgress():
-            return _in_progress(facts, known, state)
-
-
-def _pods(facts: BuildFacts) -> tuple[PodView, ...]:
-    """Return the pods of the Jobs, and not those of a deleted Job whose name the next one has."""
-    uids = {job.uid for job in facts.jobs}
-    return tuple(each for each in facts.pods if each.owners.get("Job") in (None, *uids))
+            return _in_progress(facts, status, state)
 
 
 def is_requested(facts: BuildFacts) -> bool:
     """Return whether a model needs the engine, or a user has created it."""
     return bool(facts.references) or REQUESTED_BY not in facts.engine.metadata.annotations
-
-
-def _not_requested(known: InferenceEngineStatus) -> EngineState:
-    """Return the state of an engine that no model needs, so that its Jobs must not hold a device."""
-    status = known.model_copy(update={"job": "", **_NOT_RUNNING})
-    message = "no InferenceModel of this namespace needs it: it is built once one does"
-    return EngineState(status, StatusReason.NOT_REQUESTED, message)
 
 
 def _is_suspended(facts: BuildFacts) -> bool:
@@ -148,17 +136,11 @@ def _is_due(facts: BuildFacts, state: Start) -> bool:
     return state.replaces in begun or any(each.lost for each in facts.references)
 
 
-def _suspended(known: InferenceEngineStatus) -> EngineState:
-    status = known.model_copy(update=_NOT_RUNNING)
-    message = "spec.rollout.paused is true of all InferenceModels that need it"
-    return EngineState(status, StatusReason.SUSPENDED, message)
-
-
-def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found]:
+def _build(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Found]:
     seconds = engine.spec.build.timeout_seconds
     return Work(
         stages=ENGINE_STAGES,
-        name=partial(engine_job_name, engine.metadata.name, known.build_hash),
+        name=partial(engine_job_name, engine.metadata.name, status.build_hash),
         result=lambda pod: _Found(built) if (built := _published(pod, engine.spec.key)) else None,
         placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.TIMEOUT, f"{{stage}} timed out after {seconds} s"),
@@ -166,10 +148,10 @@ def _build(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found
     )
 
 
-def _lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Found]:
+def _lookup(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Found]:
     return Work(
-        stages=_LOOKUP,
-        name=partial(lookup_job_name, engine.metadata.name, known.build_hash),
+        stages=(LOOKUP_STAGE,),
+        name=partial(lookup_job_name, engine.metadata.name, status.build_hash),
         result=lambda pod: _Found(_published(pod, engine.spec.key)),
         placement=placement_hash(engine.spec.pod_template),
         overdue=(Reason.STORE_UNAVAILABLE, "the lookup in the store timed out"),
@@ -177,13 +159,13 @@ def _lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> Work[_Foun
 
 
 def _published(pod: PodView, key: str) -> PublishedEngine | None:
-    found = (report.engine for report in pods.reports(pod))
-    return next((each for each in found if each and each.key == key), None)
+    engines = (report.engine for report in pods.reports(pod))
+    return next((each for each in engines if each and each.key == key), None)
 
 
-def _needs_lookup(engine: InferenceEngine, known: InferenceEngineStatus) -> bool:
+def _needs_lookup(engine: InferenceEngine, status: InferenceEngineStatus) -> bool:
     """Return whether to look in the store first: if a build needs a device, and no lookup was done."""
-    return _takes_device(engine) and known.stage in ("", LOOKUP_STAGE)
+    return _takes_device(engine) and status.stage in ("", LOOKUP_STAGE)
 
 
 def _takes_device(engine: InferenceEngine) -> bool:
@@ -192,35 +174,26 @@ def _takes_device(engine: InferenceEngine) -> bool:
 
 
 def _built(
-    known: InferenceEngineStatus, attempt: int, job: str, stage: str, engine: PublishedEngine
+    status: InferenceEngineStatus, attempt: int, job: str, stage: str, engine: PublishedEngine
 ) -> EngineState:
     done = {"job": job, "attempt": attempt, "stage": stage, "failure": None} | _NOT_RUNNING
     done["versions"] = engine_versions(engine)
-    return EngineState.built(known.model_copy(update=done), engine_facts(engine))
-
-
-def _next_job(
-    facts: BuildFacts, known: InferenceEngineStatus, state: Succeeded[_Found] | Start
-) -> EngineState:
-    """Return the state once a Job is to be created: the one that builds, if a lookup has just found nothing."""
-    if isinstance(state, Succeeded):
-        return _start(facts, known, Start(state.attempt, known.failure), lookup=False)
-    again = state.after_success and _takes_device(facts.engine)
-    return _start(facts, known, state, lookup=again or _needs_lookup(facts.engine, known))
+    return EngineState.built(status.model_copy(update=done), engine_facts(engine))
 
 
 def _start(
-    facts: BuildFacts, known: InferenceEngineStatus, state: Start, *, lookup: bool
+    facts: BuildFacts, status: InferenceEngineStatus, state: Start, *, lookup: bool
 ) -> EngineState:
     if _is_suspended(facts):
-        return _suspended(known)
+        message = "spec.rollout.paused is true of all InferenceModels that need it"
+        status = status.model_copy(update=_NOT_RUNNING)
+        return EngineState(status, StatusReason.SUSPENDED, message)
+    status = status.model_copy(update={"failure": state.failure, **_NOT_RUNNING})
     if facts.job_limit and not _is_due(facts, state):
-        status = known.model_copy(update={"failure": state.failure, **_NOT_RUNNING})
         return EngineState(status, StatusReason.QUEUED, facts.job_limit, awaits_turn=True)
-    engine = facts.engine
+    engine, store = facts.engine, facts.config.store
     name_of, job_of = (lookup_job_name, lookup_job) if lookup else (engine_job_name, engine_job)
-    name = name_of(engine.metadata.name, known.build_hash, state.attempt)
-    store, namespace = facts.config.store, engine.metadata.namespace
+    name = name_of(engine.metadata.name, status.build_hash, state.attempt)
     job = job_of(
         engine,
         EngineJob(
@@ -233,39 +206,33 @@ def _start(
                 benchmark_backends=_to_compare(engine, state.failure),
             ),
             pull_policy=facts.config.image_pull_policy,
-            store=store.access(namespace),
+            store=store.access(engine.metadata.namespace),
             assigned_ids=facts.config.openshift,
-            images=facts.config.store.images,
+            images=store.images,
         ),
     )
     stage = LOOKUP_STAGE if lookup else ENGINE_STAGES[0]
-    status = known.model_copy(
-        update={
-            "job": name,
-            "stage": stage,
-            "attempt": state.attempt,
-            "failure": state.failure,
-            **_NOT_RUNNING,
-        }
-    )
+    status = status.model_copy(update={"job": name, "stage": stage, "attempt": state.attempt})
     needs = () if lookup else tuple(engine_claim_templates(engine))
     return replace(_waiting(status, stage, state.failure), apply=(*needs, job))
 
 
 def _to_compare(engine: InferenceEngine, failure: JobFailure | None) -> tuple[str, ...] | None:
-    """Return the backends to compare; None if that may be why the Job before failed, as when its memory or its time ran out."""
+    """Return the backends to compare, or None if the last Job failed at that, as when memory or time ran out."""
     if failure and failure.stage == _BENCHMARK:
         return None
     backends = engine.spec.build.benchmark_backends
     return tuple(map(str, backends)) if backends else None
 
 
-def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgress) -> EngineState:
+def _in_progress(
+    facts: BuildFacts, status: InferenceEngineStatus, state: InProgress
+) -> EngineState:
     pod, stage = state.pod, state.stage
     is_placed = pod is not None and pod.node != ""
     is_running = is_placed and not (pod and pod.finished)
     # The Job may be one that was created before the status could record it.
-    status = known.model_copy(
+    status = status.model_copy(
         update={
             "job": state.job,
             "attempt": state.attempt,
@@ -277,16 +244,10 @@ def _in_progress(facts: BuildFacts, known: InferenceEngineStatus, state: InProgr
     if pod and stage != LOOKUP_STAGE and (lacking := _lacks_device(facts.engine, pod)):
         finding = Finding(reason=Reason.CAPACITY_BLOCKED, cause=lacking)
         return EngineState(status, finding.reason, finding.message)
-    engine_state = _waiting(
-        status,
-        stage,
-        state.failure,
-        waiting_for=state.waiting_for,
-        is_placed=is_placed,
-    )
-    if state.waits_for and not state.failure:
-        engine_state = replace(engine_state, reason=state.waits_for)
-    return replace(engine_state, requeue_after=state.requeue_after)
+    waiting_for = state.waiting_for
+    waiting = _waiting(status, stage, state.failure, waiting_for=waiting_for, is_placed=is_placed)
+    reason = waiting.reason if state.failure else state.waits_for or waiting.reason
+    return replace(waiting, reason=reason, requeue_after=state.requeue_after)
 
 
 def _waiting(
@@ -313,7 +274,7 @@ def _waiting(
 
 
 def _percent(facts: BuildFacts, state: InProgress) -> int | None:
-    """Return the stage's progress; the last reported one until the pod reports again."""
+    """Return the last reported progress of the stage."""
     if state.pod is None or state.pod.finished:
         return None
     progress = facts.progress.get(state.job)
@@ -324,7 +285,7 @@ def _percent(facts: BuildFacts, state: InProgress) -> int | None:
 
 
 def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
-    """Return the scheduler's message if no node has a free device of the class; else empty."""
+    """Return the scheduler's message if no node has a free device of the class."""
     resource, device = engine.spec.build.resource_name, engine.spec.build.device
     reported = pods.scheduling_failure(pod)
     if resource and f"Insufficient {resource}" in reported:
@@ -336,22 +297,14 @@ def _lacks_device(engine: InferenceEngine, pod: PodView) -> str:
     return ""
 
 
-def _failed(known: InferenceEngineStatus, state: Failed) -> EngineState:
+def _failed(status: InferenceEngineStatus, state: Failed) -> EngineState:
     failure = state.failure
-    known = known.model_copy(
-        update={
-            "failure": failure,
-            "attempt": state.attempt,
-            "stage": failure.stage,
-            **_NOT_RUNNING,
-        }
-    )
+    update = {"failure": failure, "attempt": state.attempt, "stage": failure.stage} | _NOT_RUNNING
+    status = status.model_copy(update=update)
     if state.requeue_after is None:
-        return replace(EngineState.failed(known, failure), end=state.ends)
-    message = f"{failure.sentence}; retrying"
-    return EngineState(
-        known, failure.reason, message, end=state.ends, requeue_after=state.requeue_after
-    )
+        return replace(EngineState.failed(status, failure), end=state.ends)
+    message, after = f"{failure.sentence}; retrying", state.requeue_after
+    return EngineState(status, failure.reason, message, end=state.ends, requeue_after=after)
 
 
 def _tried_before(last: JobFailure | None) -> JobFailure:
@@ -367,5 +320,5 @@ def _tried_before(last: JobFailure | None) -> JobFailure:
 
 def _recipe(engine: InferenceEngine) -> EngineRecipe:
     spec = engine.spec
-    given: dict[str, Any] = spec.recipe.model_dump()
-    return EngineRecipe(backend=spec.backend, accelerator_class=spec.class_name, **given)
+    fields: dict[str, Any] = spec.recipe.model_dump()
+    return EngineRecipe(backend=spec.backend, accelerator_class=spec.class_name, **fields)

@@ -17,9 +17,9 @@ from enginewright.api.inference_engine import EngineBackend, EngineFacts
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import BackendChoice, Prepared, RolloutFailure
 from enginewright.manifests.labels import PROMOTE
-from enginewright.plan.engines.other_backends import benchmark_backends, why_no_image
 from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
-from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.resolve.backends import benchmark_backends
+from enginewright.plan.resolve.resolve import Target, why_no_image
 from enginewright.plan.types import Config, EventIntent, Facts
 
 # By which a backend must be faster than one that is preferred to it: medians of one model differ by less from
@@ -43,16 +43,12 @@ class Choice:
     summary: str  # the medians, for `kubectl get`
     chosen: Mapping[str, ChosenBackend] = field(default_factory=dict)  # in place of engines
     failed: RolloutFailure | None = None  # of the revision with `chosen`: the engines serve
-    waits: str = ""  # for an image that is being probed: no new revision is wanted until then; empty: it does not
+    waits: str = ""  # for an image that is being probed: there is no new revision until then
 
     def given_up(self, failure: RolloutFailure) -> "Choice":
         """Return the choice after what was chosen has failed."""
-        return replace(
-            self,
-            classes=tuple(self._without(each, failure) for each in self.classes),
-            chosen={},
-            failed=failure,
-        )
+        classes = tuple(self._without(each, failure) for each in self.classes)
+        return replace(self, classes=classes, chosen={}, failed=failure)
 
     def _without(self, choice: BackendChoice, failure: RolloutFailure) -> BackendChoice:
         if choice.class_name not in self.chosen:
@@ -63,7 +59,7 @@ class Choice:
 
 
 def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -> Choice | None:
-    """Return what serves on each class; None: the spec leaves that to the order of backends, or engines are missing."""
+    """Return what serves on each class, if the spec has benchmarks decide and no engine is missing."""
     if facts.model.spec.build.choose != "Fastest" or not (engines.needed and engines.complete):
         return None
     names = {each.class_name: each.name for each in engines.references}
@@ -74,17 +70,17 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
     for each in target.classes:
         name = each.metadata.name
         engine = facts.engines[names[name]].status.engine
-        wanted = benchmark_backends(facts, target, prepared.precision, each)
-        found = _compared(engine, wanted)
-        medians[name] = _medians(found)
-        unknown = _unknown_images(facts.config, facts.images, target, found)
+        backends = benchmark_backends(facts, target.image, prepared.precision, each)
+        measured = _compared(engine, backends)
+        medians[name] = _medians(measured)
+        unknown = _unknown_images(facts.config, facts.images, target, measured)
         may_serve = [
-            one for one in found if one.backend in unknown or not _why_not(facts, target, one)
+            one for one in measured if one.backend in unknown or not _why_not(facts, target, one)
         ]
         waits = waits or _awaited(facts, target, may_serve, unknown)
         kept = _kept(target, before.get(name), may_serve) if unknown else None
         keeps = keeps or kept is not None
-        classes.append(kept or _choose_on(facts, target, each, found, wanted))
+        classes.append(kept or _choose_on(facts, target, each, measured, backends))
     if keeps and failed:  # all of it, or another part of it would be tried
         classes = [before.get(each.class_name, each) for each in classes]
     chosen = {
@@ -99,7 +95,7 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
 def _awaited(
     facts: Facts, target: Target, may_serve: Sequence[EngineBackend], unknown: Mapping[str, str]
 ) -> str:
-    """Return why the backend that would be chosen is not known to serve yet; empty: it is, or another one would be."""
+    """Return why it is not known yet whether the backend that would be chosen can serve."""
     fastest = _fastest(target.backend, may_serve)
     image = unknown.get(fastest)
     is_probed = image is not None and image not in facts.image_failures
@@ -110,18 +106,18 @@ def _choose_on(
     facts: Facts,
     target: Target,
     accelerator: AcceleratorClass,
-    found: Sequence[EngineBackend],
-    wanted: Sequence[str],
+    measured: Sequence[EngineBackend],
+    backends: Sequence[str],
 ) -> BackendChoice:
-    unusable = {one.backend: why for one in found if (why := _why_not(facts, target, one))}
+    unusable = {one.backend: why for one in measured if (why := _why_not(facts, target, one))}
     reasons = (
-        _medians(found) or target.backend,
+        _medians(measured) or target.backend,
         *(f"{other} cannot serve: {reason}" for other, reason in unusable.items()),
-        _not_compared(target, accelerator, found, wanted),
+        _not_compared(target, accelerator, measured, backends),
     )
     return BackendChoice(
         class_name=accelerator.metadata.name,
-        backend=_fastest(target.backend, [one for one in found if one.backend not in unusable]),
+        backend=_fastest(target.backend, [one for one in measured if one.backend not in unusable]),
         engine_backend=target.backend,
         message="; ".join(filter(None, reasons)),
     )
@@ -130,7 +126,7 @@ def _choose_on(
 def _kept(
     target: Target, before: BackendChoice | None, may_serve: Sequence[EngineBackend]
 ) -> BackendChoice | None:
-    """Return the choice before, which holds while an image cannot be probed; None: none, or it cannot serve any more."""
+    """Return the choice before, if it can still serve: it holds while an image cannot be probed."""
     if before is None or before.engine_backend != target.backend:
         return None
     holds = before.backend in {target.backend, *(each.backend for each in may_serve)}
@@ -138,29 +134,32 @@ def _kept(
 
 
 def _unknown_images(
-    config: Config, probed: Mapping[str, ImageFacts], target: Target, found: Sequence[EngineBackend]
+    config: Config,
+    probed: Mapping[str, ImageFacts],
+    target: Target,
+    measured: Sequence[EngineBackend],
 ) -> dict[str, str]:
-    """Return the images, by measured backend, of which it is not known now what they contain."""
+    """Return the images, by measured backend, whose contents are not known now."""
     images = {
         each.backend: config.images.get(VARIANTS[each.backend], "")
-        for each in found
+        for each in measured
         if each.backend != target.backend and not each.excluded
     }
     return {name: image for name, image in images.items() if image and image not in probed}
 
 
 def failure_of(model: InferenceModel, revision: str) -> RolloutFailure | None:
-    """Return why the revision with the chosen backends failed; None: it has not, or a user insists on it."""
-    known = model.status.failed_choice
+    """Return why the revision with the chosen backends failed, unless a user insists on it."""
+    failure = model.status.failed_choice
     insists = model.metadata.annotations.get(PROMOTE) == revision
-    return known if known and known.revision == revision and not insists else None
+    return failure if failure and failure.revision == revision and not insists else None
 
 
 def choice_events(
     before: Sequence[BackendChoice], now: Sequence[BackendChoice]
 ) -> tuple[EventIntent, ...]:
     """Return an Event for each class for which a backend is chosen, or another one than before."""
-    known = {(each.class_name, each.backend) for each in before}
+    reported = {(each.class_name, each.backend) for each in before}
     return tuple(
         EventIntent(
             "Normal",
@@ -168,20 +167,20 @@ def choice_events(
             f"{each.backend} on class {each.class_name}: {each.message}",
         )
         for each in now
-        if (each.class_name, each.backend) not in known
+        if (each.class_name, each.backend) not in reported
     )
 
 
-def _compared(engine: EngineFacts | None, wanted: Sequence[str]) -> tuple[EngineBackend, ...]:
+def _compared(engine: EngineFacts | None, backends: Sequence[str]) -> tuple[EngineBackend, ...]:
     """Return the backends that were compared, the engine's first, of those that may serve now."""
-    found = engine.backends if engine else ()
-    return tuple(each for at, each in enumerate(found) if at == 0 or each.backend in wanted)
+    measured = engine.backends if engine else ()
+    return tuple(each for at, each in enumerate(measured) if at == 0 or each.backend in backends)
 
 
-def _fastest(engine_backend: str, found: Sequence[EngineBackend]) -> str:
-    """Return the fastest backend; one that is preferred, the engine's first of all, needs not be faster by the margin."""
+def _fastest(engine_backend: str, measured: Sequence[EngineBackend]) -> str:
+    """Return the fastest backend: one replaces a preferred one, the engine's first of all, only if faster by the margin."""
     best, median = engine_backend, None
-    for each in found:
+    for each in measured:
         p50 = each.p50_microseconds
         if p50 is not None and (median is None or p50 < median * (1 - MARGIN)):
             best, median = each.backend, p50
@@ -189,7 +188,7 @@ def _fastest(engine_backend: str, found: Sequence[EngineBackend]) -> str:
 
 
 def _why_not(facts: Facts, target: Target, compared: EngineBackend) -> str:
-    """Return why a backend cannot serve, though it was to be compared; empty: it can."""
+    """Return why a backend cannot serve, if so, although it was to be compared."""
     if compared.excluded or compared.backend == target.backend:
         return compared.excluded
     return why_no_image(facts, target, compared.backend)
@@ -198,28 +197,30 @@ def _why_not(facts: Facts, target: Target, compared: EngineBackend) -> str:
 def _not_compared(
     target: Target,
     accelerator: AcceleratorClass,
-    found: Sequence[EngineBackend],
-    wanted: Sequence[str],
+    measured: Sequence[EngineBackend],
+    backends: Sequence[str],
 ) -> str:
-    """Return which backends were not compared with the engine, and why; empty: all were."""
+    """Return which backends were not compared with the engine, if any, and why."""
     if is_ahead_of_time(target, accelerator):
         return "not compared: its engine is built ahead of time, without a device to measure on"
-    if not wanted:
+    if not backends:
         return (
             f"not compared: no other backend of spec.backends runs this model on the class"
             f" {accelerator.metadata.name} in the image {target.image}"
         )
-    missing = [each for each in wanted if each not in {one.backend for one in found}]
+    missing = [each for each in backends if each not in {one.backend for one in measured}]
     if not missing:
         return ""
     return f"not compared with {', '.join(missing)}: its engine was built without that"
 
 
-def _medians(found: Sequence[EngineBackend]) -> str:
-    known = [
-        (each.p50_microseconds, each.backend) for each in found if each.p50_microseconds is not None
-    ]
-    return ", ".join(f"{backend}: {_time(median)}" for median, backend in sorted(known))
+def _medians(measured: Sequence[EngineBackend]) -> str:
+    medians = (
+        (each.p50_microseconds, each.backend)
+        for each in measured
+        if each.p50_microseconds is not None
+    )
+    return ", ".join(f"{backend}: {_time(median)}" for median, backend in sorted(medians))
 
 
 def _time(microseconds: int) -> str:

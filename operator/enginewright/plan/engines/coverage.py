@@ -14,15 +14,14 @@ class EngineCoverage:
 
     nodes_total: int
     nodes_accelerated: int
-    # share of the profiled time of the nodes outside, in billionths; None: not profiled
-    compute: int | None
+    compute: int | None  # share of the profiled time of the nodes outside, in billionths
     elsewhere: tuple[str, ...]  # the first of their labels
 
 
 def promise_violation(
     coverage: EngineCoverage, promise: Promise, where: str
 ) -> tuple[Reason, str] | None:
-    """Return reason and cause if the promise is violated; None if it is kept."""
+    """Return reason and cause if the promise is violated."""
     count = coverage.nodes_total - coverage.nodes_accelerated
     broken = excess(promise, coverage.nodes_total, count, coverage.compute)
     if broken is None:

@@ -2,8 +2,7 @@
 
 If the only device of a class serves, an update would wait forever. `rollout.strategy: Recreate`
 allows downtime, so the class's pods are removed while the build runs on a device that they had, and
-for at most a few minutes if it does not. They still count as desired, so that the rollout is not
-considered complete without them.
+for a few minutes if it does not. They still count as desired, so that the rollout is not complete without them.
 """
 
 from collections.abc import Collection, Mapping
@@ -41,31 +40,26 @@ def engine_reference(
     if engine is None or not _may_yield(facts.model, facts.revisions, engine):
         return new
     job = engine.status.job
-    known = next(
-        (
-            each
-            for each in facts.model.status.engines
-            if (each.class_name, each.name, each.freed_for_job) == (new.class_name, name, job)
-        ),
-        new,
+    recorded = (
+        each
+        for each in facts.model.status.engines
+        if (each.class_name, each.name, each.freed_for_job) == (new.class_name, name, job)
     )
-    if known.freed_at:
+    before = next(recorded, new)
+    if before.freed_at:
         build = _building(facts.engine_pods, name, job)
-        if build and build.node and build.node not in known.freed_on:
+        if build and build.node and build.node not in before.freed_on:
             return new  # their device is free
         if build and not pods.never_ran(build):
-            return known.model_copy(update={"device_used": True})
-        if not known.device_used:
-            return (
-                known
-                if _seconds_left(facts.model.spec, facts.now, known)
-                else new.model_copy(update={"freed_for_job": job})
-            )
-        known = new  # the build's pod has failed, and pods may yield to the next one too
+            return before.model_copy(update={"device_used": True})
+        if not before.device_used:
+            in_time = _seconds_left(facts.model.spec, facts.now, before)
+            return before if in_time else new.model_copy(update={"freed_for_job": job})
+        before = new  # the build's pod has failed, and pods may yield to the next one too
     freed_on = _nodes(facts.pods, facts.revisions, new.class_name)
     is_blocked = _is_blocked(engine) and name not in facts.freed_elsewhere
-    if known.freed_for_job or not (freed_on and is_blocked and matching(accelerator, facts.nodes)):
-        return known
+    if before.freed_for_job or not (freed_on and is_blocked and matching(accelerator, facts.nodes)):
+        return before
     now = whole_second(facts.now)
     return new.model_copy(update={"freed_at": now, "freed_for_job": job, "freed_on": freed_on})
 
@@ -83,7 +77,7 @@ def without_yield(reference: EngineReference) -> EngineReference:
 
 
 def seconds_left(model: InferenceModel, now: datetime, reference: EngineReference) -> float | None:
-    """Return for how long the class's pods yield from now on; None: they do not.
+    """Return for how long the class's pods yield from now on, if they do.
 
     A yield that is not in the status yet has no effect: pods would start and stop repeatedly if the
     status cannot be written.
@@ -146,7 +140,7 @@ def _building(
 def _seconds_left(
     spec: InferenceModelSpec, now: datetime, reference: EngineReference
 ) -> float | None:
-    """Return how long a build may still take to start; None: the time is over."""
+    """Return how long a build may still take to start, or None once the time is over."""
     grace = spec.serving.termination_grace_period
     limit = (duration(grace) if grace else timedelta(seconds=GRACE_SECONDS)) + YIELD_TIMEOUT
     left = (reference.freed_at or now - limit) + limit - now
@@ -157,8 +151,8 @@ def _seconds_left(
 def _is_written(status: InferenceModelStatus, reference: EngineReference) -> bool:
     """Return whether the status records this yield, regardless of `device_used`."""
     unused = {"device_used": False}
-    known = [each.model_copy(update=unused) for each in status.engines]
-    return reference.model_copy(update=unused) in known
+    recorded = [each.model_copy(update=unused) for each in status.engines]
+    return reference.model_copy(update=unused) in recorded
 
 
 def _is_blocked(engine: InferenceEngine) -> bool:

@@ -2,38 +2,38 @@
 
 Results are recorded in the status, so that the deletion of a Job has no effect: a built engine is not
 built again, and a build that failed permanently is not repeated until spec.build changes.
+
+A model uses the engines that its spec needs now, and those that its stored revisions run or could be
+rolled back to. Where a revision is not known it may run any engine, so the model counts as a user of all:
+what serves must never appear unused. A removed engine stays in the store until a collection removes it.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_engine import InferenceEngineStatus
+from enginewright.api.inference_engine import EngineUsers, InferenceEngine, InferenceEngineStatus
+from enginewright.api.scalars import whole_second
+from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.names import lookup_job_name
+from enginewright.observed.revisions import RevisionView
 from enginewright.plan.engines.build import BuildFacts, build_state, is_requested
-from enginewright.plan.engines.status import (
-    EngineState,
-    ready_events,
-    status_of,
-)
-from enginewright.plan.engines.users import recorded_use, seconds_left, unused_since
+from enginewright.plan.engines.status import EngineState, ready_events, status_of
 from enginewright.plan.prepare.shared import kept_records
-from enginewright.plan.types import (
-    EventIntent,
-    ObjectRef,
-    Plan,
-    image_not_pushed,
-)
+from enginewright.plan.types import CollectionConfig, EventIntent, ObjectRef, Plan, image_not_pushed
 
 _RECORDED_WITHIN: Final = timedelta(hours=1)
+RECORDED_EVERY: Final = timedelta(hours=1)  # in status.lastUsed
+_NAMED: Final = 5
 
 
 @dataclass(frozen=True)
 class Ended:
     """A Job to count in metrics: one that made the engine available, or one that failed."""
 
-    reason: str  # empty: the engine is available
+    reason: str  # of the failure
     cached: bool = False  # it was found in the store
     build_seconds: float = 0.0
 
@@ -43,9 +43,7 @@ class EnginePlan(Plan):
     """What to do now, and what to count after the status is written."""
 
     ended: Ended | None = None
-    removed: EventIntent | None = (
-        None  # the InferenceEngine is to be deleted, and nothing else done
-    )
+    removed: EventIntent | None = None  # the InferenceEngine is deleted, and nothing else is done
 
 
 def plan_engine(facts: BuildFacts) -> EnginePlan:
@@ -56,27 +54,27 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         # its model has just created it and will reference it in its status
         return EnginePlan((), (), facts.engine.status.manifest(), (), None)
     since = unused_since(facts.engine, facts.now, needed=_is_needed(facts))
-    left = seconds_left(since, facts.config.store.gc, facts.now)
+    left = _seconds_left(since, facts.config.store.gc, facts.now)
     if since is not None and left is not None and left <= 0:
         return EnginePlan((), (), {}, (), None, removed=_removed(since))
     engine_state = build_state(facts)
-    used = recorded_use(facts.engine.status, facts.users, facts.now)
+    before, prepared_key = facts.engine.status, facts.engine.spec.prepared_key
+    used = recorded_use(before, facts.users, facts.now)
     recorded = {
         "users": used.users,
         "last_used": used.last_used,
         "unused_since": since,
-        "prepared": kept_records(
-            facts.engine.status.prepared, facts.prepared, facts.engine.spec.prepared_key
-        ),
+        "prepared": kept_records(before.prepared, facts.prepared, prepared_key),
     }
     status = status_of(facts.engine, engine_state, facts.now).model_copy(update=recorded)
+    waits = (engine_state.requeue_after, used.due_in, left)
     return EnginePlan(
         apply=engine_state.apply,
         delete=_unwanted(facts, engine_state),
         status=status.manifest(),
-        events=(*ready_events(facts.engine, status), *_of_image(facts.engine.status, status)),
-        requeue_after=_earliest(engine_state.requeue_after, used.due_in, left),
-        ended=_ended(facts.engine.status, status),
+        events=(*ready_events(facts.engine, status), *_of_image(before, status)),
+        requeue_after=min((each for each in waits if each is not None), default=None),
+        ended=_ended(before, status),
         awaits_turn=engine_state.awaits_turn,
     )
 
@@ -86,10 +84,6 @@ def _of_image(before: InferenceEngineStatus, now: InferenceEngineStatus) -> tupl
     if before.engine or now.engine is None or not now.engine.image_failure:
         return ()
     return (image_not_pushed("the engine", now.engine.image_failure),)
-
-
-def _earliest(*delays: float | None) -> float | None:
-    return min((each for each in delays if each is not None), default=None)
 
 
 def _is_new(facts: BuildFacts) -> bool:
@@ -117,10 +111,10 @@ def _unwanted(facts: BuildFacts, engine_state: EngineState) -> tuple[ObjectRef, 
     looked = lookup_job_name(engine.name, status.build_hash, status.attempt)
     kept = {status.job, looked} if status.job else set()
     return tuple(
-        ObjectRef("batch/v1", "Job", engine.namespace, name)
+        ObjectRef("batch/v1", "Job", engine.namespace, job.name)
         for job in facts.jobs
-        if (name := job.name) == engine_state.end
-        or (name not in kept and (engine_state.apply or not job.ended))
+        if job.name == engine_state.end
+        or (job.name not in kept and (engine_state.apply or not job.ended))
     )
 
 
@@ -132,3 +126,79 @@ def _ended(before: InferenceEngineStatus, now: InferenceEngineStatus) -> Ended |
     if failure and failure.time and (before.failure is None or before.failure.time != failure.time):
         return Ended(failure.reason)
     return None
+
+
+@dataclass(frozen=True)
+class EngineUse:
+    """The engines that one model uses."""
+
+    model: str
+    names: frozenset[str] = frozenset()  # InferenceEngines that its spec needs
+    keys: frozenset[str] = frozenset()  # engines that its revisions run
+    is_known: bool = True  # it has no revision that may run any engine
+
+    def includes(self, name: str, key: str) -> bool:
+        """Return whether it may use an InferenceEngine of this name, whose engine has this key."""
+        return name in self.names or key in self.keys or not self.is_known
+
+
+def engine_use(
+    model: str,
+    names: Iterable[str],
+    revisions: Iterable[RevisionView],
+    carried: Iterable[str] = (),
+) -> EngineUse:
+    """Return the engines that a model uses by its spec (`names`) and its revisions; those of `carried` may be unknown."""
+    stored = {each.revision: each.kept for each in revisions}
+    kept = {name: each.snapshot for name, each in stored.items() if each}
+    keys = {one.engine_key for each in kept.values() for one in each.classes if one.engine_key}
+    return EngineUse(
+        model=model,
+        names=frozenset(names),
+        keys=frozenset(keys),
+        is_known=stored.keys() | set(carried) <= kept.keys(),
+    )
+
+
+def users_of(engine: InferenceEngine, uses: Iterable[EngineUse]) -> tuple[str, ...]:
+    """Return the models that use an engine, in alphabetical order; `uses` are those of its namespace."""
+    name, key = engine.metadata.name, engine.spec.key
+    return tuple(sorted(each.model for each in uses if each.includes(name, key)))
+
+
+@dataclass(frozen=True)
+class RecordedUse:
+    """What the status says about an engine's users, and in how many seconds that is out of date."""
+
+    users: EngineUsers
+    last_used: datetime | None
+    due_in: float | None = None
+
+
+def recorded_use(before: InferenceEngineStatus, users: Sequence[str], now: datetime) -> RecordedUse:
+    """Return the users to record, and the time of the last use: to the hour while there is a user, then exactly."""
+    used = before.last_used
+    age = now - used if used else RECORDED_EVERY
+    is_old = not timedelta() <= age < RECORDED_EVERY  # also if the clock was set back
+    has_ended = not users and before.users is not None and before.users.count > 0
+    if (users and is_old) or has_ended:
+        used, age = whole_second(now), timedelta()
+    return RecordedUse(
+        users=EngineUsers(count=len(users), models=tuple(users[:_NAMED])),
+        last_used=used,
+        due_in=(RECORDED_EVERY - age).total_seconds() if users else None,
+    )
+
+
+def unused_since(engine: InferenceEngine, now: datetime, *, needed: bool) -> datetime | None:
+    """Return since when nothing needs the engine, unless it is needed or a user has created it."""
+    if needed or REQUESTED_BY not in engine.metadata.annotations:
+        return None
+    return engine.status.unused_since or whole_second(now)
+
+
+def _seconds_left(since: datetime | None, config: CollectionConfig, now: datetime) -> float | None:
+    """Return in how many seconds an engine unused `since` then is removed, if it is at all."""
+    if since is None or config.unused_for is None or config.dry_run or not config.enabled:
+        return None
+    return (since + config.unused_for - now).total_seconds()

@@ -1,8 +1,8 @@
 """What serves on a class until its first engine is built, if `spec.build.interim` requests it.
 
 It is a revision like any other, with the prepared model in place of the engines that do not exist yet:
-it is proved and rolled out, and the engines' revision replaces it by the usual rollout. A class on which
-anything else serves gets none: that keeps serving.
+it is verified and rolled out, and the engines' revision replaces it by the usual rollout. A class on which
+anything else serves gets none.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,10 +15,9 @@ from enginewright.api.inference_engine import InferenceEngine
 from enginewright.api.inference_model_status import Prepared
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.revisions import RevisionView
-from enginewright.plan.engines.other_backends import why_no_image, why_not_precision
 from enginewright.plan.engines.wanted import Engines, is_ahead_of_time
-from enginewright.plan.resolve.backends import interim_backend, served_classes
-from enginewright.plan.resolve.resolve import Target
+from enginewright.plan.resolve.backends import interim_backend, served_classes, why_not_precision
+from enginewright.plan.resolve.resolve import Target, why_no_image
 from enginewright.plan.types import Facts
 
 
@@ -29,13 +28,13 @@ class Interim:
     backend: str
     image: str
     classes: frozenset[str]  # that it serves on
-    why_not: str = ""  # as a sentence; empty: it serves
+    why_not: str = ""
 
 
 def interim_of(
     facts: Facts, target: Target, prepared: Prepared, engines: Engines
 ) -> Interim | None:
-    """Return what serves until the engines of `target` are built; None: none is requested or needed."""
+    """Return what serves until the engines of `target` are built, if that is requested and needed."""
     backend = interim_backend(facts.model.spec)
     if backend is None or not engines.needed or engines.complete:
         return None
@@ -64,8 +63,8 @@ def _begun(
     return {
         each.accelerator_class
         for each in deployments
-        if (known := snapshots.get(each.revision))
-        and any(one.interim and one.name == each.accelerator_class for one in known.classes)
+        if (snapshot := snapshots.get(each.revision))
+        and any(one.interim and one.name == each.accelerator_class for one in snapshot.classes)
     }
 
 
@@ -76,7 +75,7 @@ def _why_not(
     prepared: Prepared,
     classes: Sequence[AcceleratorClass],
 ) -> str:
-    """Return why the prepared model cannot be served as it is; empty: it can."""
+    """Return why the prepared model cannot be served as it is, if so."""
     if why := why_no_image(facts, target, backend):
         return why
     precisions = (why_not_precision(prepared.precision, each, backend) for each in classes)
@@ -89,7 +88,7 @@ def _takes_device_of_build(
     engines: Engines,
     classes: Sequence[AcceleratorClass],
 ) -> str:
-    """Return which class's pods could take the only free device, for which the build waits; empty: none."""
+    """Return which class's pods could take the only free device, for which the build waits."""
     names = {each.class_name: each.name for each in engines.references}
     for each in classes:
         ahead = is_ahead_of_time(target, each)

@@ -1,8 +1,7 @@
 """Rebuilding what serves while a user pauses the model's move to other runtime images.
 
-Nothing more of the move is prepared or built, and may not be for days. If the store loses the artefact or an
-engine of what serves meanwhile, its pods could not start again: these are rebuilt with the images that the
-model has, beside the move.
+The pause may last for days. If the store loses the artefact or an engine of what serves meanwhile, its pods could
+not start again: these are rebuilt with the images that the model has, beside the move.
 """
 
 from dataclasses import dataclass, replace
@@ -21,17 +20,11 @@ class Repair:
     """The state of what serves while it is rebuilt."""
 
     outcome: PrepareOutcome
-    engines: Engines | None = None  # None: its artefact is rebuilt first
+    engines: Engines | None = None  # once its artefact is there
 
 
 def repair(facts: Facts, preparing: Preparing, engines: Engines | None) -> Repair | None:
-    """Return what is rebuilt of what serves; None: nothing, also while a Job of the move runs.
-
-    Args:
-        facts: with the images to which the model moves.
-        preparing: what the move prepares.
-        engines: of the move; None: it has none yet.
-    """
+    """Return what is rebuilt of what serves beside the move, if anything; nothing while a Job of the move runs."""
     if facts.paused_with is None or _runs(preparing, engines):
         return None
     held = replace(facts, config=facts.paused_with)
@@ -46,7 +39,8 @@ def repair(facts: Facts, preparing: Preparing, engines: Engines | None) -> Repai
         return None if outcome.prepared else Repair(outcome)
     rebuilt = wanted_engines(held, own, prepared)
     # those that do not serve, as with another device, are suspended like the move
-    if not _lacks_engines(rebuilt) or rebuilt.reason == StatusReason.SUSPENDED:
+    lacks_engine = any(each.class_name not in rebuilt.keys for each in rebuilt.references)
+    if not lacks_engine or rebuilt.reason == StatusReason.SUSPENDED:
         return None
     return Repair(PrepareOutcome(prepared=prepared), rebuilt)
 
@@ -61,12 +55,12 @@ def spared(outcome: PrepareOutcome, repairing: Repair | None) -> PrepareOutcome:
 
 def references(engines: Engines | None, repairing: Repair | None) -> tuple[EngineReference, ...]:
     """Return the engine of each class that must be built: one that serves before that of the move."""
-    found = {each.class_name: each for each in engines.references} if engines else {}
+    by_class = {each.class_name: each for each in engines.references} if engines else {}
     if repairing and (own := repairing.engines):
-        found |= {
+        by_class |= {
             each.class_name: each for each in own.references if each.class_name not in own.keys
         }
-    return tuple(found.values())
+    return tuple(by_class.values())
 
 
 def _runs(preparing: Preparing, engines: Engines | None) -> bool:
@@ -75,7 +69,3 @@ def _runs(preparing: Preparing, engines: Engines | None) -> bool:
         return True
     jobs = filter(None, (preparing.outcome, preparing.refresh))
     return any(each.prepared is None and each.waits_for != StatusReason.SUSPENDED for each in jobs)
-
-
-def _lacks_engines(engines: Engines) -> bool:
-    return any(each.class_name not in engines.keys for each in engines.references)

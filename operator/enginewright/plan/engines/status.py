@@ -59,17 +59,17 @@ class EngineState:
     @classmethod
     def built(cls, status: InferenceEngineStatus, engine: EngineFacts) -> "EngineState":
         """Return the state of an engine that exists."""
-        kept = status.model_copy(update={"engine": engine})
-        found = "found in the store" if engine.cached else "built"
-        return cls(kept, StatusReason.BUILT, f"{found}: {describe_engine(engine)}", ready=True)
+        status = status.model_copy(update={"engine": engine})
+        origin = "found in the store" if engine.cached else "built"
+        return cls(status, StatusReason.BUILT, f"{origin}: {describe_engine(engine)}", ready=True)
 
     @classmethod
     def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
         """Return the state after a permanent failure, which is recorded."""
-        known = [each for each in status.failed_builds if each != status.build_hash]
-        builds = (*known, status.build_hash)[-LIST_LENGTH:]
-        kept = status.model_copy(update={"failure": failure, "failed_builds": builds})
-        return cls(kept, failure.reason, failure.sentence, stalled=True)
+        others = [each for each in status.failed_builds if each != status.build_hash]
+        builds = (*others, status.build_hash)[-LIST_LENGTH:]
+        status = status.model_copy(update={"failure": failure, "failed_builds": builds})
+        return cls(status, failure.reason, failure.sentence, stalled=True)
 
 
 def status_of(engine: InferenceEngine, state: EngineState, now: datetime) -> InferenceEngineStatus:
@@ -100,7 +100,7 @@ def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tupl
 
 
 def ready_condition(status: InferenceEngineStatus) -> Condition | None:
-    """Return the condition Ready; None: the engine has not been reconciled yet."""
+    """Return the condition Ready, once the engine has been reconciled."""
     return next((each for each in status.conditions if each.type == ConditionType.READY), None)
 
 
@@ -145,7 +145,7 @@ def _backend(compared: PublishedBackend) -> EngineBackend:
 
 
 def engine_versions(published: PublishedEngine) -> EngineVersions | None:
-    """Return the versions that a Job reported; None: it reported none, as one of an earlier version."""
+    """Return the versions that a Job reported; Jobs of earlier versions report none."""
     return EngineVersions.model_validate(published.versions) if published.versions else None
 
 
@@ -171,24 +171,15 @@ def describe_engine(engine: EngineFacts) -> str:
 
 
 def _conditions(state: EngineState) -> tuple[WantedCondition, ...]:
-    reconciling = not state.ready and not state.stalled
-
-    def condition(kind: ConditionType, *, is_so: bool, message: str) -> WantedCondition:
+    def condition(kind: ConditionType, *, is_so: bool) -> WantedCondition:
         status: ConditionStatus = "True" if is_so else "False"
+        message = state.message if is_so or kind is ConditionType.READY else ""
         return WantedCondition(type=kind, status=status, reason=state.reason, message=message)
 
     return (
-        condition(ConditionType.READY, is_so=state.ready, message=state.message),
-        condition(
-            ConditionType.RECONCILING,
-            is_so=reconciling,
-            message=state.message if reconciling else "",
-        ),
-        condition(
-            ConditionType.STALLED,
-            is_so=state.stalled,
-            message=state.message if state.stalled else "",
-        ),
+        condition(ConditionType.READY, is_so=state.ready),
+        condition(ConditionType.RECONCILING, is_so=not state.ready and not state.stalled),
+        condition(ConditionType.STALLED, is_so=state.stalled),
     )
 
 

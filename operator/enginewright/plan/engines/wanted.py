@@ -5,7 +5,7 @@ coverage is compared with the model's promise, so that a model whose nodes would
 before a pod starts.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,19 +25,17 @@ from enginewright.api.inference_engine import (
     InferenceEngine,
     InferenceEngineSpec,
 )
-from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import EngineReference, Prepared
 from enginewright.api.scalars import quantity
 from enginewright.manifests.engine import engine_name, inference_engine
 from enginewright.manifests.labels import REQUESTED_BY
 from enginewright.manifests.placement import merged
-from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.engines.coverage import EngineCoverage, promise_violation
 from enginewright.plan.engines.device_yield import engine_reference, seconds_left, without_yield
-from enginewright.plan.engines.other_backends import benchmark_backends
 from enginewright.plan.engines.status import ready_condition
 from enginewright.plan.history.outcomes import serving_keys
+from enginewright.plan.resolve.backends import benchmark_backends
 from enginewright.plan.resolve.classes import device, matching
 from enginewright.plan.resolve.images import engine_architecture
 from enginewright.plan.resolve.resolve import Target
@@ -87,45 +85,47 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
     if target.backend not in COMPILED_BACKENDS:
         return Engines(needed=False, keys={}, complete=True)
     serving = serving_keys(facts.model, facts.revisions)
+    namespace = facts.model.metadata.namespace
     keys: dict[str, str] = {}
     unusable: set[str] = set()
     apply: list[dict[str, Any]] = []
     delete: list[ObjectRef] = []
     references: list[EngineReference] = []
-    found: list[EngineFacts] = []
+    built: list[EngineFacts] = []
     waiting: list[tuple[str, str]] = []  # reason, message
     yielding: dict[str, float] = {}
     failure: EngineFailure | None = None
     for each in target.classes:
-        spec = _spec(facts, target, prepared, each)
+        spec, class_name = _spec(facts, target, prepared, each), each.metadata.name
         name = engine_name(spec)
         existing = facts.engines.get(name)
-        paused = _is_paused(facts, spec.key)
+        # As for preparations, what serves is no part of a move to other runtime images that its user pauses.
+        paused = facts.paused_with is not None and spec.key not in serving
         reference = engine_reference(facts, each, existing, name)
         rebuilt = spec.key in serving and (existing is None or existing.status.engine is None)
         references.append(reference.model_copy(update={"suspended": paused, "lost": rebuilt}))
         if existing is not None and (loss := _loss(facts, existing)):
-            delete.append(
-                ObjectRef(API_VERSION, InferenceEngine.kind, facts.model.metadata.namespace, name)
-            )
-            lost = f"the engine for {spec.class_name} is built again: {loss}"
+            delete.append(ObjectRef(API_VERSION, InferenceEngine.kind, namespace, name))
+            lost = f"the engine for {class_name} is built again: {loss}"
             waiting.append((StatusReason.BUILDING, lost))
             continue
         if existing is not None and existing.status.engine is not None:
-            keys[each.metadata.name] = spec.key
-            found.append(existing.status.engine)
-            if broken := _judge(existing.status.engine, target.promise, each.metadata.name):
-                unusable.add(each.metadata.name)
+            keys[class_name] = spec.key
+            built.append(existing.status.engine)
+            if broken := _judge(existing.status.engine, target.promise, class_name):
+                unusable.add(class_name)
                 failure = failure or broken
             continue
         if existing is not None and _has_failed(existing) and not _is_untried(existing, spec.build):
-            failure = failure or _failed(existing, each.metadata.name)
-        elif not paused and (wanted := _changed(facts, existing, spec)):
-            apply.append(_engine(facts.model, wanted))
-        reason, message = _progress(existing, each.metadata.name, paused=paused)
+            failure = failure or _failed(existing, class_name)
+        elif not paused and (changed := _changed(facts, existing, spec)):
+            apply.append(inference_engine(namespace, changed, facts.model.metadata.name))
+        reason, message = _progress(existing, class_name, paused=paused)
         if (left := seconds_left(facts.model, facts.now, references[-1])) is not None:
-            yielding[each.metadata.name] = left
-            message = f"{message}; the pods of {each.metadata.name} yield the device (rollout.strategy: Recreate)"
+            yielding[class_name] = left
+            message = (
+                f"{message}; the pods of {class_name} yield the device (rollout.strategy: Recreate)"
+            )
         waiting.append((reason, message))
     if failure:  # other engines cannot serve before this is fixed
         references, yielding = [without_yield(each) for each in references], {}
@@ -140,13 +140,13 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
         failure=failure,
         apply=tuple(apply),
         delete=tuple(delete),
-        facts=tuple(found),
+        facts=tuple(built),
         yielding=yielding,
     )
 
 
 def _reason(waiting: Sequence[tuple[str, str]]) -> str:
-    """Return the reason of the first engine that is waited for, of those that are not suspended if there are any."""
+    """Return the reason of the first engine that is missing, preferably of one that is not suspended."""
     reasons = sorted((each for each, _ in waiting), key=lambda each: each == StatusReason.SUSPENDED)
     return reasons[0] if reasons else StatusReason.BUILT
 
@@ -182,7 +182,9 @@ def _spec(
     # A build without a device could use any node, but nodes of the class are known to run such pods.
     selects = not ahead or bool(matching(accelerator, facts.nodes))
     template = facts.model.spec.pod_template
-    compared = () if ahead else benchmark_backends(facts, target, prepared.precision, accelerator)
+    compared = (
+        () if ahead else benchmark_backends(facts, target.image, prepared.precision, accelerator)
+    )
     return InferenceEngineSpec.model_validate(
         {
             "key": engine_key(prepared.key, recipe),
@@ -193,9 +195,7 @@ def _spec(
                 recipe.model_dump(exclude={"backend", "accelerator_class"})
             ),
             "pod_template": merged(facts.config.jobs, facts.model.spec.build.pod_template),
-            "architecture": engine_architecture(
-                facts.nodes, facts.images, target.image, accelerator
-            ),
+            "architecture": engine_architecture(image, facts.nodes, accelerator),
             "build": EngineBuild.model_validate(
                 {
                     "image": target.image,
@@ -214,54 +214,21 @@ def _spec(
     )
 
 
-def _engine(model: InferenceModel, spec: InferenceEngineSpec) -> dict[str, Any]:
-    metadata = model.metadata
-    return inference_engine(metadata.namespace, spec, metadata.name)
-
-
-def _is_paused(facts: Facts, engine_key: str) -> bool:
-    """Return whether no Job is created that builds the engine, since a user pauses the move to other runtime images.
-
-    As for preparations, what serves is no part of the move.
-    """
-    return facts.paused_with is not None and engine_key not in serving_keys(
-        facts.model, facts.revisions
-    )
-
-
-def _requested(
-    model: InferenceModel, orphaned_engines: Collection[str], existing: InferenceEngine
-) -> bool:
-    """Return whether this model's spec decides how the engine is built."""
-    requester = existing.metadata.annotations.get(REQUESTED_BY, model.metadata.name)
-    is_orphaned = existing.metadata.name in orphaned_engines
-    return requester == model.metadata.name or is_orphaned
-
-
 def _changed(
     facts: Facts, existing: InferenceEngine | None, spec: InferenceEngineSpec
 ) -> InferenceEngineSpec | None:
-    """Return the spec with which an engine that is not built is requested from now on; None: unchanged."""
-    if existing is None or _has_failed(existing):
-        return spec
-    return (
-        _edited(facts.engine_pods, existing, spec)
-        if _requested(facts.model, facts.orphaned_engines, existing)
-        else None
-    )
-
-
-def _edited(
-    engine_pods: Mapping[str, tuple[PodView, ...]],
-    existing: InferenceEngine,
-    spec: InferenceEngineSpec,
-) -> InferenceEngineSpec | None:
-    """Return the spec with which the engine is built from now on; None: unchanged.
+    """Return the spec with which an engine that is not built is requested from now on, if it changes.
 
     A change of spec.build ends the current Job, so it waits until a running pod has finished.
     """
-    known = engine_pods.get(existing.metadata.name)
-    begun = known is None or any(map(pods.has_begun, known))
+    if existing is None or _has_failed(existing):
+        return spec
+    own, name = facts.model.metadata.name, existing.metadata.name
+    requester = existing.metadata.annotations.get(REQUESTED_BY, own)
+    if requester != own and name not in facts.orphaned_engines:
+        return None  # another model's spec decides how it is built
+    build_pods = facts.engine_pods.get(name)
+    begun = build_pods is None or any(map(pods.has_begun, build_pods))
     if begun or not _is_untried(existing, spec.build):
         spec = spec.model_copy(update={"build": existing.spec.build})
     is_same = (spec.build, spec.pod_template) == (existing.spec.build, existing.spec.pod_template)
@@ -269,7 +236,7 @@ def _edited(
 
 
 def _loss(facts: Facts, existing: InferenceEngine) -> str:
-    """Return how the store lacked the engine for a serving pod after it was built; empty: it did not."""
+    """Return how the store lacked the engine for a serving pod after it was built, if it did."""
     ready = ready_condition(existing.status)
     if existing.status.engine is None or ready is None or ready.status != "True":
         return ""
@@ -318,7 +285,7 @@ def _progress(
 
 
 def _judge(engine: EngineFacts, promise: Promise, accelerator_class: str) -> EngineFailure | None:
-    """Return how the engine's coverage violates the promise; None: it does not."""
+    """Return how the engine's coverage violates the promise, if it does."""
     compute = engine.compute_billionths_elsewhere
     if compute is None and engine.compute_permille_elsewhere is not None:
         compute = engine.compute_permille_elsewhere * _MILLION

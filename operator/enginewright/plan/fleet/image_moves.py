@@ -1,14 +1,12 @@
 """A model's move to other runtime images: which images it is planned with, and how far it has come.
 
 A model that serves uses its images until it is its turn: then it is prepared, built and rolled out with
-those that the installation names. If that fails, it keeps its own. The state is in its status, and the
-move is recorded there before anything is created for it.
+those that the installation names. If that fails, it keeps its own. The move is recorded in its status before
+anything is created for it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-
-from enginewright_contract.images import ImageFacts
 
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
@@ -37,6 +35,7 @@ from enginewright.plan.history.outcomes import (
 )
 from enginewright.plan.history.spec_hash import keeps_processes, processes_removed, spec_hash
 from enginewright.plan.report.conditions import ModelState
+from enginewright.plan.resolve.images import not_probed
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.rollout.failures import STAGE
 from enginewright.plan.rollout.pod_counts import asks_for_pods
@@ -62,7 +61,7 @@ class ImageMove:
     facts: Facts  # with the images to plan with
     configured: Facts  # with those that the installation names
     held: Facts  # with those that the model has
-    target: Mapping[str, str]  # images that the installation names instead; empty: the same
+    target: Mapping[str, str]  # images that the installation names instead
     state: MoveState
 
     @classmethod
@@ -74,15 +73,14 @@ class ImageMove:
         held = replace(facts, config=replace(facts.config, images=images))
         state = _state(facts, target)
         plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
-        if state is MoveState.MOVING and _paused(facts.model.spec) and _is_unchanged(facts.model):
+        record, spec = facts.model.status.images, facts.model.spec
+        is_unchanged = record is not None and record.spec_hash == spec_hash(spec)
+        if state is MoveState.MOVING and _paused(spec) and is_unchanged:
             plans_with = replace(facts, paused_with=held.config)
         return cls(plans_with, facts, held, target, state)
 
     def after(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> RuntimeImages | None:
-        """Return the record for the status, `state` being what was planned; None: nothing has served.
-
-        `rejected` are the backends that are rejected from now on.
-        """
+        """Return the record for the status after what was planned, if anything has served; `rejected` holds from now on."""
         facts, serving = self.configured, state.rollout.serving
         snapshot = active_snapshot(facts.deployments, facts.revisions, serving)
         if snapshot is None:
@@ -110,29 +108,29 @@ class ImageMove:
 
     def _again(self, record: RuntimeImages) -> RuntimeImages:
         """Return the record; of a model that was kept and is tried again, with that."""
-        facts, known = self.configured, self.configured.model.status.images
-        if known is None:
-            failed = next(
-                rejections_of_images(facts.model, facts.revisions, self.target.values()), None
-            )
+        facts, before = self.configured, self.configured.model.status.images
+        if before is None:
+            rejections = rejections_of_images(facts.model, facts.revisions, self.target.values())
+            failed = next(rejections, None)
             fails_anyway = failed is not None and not _has_served(facts, failed)
             update = {"retried": failed is not None, "fails_anyway": fails_anyway}
             return record.model_copy(update=update)
-        if by_variant(known.target) != self.target:
+        if by_variant(before.target) != self.target:
             return record
         # a spec that did not serve anyway is tried for the first time once another one does
-        kept = known.state is MoveState.KEPT and self.state is not MoveState.KEPT
-        begins = kept and (
-            not known.fails_anyway or _is_allowed(facts.model, facts.revisions, known)
+        begins = (
+            before.state is MoveState.KEPT
+            and self.state is not MoveState.KEPT
+            and (not before.fails_anyway or _is_allowed(facts.model, facts.revisions, before))
         )
-        if not (known.retried or begins):
+        if not (before.retried or begins):
             return record
-        return record.model_copy(update={"retried": True, "fails_anyway": known.fails_anyway})
+        return record.model_copy(update={"retried": True, "fails_anyway": before.fails_anyway})
 
     def _still_kept(self, record: RuntimeImages) -> RuntimeImages | None:
-        """Return the record of a model that has kept its images until now; None: nothing says why."""
-        if known := self.configured.model.status.images:
-            return known.model_copy(update={"image": record.image})
+        """Return the record of a model that has kept its images until now, unless nothing says why."""
+        if before := self.configured.model.status.images:
+            return before.model_copy(update={"image": record.image})
         rejection = _rejection(self.configured.model, self.configured.revisions, self.target)
         if rejection is None:
             return None
@@ -144,8 +142,8 @@ class ImageMove:
     ) -> RuntimeImages:
         """Return the record of a model that moves: that it does, or why it keeps its images."""
         facts = self.configured
-        known = facts.model.status.images
-        began_with = known.spec_hash if known else ""
+        before = facts.model.status.images
+        began_with = before.spec_hash if before else ""
         if why := self._failure(state, rejected):
             return self._kept(record, why, fails_anyway=spec_hash(facts.model.spec) != began_with)
         if state.obstacle and state.obstacle.stalled:  # the images are not its cause
@@ -161,10 +159,7 @@ class ImageMove:
         )
 
     def _kept(self, record: RuntimeImages, why: _Why, *, fails_anyway: bool) -> RuntimeImages:
-        """Return the record of a model that keeps its images.
-
-        One that they have failed before stays their failure, whichever spec fails now.
-        """
+        """Return the record of a model that keeps its images: their failure, even if another spec fails now."""
         failed_before = record.retried and not record.fails_anyway
         return record.model_copy(
             update={
@@ -179,14 +174,13 @@ class ImageMove:
         )
 
     def _failed_since(self, state: ModelState, target: Mapping[str, str]) -> _Why | None:
-        """Return why a revision with the target's images was rejected after it had moved; None: none was."""
+        """Return why a revision with the target's images was rejected after it had moved, if one was."""
         facts, before = self.configured, served_before(self.configured)
         if self.state is not MoveState.MOVED or before is None:
             return None
         # the recorded one also if the spec requests another revision by now, or it is not known which
-        rejection = (
-            recorded_rejection(facts.revisions, before.last_complete) or state.rollout.rejection
-        )
+        recorded = recorded_rejection(facts.revisions, before.last_complete)
+        rejection = recorded or state.rollout.rejection
         if rejection is None:
             return None
         kept = (each.kept for each in facts.revisions if each.revision == rejection.revision)
@@ -194,7 +188,7 @@ class ImageMove:
         return _of_rejection(rejection) if images & set(target.values()) else None
 
     def _failure(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> _Why | None:
-        """Return why the model does not run right with the new images; None: it may."""
+        """Return why the model does not run right with the new images, if it is known not to."""
         if state.obstacle:
             alone = state.obstacle.stalled and isinstance(resolve(self.held), Target)
             return _Why(state.obstacle.reason, state.obstacle.message) if alone else None
@@ -203,12 +197,8 @@ class ImageMove:
         if new:  # of others than its own backend the next one is tried
             own = (each for each in new if serving and each.backend == serving.backend)
             return next((_Why(each.reason, each.message) for each in own), None)
-        target = state.rollout.target
-        if (
-            target
-            and target.phase is TargetPhase.HELD
-            and target.reason == StatusReason.SIGNATURE_CHANGED
-        ):
+        target, changed = state.rollout.target, StatusReason.SIGNATURE_CHANGED
+        if target and target.phase is TargetPhase.HELD and target.reason == changed:
             return _Why(target.reason, target.message, target.revision)
         return _lasting(state)
 
@@ -225,23 +215,19 @@ class ImageMove:
     def _why_not(self, record: RuntimeImages, state: ModelState) -> _Why | None:
         """Return why the model could not move now, although it were its turn."""
         facts = self.configured
-        if why := _not_probed(
-            facts.images, facts.image_failures, (each.image for each in record.target)
-        ):
-            return why
-        if why := _paused(facts.model.spec):
+        images = (each.image for each in record.target)
+        if why := _not_probed(facts, images) or _paused(facts.model.spec):
             return why
         if _has_no_pods(facts.model):
             return _Why(StatusReason.SCALED_TO_ZERO, "it has no pods that would prove the image")
         # with the new image it would have less capacity, and only its user can give it more pods
-        if removed := processes_removed(
-            facts.model, facts.revisions, state.rollout.serving, state.rollout.wanted
-        ):
+        serving, requested = state.rollout.serving, state.rollout.requested
+        if removed := processes_removed(facts.model, facts.revisions, serving, requested):
             return _Why(removed.reason, removed.message)
         return None if _is_rolled_out(state) else self._why_not_yet(state)
 
     def _why_not_yet(self, state: ModelState) -> _Why | None:
-        """Return why a spec that is not rolled out must be first; None: the new images may be its remedy."""
+        """Return why a spec that is not rolled out must be first, unless the new images may be its remedy."""
         obstacle = state.obstacle
         failed = obstacle and (obstacle.stalled or obstacle.reason in _OF_IMAGES)
         if not failed and not _lasting(state):
@@ -253,39 +239,35 @@ class ImageMove:
 
 def _state(facts: Facts, target: Mapping[str, str]) -> MoveState:
     """Return how far the model has come with these images, as its status says."""
-    known = facts.model.status.images
+    model, record = facts.model, facts.model.status.images
     if not target:
         return MoveState.MOVED
-    if known is None:
-        return (
-            MoveState.KEPT
-            if _rejection(facts.model, facts.revisions, target)
-            else MoveState.WAITING
-        )
-    if by_variant(known.target) != target:
+    if record is None:
+        is_kept = _rejection(model, facts.revisions, target)
+        return MoveState.KEPT if is_kept else MoveState.WAITING
+    if by_variant(record.target) != target:
         return MoveState.WAITING
-    if known.state is MoveState.KEPT and (
-        known.spec_hash != spec_hash(facts.model.spec)
-        or _is_allowed(facts.model, facts.revisions, known)
+    if record.state is MoveState.KEPT and (
+        record.spec_hash != spec_hash(model.spec) or _is_allowed(model, facts.revisions, record)
     ):
         return MoveState.WAITING
-    if known.state is MoveState.MOVING and (
-        _not_probed(facts.images, facts.image_failures, target.values())
-        or _has_no_pods(facts.model)
-        or keeps_processes(facts.model, facts.revisions)
+    if record.state is MoveState.MOVING and (
+        _not_probed(facts, target.values())
+        or _has_no_pods(model)
+        or keeps_processes(model, facts.revisions)
     ):
         return MoveState.WAITING
-    return known.state
+    return record.state
 
 
 def _rejection(
     model: InferenceModel, revisions: Collection[RevisionView], target: Mapping[str, str]
 ) -> RolloutFailure | None:
     """Return why the current spec was rejected with the target's images, if a lost status does not say so."""
-    for each in rejections_of_images(model, revisions, target.values()):
-        if not _is_promoted(model, revisions, each.revision):
-            return each
-    return None
+    rejections = rejections_of_images(model, revisions, target.values())
+    return next(
+        (one for one in rejections if not _is_promoted(model, revisions, one.revision)), None
+    )
 
 
 def _has_served(facts: Facts, rejection: RolloutFailure) -> bool:
@@ -321,29 +303,15 @@ def _is_allowed(
     return _is_promoted(model, revisions, kept.revision)
 
 
-def _is_unchanged(model: InferenceModel) -> bool:
-    """Return whether the spec is the one that serves with the images that the model has."""
-    known = model.status.images
-    return known is not None and known.spec_hash == spec_hash(model.spec)
-
-
 def _paused(spec: InferenceModelSpec) -> _Why | None:
     if not spec.rollout.paused:
         return None
     return _Why(StatusReason.SUSPENDED, "spec.rollout.paused is true")
 
 
-def _not_probed(
-    probed: Mapping[str, ImageFacts], image_failures: Mapping[str, str], images: Iterable[str]
-) -> _Why | None:
-    for image in images:
-        if failure := image_failures.get(image):
-            message = f"cannot probe the runtime image {image}: {failure}"
-            return _Why(StatusReason.IMAGE_PROBE_FAILED, message)
-        if image not in probed:
-            message = f"probing the runtime image {image} for its opsets and backends"
-            return _Why(StatusReason.PROBING_IMAGE, message)
-    return None
+def _not_probed(facts: Facts, images: Iterable[str]) -> _Why | None:
+    obstacle = next(filter(None, (not_probed(facts, each) for each in images)), None)
+    return _Why(obstacle.reason, obstacle.message) if obstacle else None
 
 
 def _has_no_pods(model: InferenceModel) -> bool:
@@ -354,10 +322,10 @@ def _has_no_pods(model: InferenceModel) -> bool:
 
 def _is_rolled_out(state: ModelState) -> bool:
     """Return whether the revision that was planned serves with all its pods, and is no interim."""
-    serving, wanted = state.rollout.serving, state.rollout.wanted
+    serving, requested = state.rollout.serving, state.rollout.requested
     if state.interim:
         return False
-    return serving is not None and wanted is not None and serving.last_complete == wanted
+    return serving is not None and requested is not None and serving.last_complete == requested
 
 
 def _lasting(state: ModelState) -> _Why | None:
@@ -365,18 +333,16 @@ def _lasting(state: ModelState) -> _Why | None:
     rejection = state.rollout.rejection
     if rejection and not _is_of_choice(state, rejection):
         return _of_rejection(rejection)
-    failures = (
-        state.outcome.failure if state.outcome else None,
-        state.engines.failure if state.engines else None,
-    )
-    found = next((each for each in failures if each and each.lasting), None)
-    return _Why(found.reason, found.sentence) if found else None
+    for each in (state.outcome, state.engines):
+        if each and (failure := each.failure) and failure.lasting:
+            return _Why(failure.reason, failure.sentence)
+    return None
 
 
 def _is_of_choice(state: ModelState, rejection: RolloutFailure) -> bool:
     """Return whether the backends are rejected that a benchmark chose: the engines' revision, tried next, decides."""
     by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
-    return state.chooses and rejection.revision == state.rollout.wanted and not by_user
+    return state.chooses and rejection.revision == state.rollout.requested and not by_user
 
 
 def _of_rejection(rejection: RolloutFailure) -> _Why:

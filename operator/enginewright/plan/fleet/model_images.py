@@ -5,10 +5,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enginewright_contract.images import COMPILED_BACKENDS, VARIANTS
 
 from enginewright.api.inference_engine import InferenceEngine
-from enginewright.api.inference_model_status import (
-    ServingState,
-    VariantImage,
-)
+from enginewright.api.inference_model_status import ServingState, VariantImage
 from enginewright.manifests.snapshot import Snapshot
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.revisions import RevisionView
@@ -22,14 +19,13 @@ def current_images(facts: Facts, serving: ServingState | None) -> dict[str, str]
     """Return the images that the model has by variant: of what serves, of rejected backends, and of interims.
 
     A rejected backend is tried again with another image, and an engine is compared again with other backends, so
-    that also is a move. What serves until the engines are built moves together with them: neither is planned with
-    the image of another release than the other's.
+    that is a move as well. An interim moves together with the engines, to images of one release.
     """
     status, configured = facts.model.status, facts.config.images
     snapshot = active_snapshot(facts.deployments, facts.revisions, serving)
     if snapshot is None:
         return {}
-    known = by_variant(status.images.current) if status.images else {}
+    recorded = by_variant(status.images.current) if status.images else {}
     backends = {each.backend for each in status.rejected_backends}
     backends |= {name for each in status.choices for name in (each.backend, each.engine_backend)}
     if any(each.engine_key is None and not each.interim for each in snapshot.classes):
@@ -40,13 +36,15 @@ def current_images(facts: Facts, serving: ServingState | None) -> dict[str, str]
     if interim and any(each.interim or each.engine_key for each in snapshot.classes):
         backends.add(interim)
     variants = {variant for each in backends if (variant := VARIANTS.get(each)) in configured}
-    current = {each: known.get(each, configured[each]) for each in sorted(filter(None, variants))}
+    current = {
+        each: recorded.get(each, configured[each]) for each in sorted(filter(None, variants))
+    }
     for each in snapshot.classes:
         if variant := VARIANTS.get(each.backend):
             current[variant] = each.image
     if any(each.interim for each in snapshot.classes):  # which has the new image before the engines
         current = {**_of_builds(facts.engines, snapshot), **current}
-        current |= {each: known[each] for each in known if each in current or each in _COMPILED}
+        current |= {each: recorded[each] for each in recorded if each in {*current, *_COMPILED}}
     return current
 
 
@@ -65,7 +63,7 @@ def active_snapshot(
     revisions: Collection[RevisionView],
     serving: ServingState | None,
 ) -> Snapshot | None:
-    """Return the active revision; if that is not known, the one that has available pods."""
+    """Return the active revision, or if that is not known, the one that has available pods."""
     snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
     if serving is not None:
         return snapshots.get(serving.last_complete)

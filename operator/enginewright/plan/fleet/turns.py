@@ -1,12 +1,9 @@
 """Whose turn it is: which models may move to new runtime images now, and which may create a Job.
 
-Moves are a function of all models' states. Those that move, and the first of those that wait for their turn, up to the
-limit. One that its user pauses hands its turn on, and takes it back when it goes on. A model whose label
-`enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them.
-
-A model that failed and is tried again, with whichever spec, stays a failure until it has moved, so that a
-retry of one model does not have others begin. It moves itself, whatever failures there are: they protect
-models that were not tried.
+Models move in turn, up to a limit. A paused one gives its turn away until it is resumed. A model whose label
+`enginewright.dev/rollout-order` is `first` moves before all others, one with `last` after them. A model that failed
+and is retried, with any spec, counts as a failure until it has moved, so that no other one begins. It moves itself
+despite failures, because these protect models that were not tried.
 
 Jobs that prepare models and build engines are created in the order in which the models and InferenceEngines were. One
 whose namespace is full lets others pass. What serves and was lost from the store is rebuilt without a turn.
@@ -51,11 +48,8 @@ def fleet_state(
 ) -> FleetState:
     """Return the state of the fleet.
 
-    Args:
-        moves: of all models that serve.
-        images: that the installation names, by variant.
-        config: the limits.
-        granted: models that were permitted and whose statuses may not show it yet.
+    `moves` are of all models that serve, `images` are those that the installation names, by variant. Models in
+    `granted` were permitted, and their statuses may not show it yet.
     """
     states = {(each.namespace, each.name): (each, _state(each, images)) for each in moves}
     # also towards other images, as before these were configured: until it is planned again
@@ -138,20 +132,14 @@ class JobOwner(NamedTuple):
 def turns(
     waiting: Iterable[JobOwner], running: Mapping[str, int], limits: JobLimits
 ) -> dict[JobOwner, str]:
-    """Return why each owner creates no Job now, as a sentence; empty: it may.
-
-    Args:
-        waiting: owners that need a Job.
-        running: Jobs that have not ended, by namespace.
-        limits: the administrator's.
-    """
+    """Return why each owner that waits for a Job creates none now, or ""; `running` Jobs are counted by namespace."""
     taken = Counter(running)
-    found = {}
+    reasons = {}
     for each in sorted(waiting):
-        found[each] = _full(each.namespace, taken, limits)
-        if not found[each]:
+        reasons[each] = _full(each.namespace, taken, limits)
+        if not reasons[each]:
             taken[each.namespace] += 1
-    return found
+    return reasons
 
 
 def _full(namespace: str, taken: Counter[str], limits: JobLimits) -> str:

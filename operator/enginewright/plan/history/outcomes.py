@@ -1,7 +1,7 @@
-"""What became of a model's revisions: kept with them, so that it outlives the operator and the spec; and which one serves.
+"""What became of a model's revisions, kept with them so that it outlives the operator and the spec; and which one serves.
 
-The status says which one serves, and which has last served with all its pods: the one to which a failed rollout returns.
-If it was lost, or names a revision that is unknown, the outcomes that are kept with the revisions do.
+The status says which one serves, and which has last served with all its pods, to which a failed rollout returns.
+If the status was lost, or names a revision that is unknown, the outcomes that are kept with the revisions say it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -16,7 +16,7 @@ from enginewright.api.inference_model_status import RolloutFailure, ServingClass
 from enginewright.api.scalars import whole_second
 from enginewright.manifests.labels import COMPONENT, PROMOTE, REVISION, ROLLBACK, SERVE
 from enginewright.manifests.outcome import RevisionOutcome
-from enginewright.manifests.snapshot import ClassSnapshot, Revision
+from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
@@ -28,21 +28,19 @@ _BEFORE: Final = timedelta(seconds=1)  # by which a revision ends before the nex
 
 
 def recorded_rejection(revisions: Collection[RevisionView], revision: str) -> RolloutFailure | None:
-    """Return why a revision was rejected for the current spec; None: it was not."""
+    """Return why a revision was rejected for the current spec, if it was."""
     outcome = _outcomes(revisions).get(revision)
-    if outcome is None or outcome.state != "Rejected":
-        return None
-    return _failure(revision, outcome)
+    return _failure(revision, outcome) if outcome and outcome.state == "Rejected" else None
 
 
 def is_rejected_for_spec(
     model: InferenceModel, revisions: Collection[RevisionView], revision: RevisionView
 ) -> bool:
-    """Return whether a revision was rejected for the current spec, with whichever images."""
-    known = revision.outcome
-    if known is None or known.state != "Rejected":
+    """Return whether a revision was rejected for the current spec, with any images."""
+    outcome = revision.outcome
+    if outcome is None or outcome.state != "Rejected":
         return False
-    return is_of_spec(model, revisions, revision.revision, known.spec_hash)
+    return is_of_spec(model, revisions, revision.revision, outcome.spec_hash)
 
 
 def rejections_of_images(
@@ -61,7 +59,7 @@ def rejections_of_images(
 def rejection_by_user(
     model: InferenceModel, revisions: Collection[RevisionView], revision: str
 ) -> RolloutFailure | None:
-    """Return the rejection of a revision that a user has rolled back; None: none has, or it is to be promoted."""
+    """Return the rejection of a revision that a user has rolled back, unless it is to be promoted."""
     annotations = model.metadata.annotations
     if annotations.get(ROLLBACK, "").partition(" ")[0] == revision:
         return RolloutFailure(
@@ -71,34 +69,35 @@ def rejection_by_user(
         )
     if annotations.get(PROMOTE) == revision:
         return None
-    known = recorded_rejection(revisions, revision)
-    return known if known and known.reason == StatusReason.ROLLED_BACK_BY_USER else None
+    rejection = recorded_rejection(revisions, revision)
+    by_user = rejection and rejection.reason == StatusReason.ROLLED_BACK_BY_USER
+    return rejection if by_user else None
 
 
 def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> RolloutFailure | None:
-    """Return the rejection by a user that holds for `revision` as well; None: there is none.
+    """Return the rejection by a user that holds for `revision` as well, if there is one.
 
-    A user who went back to an active revision of another spec rejected the spec, whichever images its
-    revision has by now.
+    A user who went back to an active revision of another spec rejected the spec, with any images.
     """
     serves = _outcomes(facts.revisions).get(active)
     hashed = serves.spec_hash if serves else ""
     of_another_spec = hashed and not is_of_spec(facts.model, facts.revisions, active, hashed)
     if not of_another_spec or facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
-    known = (each for each in facts.revisions if _has_other_images(facts, each))
-    found = (_failure(each.revision, each.outcome) for each in known if each.outcome)
-    return next((each for each in found if each.reason == StatusReason.ROLLED_BACK_BY_USER), None)
+    others = (each for each in facts.revisions if _has_other_images(facts, each))
+    failures = (_failure(each.revision, each.outcome) for each in others if each.outcome)
+    by_user = StatusReason.ROLLED_BACK_BY_USER
+    return next((each for each in failures if each.reason == by_user), None)
 
 
 def promoted(revisions: Iterable[RevisionView]) -> list[str]:
     """Return the revisions that have served with all their pods, the latest first."""
-    found = [
+    served = [
         (each.outcome.at, each.number, each.revision)
         for each in revisions
         if each.outcome and each.outcome.state == "Promoted"
     ]
-    return [revision for _, _, revision in sorted(found, reverse=True)]
+    return [revision for _, _, revision in sorted(served, reverse=True)]
 
 
 def served_for_spec(
@@ -106,48 +105,36 @@ def served_for_spec(
 ) -> bool:
     """Return whether a revision has served with all its pods when the current spec was the last that requested it."""
     outcome = _outcomes(revisions).get(revision)
-    return (
-        outcome is not None
-        and outcome.state == "Promoted"
-        and is_of_spec(model, revisions, revision, outcome.spec_hash)
-    )
+    if outcome is None or outcome.state != "Promoted":
+        return False
+    return is_of_spec(model, revisions, revision, outcome.spec_hash)
 
 
 def was_proven(now: datetime, revisions: Collection[RevisionView], revision: str) -> bool:
     """Return whether a revision has served with all its pods until recently."""
     outcome = _outcomes(revisions).get(revision)
-    return (
-        outcome is not None
-        and outcome.state == "Promoted"
-        and timedelta() <= now - outcome.at <= PROVEN_WINDOW
-    )
+    if outcome is None or outcome.state != "Promoted":
+        return False
+    return timedelta() <= now - outcome.at <= PROVEN_WINDOW
 
 
 def outcomes(
-    facts: Facts,
-    wanted: str | None,
-    active: str,
-    before: str,
-    rejection: RolloutFailure | None,
+    facts: Facts, requested: str | None, active: str, before: str, rejection: RolloutFailure | None
 ) -> Iterator[MetadataIntent]:
     """Yield the outcomes to record now.
 
-    Args:
-        facts: the model and its cluster.
-        wanted: the revision that the spec requests; None: not known.
-        active: the last one that was rolled out with all its pods, from now on; empty: none.
-        before: the same until now.
-        rejection: why `wanted` is not rolled out.
+    `requested` is the revision that the spec requests, if known, and `rejection` why it is not rolled out; `active` the
+    last one that was rolled out with all its pods, from now on, and `before` the same until now, if any.
     """
     now, hashed = whole_second(facts.now), spec_hash(facts.model.spec)
     replaces = before not in ("", active)
     begun = (_recorded_begin(facts.revisions, active, before) or now) if replaces else now
     # the active one first, so that its time remains the same if the other is not written
     for each in sorted(facts.revisions, key=lambda each: each.revision != active):
-        known = each.outcome
-        state = known.state if known else None
+        old = each.outcome
+        state = old.state if old else None
         new = None
-        if rejection is not None and each.revision == wanted:
+        if rejection is not None and each.revision == requested:
             if state != "Rejected":
                 new = RevisionOutcome(
                     state="Rejected",
@@ -159,31 +146,33 @@ def outcomes(
                     spec_hash=hashed,
                 )
             # the spec may have lost removed fields
-            elif known and is_rejected_for_spec(facts.model, facts.revisions, each):
-                new = known.model_copy(update={"spec_hash": hashed})
+            elif old and is_rejected_for_spec(facts.model, facts.revisions, each):
+                new = old.model_copy(update={"spec_hash": hashed})
         elif each.revision == active:
-            requested_by = hashed if wanted == active else ""
-            new = _of_active(known, begun, requested_by, begins=replaces)
+            requested_by = hashed if requested == active else ""
+            new = _of_active(old, begun, requested_by, begins=replaces)
         elif each.revision == before:  # it has served until now
             if state != "Rejected":  # else it is replaced because it failed
-                requested_by = known.spec_hash if known else ""
+                requested_by = old.spec_hash if old else ""
                 until = begun - _BEFORE
                 new = RevisionOutcome(state="Promoted", at=until, spec_hash=requested_by)
-        elif (
-            known
-            and state == "Rejected"
-            and wanted is not None
-            and not _has_other_images(facts, each)
-        ):
-            new = known.model_copy(update={"state": "Superseded"})
-        if new is not None and new != known:
-            yield _intent(each, new)
+        elif old and state == "Rejected" and requested and not _has_other_images(facts, each):
+            new = old.model_copy(update={"state": "Superseded"})
+        if new is not None and new != old:
+            yield MetadataIntent(
+                "apps/v1",
+                "ControllerRevision",
+                each.namespace,
+                each.name,
+                each.uid,
+                annotations=new.annotations(),
+            )
 
 
 def _recorded_begin(
     revisions: Collection[RevisionView], active: str, before: str
 ) -> datetime | None:
-    """Return since when `active` is recorded to serve instead of `before`; None: it is not recorded yet.
+    """Return since when `active` is recorded to serve instead of `before`, if it is.
 
     The status, which is written later, may not have it: the operator was stopped in between.
     """
@@ -194,20 +183,19 @@ def _recorded_begin(
 
 
 def _of_active(
-    known: RevisionOutcome | None, begun: datetime, requested_by: str, *, begins: bool
+    outcome: RevisionOutcome | None, begun: datetime, requested_by: str, *, begins: bool
 ) -> RevisionOutcome | None:
-    """Return the outcome of the active revision.
+    """Return the outcome of the active revision; `requested_by` is the hash of the spec if that requests it.
 
-    `requested_by` is the hash of the spec if that requests it. `begins`: another one was active until now,
-    so that also of revisions that are active again, the latest is the active one.
+    It `begins` if another one was active until now, so that the latest is the active one.
     """
-    if known and known.state == "Rejected" and not requested_by:
-        return known  # while it served; it is not until it is rolled out again
-    if known is None or known.state != "Promoted":
-        known = RevisionOutcome(state="Promoted", at=begun)
+    if outcome and outcome.state == "Rejected" and not requested_by:
+        return outcome  # while it served; it is not until it is rolled out again
+    if outcome is None or outcome.state != "Promoted":
+        outcome = RevisionOutcome(state="Promoted", at=begun)
     elif begins:
-        known = known.model_copy(update={"at": begun})
-    return known.model_copy(update={"spec_hash": requested_by}) if requested_by else known
+        outcome = outcome.model_copy(update={"at": begun})
+    return outcome.model_copy(update={"spec_hash": requested_by}) if requested_by else outcome
 
 
 def _has_other_images(facts: Facts, revision: RevisionView) -> bool:
@@ -232,28 +220,17 @@ def _failure(revision: str, outcome: RevisionOutcome) -> RolloutFailure:
 
 
 def promise_of(revisions: Iterable[RevisionView], revision: str) -> Promise | None:
-    """Return where the nodes of a revision may run; None: its ControllerRevision is not known."""
-    found = (each.kept for each in revisions if each.revision == revision)
-    return next((each.snapshot.promise for each in found if each), None)
+    """Return where the nodes of a revision may run, if its ControllerRevision is known."""
+    stored = (each.kept for each in revisions if each.revision == revision)
+    return next((each.snapshot.promise for each in stored if each), None)
 
 
 def _outcomes(revisions: Collection[RevisionView]) -> dict[str, RevisionOutcome]:
     return {each.revision: each.outcome for each in revisions if each.outcome}
 
 
-def _intent(revision: RevisionView, outcome: RevisionOutcome) -> MetadataIntent:
-    return MetadataIntent(
-        "apps/v1",
-        "ControllerRevision",
-        revision.namespace,
-        revision.name,
-        revision.uid,
-        annotations=outcome.annotations(),
-    )
-
-
 def served_before(facts: Facts) -> ServingState | None:
-    """Return what has served until now; None: nothing has, also if its pods have never served."""
+    """Return what has served until now, if the pods of any revision have."""
     serving = facts.model.status.serving
     if serving is None:
         return _recovered(facts)
@@ -267,7 +244,7 @@ def serving_now(
     facts: Facts,
     applied: Revision,
     rolled_out: bool,
-    known: Mapping[str, Revision],
+    stored: Mapping[str, Revision],
     deployments: Mapping[str, DeploymentView],
     counts: Mapping[str, int],
 ) -> ServingState | None:
@@ -279,18 +256,25 @@ def serving_now(
     name = last_complete
     if before and not rolled_out:
         ready = ready_revisions(facts.pods)
-        others = sorted(ready & known.keys())  # of a class that moved, and is not applied any more
+        others = sorted(ready & stored.keys())  # of a class that moved, and is not applied any more
         candidates = (last_complete, before.revision, applied.name, *others)
         name = next((each for each in candidates if each in ready), before.revision)
-    revision = applied if name == applied.name else known.get(name)
+    revision = applied if name == applied.name else stored.get(name)
     if revision is None:
         return before
     return _state(
         revision,
         last_rolled_out="" if name == last_complete else last_complete,
         classes=tuple(
-            _serving_class(each, deployments.get(each.name), counts)
+            ServingClass(
+                class_name=each.name,
+                backend=each.backend,
+                interim=each.interim,
+                replicas=counts.get(each.name, existing.desired if existing else 0),
+                ready_replicas=existing.ready_pods if existing else 0,
+            )
             for each in revision.snapshot.classes
+            for existing in (deployments.get(each.name),)
         ),
     )
 
@@ -310,14 +294,14 @@ def _recovered(facts: Facts) -> ServingState | None:
     Those that no Deployment has any more are being replaced, and come first. What a Deployment has is no
     evidence: a revision that served earlier may be returning, and has not served with all its pods yet.
     """
-    known = {each.revision: each.kept for each in facts.revisions if each.kept}
-    names = [name for name in promoted(facts.revisions) if name in known]
+    stored = {each.revision: each.kept for each in facts.revisions if each.kept}
+    names = [name for name in promoted(facts.revisions) if name in stored]
     carried = {each.revision for each in facts.deployments}
     ready = ready_revisions(pod for pod in facts.pods if not pod.is_canary)
     for there in (ready - carried, ready, set(names)):
         for name in names:
             if name in there:
-                return _state(known[name])
+                return _state(stored[name])
     return None
 
 
@@ -335,22 +319,8 @@ def _state(
     )
 
 
-def _serving_class(
-    accelerator: ClassSnapshot, existing: DeploymentView | None, counts: Mapping[str, int]
-) -> ServingClass:
-    return ServingClass(
-        class_name=accelerator.name,
-        backend=accelerator.backend,
-        interim=accelerator.interim,
-        replicas=counts.get(accelerator.name, existing.desired if existing else 0),
-        ready_replicas=existing.ready_pods if existing else 0,
-    )
-
-
 def serving_keys(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str | None]:
     """Return the keys of engines that new pods load: without them they could not start."""
-    status = model.status
-    known = (status.serving, status.applied)
-    names = {each.revision for each in known if each}
+    names = {each.revision for each in (model.status.serving, model.status.applied) if each}
     kept = [each.kept for each in revisions if each.kept and each.revision in names]
     return {one.engine_key for each in kept for one in each.snapshot.classes}

@@ -1,8 +1,8 @@
 """Whether a spec has changed: the hash of all in it that decides what serves, with fields of earlier releases.
 
-`spec.serving.processes` was the number of server processes in each pod. A revision with one in each pod has a part
-of the capacity with as many pods. So as long as a user has changed nothing but lost the field, what the spec requests
-has the processes of the revision that it requested last, and that one's runtime images, which know the field.
+`spec.serving.processes` was the number of server processes in each pod. With one process, as many pods have less
+capacity. So as long as a spec has lost only that field, it requests the processes of the revision that it requested
+last, and its runtime images, which know the field.
 """
 
 from collections.abc import Collection, Iterator
@@ -18,10 +18,7 @@ from enginewright.plan.types import EventIntent
 
 
 def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
-    """Return the hash of a spec without what sets the number of pods and the rollout settings.
-
-    `processes`: of an earlier release's `spec.serving.processes`, as it was with it.
-    """
+    """Return the hash of a spec, with an earlier release's `processes`, without numbers of pods and rollout settings."""
     hashed = content(spec)
     for name in ("replicas", "rollout"):
         hashed.pop(name, None)
@@ -38,16 +35,16 @@ def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
 
 
 def as_stored(
-    model: InferenceModel, revisions: Collection[RevisionView], wanted: Snapshot
+    model: InferenceModel, revisions: Collection[RevisionView], snapshot: Snapshot
 ) -> Snapshot:
-    """Return `wanted` with the processes of the revision that its spec requested last with the same images.
+    """Return `snapshot` with the processes of the revision that its spec requested last with the same images.
 
     A revision that differs from it in removed fields alone is one that the spec requested.
     """
     if not any(each.kept and each.kept.snapshot.processes > 1 for each in revisions):
-        return wanted
-    name, images, requested = wanted.revision(), _images(wanted), _requested(model, revisions)
-    found = [
+        return snapshot
+    name, images, requested = snapshot.revision(), _images(snapshot), _requested(model, revisions)
+    ranked = [
         (_rank(model, each), each.kept.snapshot.processes)
         for each in revisions
         if each.kept
@@ -56,7 +53,7 @@ def as_stored(
             or each.kept.snapshot.model_copy(update={"processes": 1}).revision() == name
         )
     ]
-    return wanted.model_copy(update={"processes": max(found)[1]}) if found else wanted
+    return snapshot.model_copy(update={"processes": max(ranked)[1]}) if ranked else snapshot
 
 
 def is_of_spec(
@@ -73,13 +70,13 @@ def keeps_processes(model: InferenceModel, revisions: Collection[RevisionView]) 
 
 
 def has_lost(
-    model: InferenceModel, revisions: Collection[RevisionView], wanted: str | None
+    model: InferenceModel, revisions: Collection[RevisionView], requested: str | None
 ) -> bool:
     """Return whether the spec has lost removed fields since the last plan that knew what it requests."""
-    names = {wanted, _stored(model, revisions, wanted)}
+    names = {requested, _stored(model, revisions, requested)}
     hashes = {hashed for name, hashed in _records(model, revisions) if name in names}
     return (
-        wanted is not None
+        requested is not None
         and keeps_processes(model, revisions)
         and spec_hash(model.spec) not in hashes
     )
@@ -89,13 +86,10 @@ def processes_removed(
     model: InferenceModel,
     revisions: Collection[RevisionView],
     serving: ServingState | None,
-    wanted: str | None,
+    requested: str | None,
 ) -> EventIntent | None:
-    """Return the Event that says what replaces the processes of what the spec requests; None: it has one in each pod.
-
-    `wanted` is the revision that the spec requests; None: not known.
-    """
-    name = _stored(model, revisions, wanted)
+    """Return the Event that says what replaces the processes of what the spec requests, if it has several."""
+    name = _stored(model, revisions, requested)
     processes = _processes(revisions, name)
     if serving is None or processes == 1:
         return None
@@ -132,20 +126,22 @@ def _requested(model: InferenceModel, revisions: Collection[RevisionView]) -> se
     }
 
 
-def _stored(model: InferenceModel, revisions: Collection[RevisionView], wanted: str | None) -> str:
-    """Return the wanted revision if it is stored, else the one that the spec requested last; empty: none."""
-    is_stored = any(each.kept and each.revision == wanted for each in revisions)
-    return wanted if wanted and is_stored else _last_requested(model, revisions)
+def _stored(
+    model: InferenceModel, revisions: Collection[RevisionView], requested: str | None
+) -> str:
+    """Return the wanted revision if it is stored, else the one that the spec requested last, if any."""
+    is_stored = any(each.kept and each.revision == requested for each in revisions)
+    return requested if requested and is_stored else _last_requested(model, revisions)
 
 
 def _last_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> str:
     requested = _requested(model, revisions)
-    found = [each for each in revisions if each.kept and each.revision in requested]
-    return max(found, key=lambda each: _rank(model, each)).revision if found else ""
+    stored = [each for each in revisions if each.kept and each.revision in requested]
+    return max(stored, key=lambda each: _rank(model, each)).revision if stored else ""
 
 
 def _rank(model: InferenceModel, revision: RevisionView) -> tuple[bool, bool, float, int]:
-    """Return what orders revisions: one that is requested or active again keeps its number."""
+    """Return the sort key of a revision: one that is requested or active again keeps its number."""
     name, status, outcome = revision.revision, model.status, revision.outcome
     return (
         name == status.revision,  # which is empty while it is not known what the spec requests

@@ -1,6 +1,7 @@
 """The Jobs that prepare a model: what one does, which of them still run for outdated inputs, and the next attempt."""
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,15 +20,54 @@ from enginewright.observed.pods import PodView
 from enginewright.plan import pods
 from enginewright.plan.attempts import Work
 from enginewright.plan.prepare.shared import record_hash
-from enginewright.plan.resolve.images import image_architecture
+from enginewright.plan.resolve.images import architecture_of
 from enginewright.plan.resolve.recipe import steps_sha256
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.types import Config, Facts, ObjectRef
 
 
-def prepare_jobs(jobs: Collection[JobView]) -> dict[str, JobView]:
-    """Return the model's Jobs that prepare it, by name."""
-    return {job.name: job for job in jobs if job.label(COMPONENT) == "prepare"}
+@dataclass(frozen=True)
+class PrepareJobs:
+    """The Jobs that prepare a model, and the model's pods."""
+
+    namespace: str
+    by_name: Mapping[str, JobView]
+    pods: Collection[PodView]
+
+    @classmethod
+    def of(cls, facts: Facts) -> "PrepareJobs":
+        """Return those of a model."""
+        own = {job.name: job for job in facts.jobs if job.label(COMPONENT) == "prepare"}
+        return cls(facts.model.metadata.namespace, own, facts.pods)
+
+    def reference(self, name: str) -> ObjectRef:
+        """Return the reference by which a Job is deleted."""
+        return ObjectRef("batch/v1", "Job", self.namespace, name)
+
+    def outdated(self, keep: str = "") -> tuple[ObjectRef, ...]:
+        """Return the Jobs that still run for outdated inputs."""
+        done = {pod.job for pod in self.pods if _is_last(pod)}  # before the Job's status shows it
+        return tuple(
+            self.reference(name)
+            for name, job in sorted(self.by_name.items())
+            if name != keep and not job.ended and name not in done
+        )
+
+    def first_attempt(self, work: Work[Published], *, lost: bool) -> int:
+        """Return the first attempt: after those whose artefact was `lost`, else 1."""
+        published = {pod.job for pod in self.pods if published_by(pod)}
+        attempt = 1
+        while lost and (job := self.by_name.get(work.name(attempt))):
+            if job.outcome != "Complete" and job.name not in published:
+                break
+            attempt += 1
+        return attempt
+
+    def published_at(self) -> str:
+        """Return when a Job last published the artefact or found it, even if the Job failed afterwards."""
+        ended = [job.ended_at for job in self.by_name.values() if job.outcome == "Complete"]
+        reported = [pods.published_at(pod) for pod in self.pods if pod.job in self.by_name]
+        return max((*ended, *reported), default="")
 
 
 def prepare_work(model: InferenceModel, config: Config, target: Target) -> Work[Published]:
@@ -43,33 +83,8 @@ def prepare_work(model: InferenceModel, config: Config, target: Target) -> Work[
 
 
 def published_by(pod: PodView) -> Published | None:
-    """Return what the Job's pod has published; None: nothing yet."""
+    """Return what a Job's pod has published so far."""
     return next((each.published for each in pods.reports(pod) if each.published), None)
-
-
-def first_attempt(
-    pods: Collection[PodView], work: Work[Published], jobs: Mapping[str, JobView], *, lost: bool
-) -> int:
-    """Return the first attempt: after those whose artefact was `lost`, else 1."""
-    found = {pod.job for pod in pods if published_by(pod)}
-    attempt = 1
-    while lost and (job := jobs.get(work.name(attempt))):
-        if job.outcome != "Complete" and job.name not in found:
-            break
-        attempt += 1
-    return attempt
-
-
-def outdated_jobs(
-    namespace: str, pods: Collection[PodView], jobs: Mapping[str, JobView], keep: str
-) -> tuple[ObjectRef, ...]:
-    """Return the Jobs that still run for outdated inputs."""
-    done = {pod.job for pod in pods if _is_last(pod)}  # before the Job's status shows it
-    return tuple(
-        job_reference(namespace, name)
-        for name, job in sorted(jobs.items())
-        if name != keep and not job.ended and name not in done
-    )
 
 
 def _is_last(pod: PodView) -> bool:
@@ -79,19 +94,13 @@ def _is_last(pod: PodView) -> bool:
     return permanent or pod.phase == "Succeeded" or published_by(pod) is not None
 
 
-def job_reference(namespace: str, job: str) -> ObjectRef:
-    """Return the reference by which a Job is deleted."""
-    return ObjectRef("batch/v1", "Job", namespace, job)
-
-
 def _template(spec: InferenceModelSpec, config: Config) -> JobTemplate:
     return merged(config.jobs, spec.build.pod_template)
 
 
 def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[str, Any]:
-    """Return the Job to apply; `shared`: hash of what other models share, empty: nothing."""
-    spec, namespace = facts.model.spec, facts.model.metadata.namespace
-    store = facts.config.store
+    """Return the Job to apply; `shared` is the hash of what other models share, if any."""
+    spec = facts.model.spec
     return prepare_job(
         facts.model,
         PrepareJob(
@@ -99,7 +108,7 @@ def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[s
             image=target.image,
             pull_policy=facts.config.image_pull_policy,
             pull_secrets=target.pull_secrets,
-            store=store.access(namespace),
+            store=facts.config.store.access(facts.model.metadata.namespace),
             task=PrepareTask(
                 job=name,
                 source_uri=spec.source.uri,
@@ -115,12 +124,12 @@ def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[s
             resources=target.build_resources,
             inputs=target.inputs,
             nodes=target.prepare_nodes,
-            template=_template(facts.model.spec, facts.config),
+            template=_template(spec, facts.config),
             assigned_ids=facts.config.openshift,
-            architecture=image_architecture(facts.nodes, facts.images, target.image),
+            architecture=architecture_of(facts.images[target.image], facts.nodes),
             shared_hash=shared,
             record_hash=record_hash(facts.model, facts.config, target),
-            images=store.images,
+            images=facts.config.store.images,
             account=target.account,
         ),
     )

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import SourceState
-from enginewright.plan.prepare.prepare import PrepareOutcome, is_prepared, prepare
+from enginewright.plan.prepare.prepare import PrepareOutcome, known_artefact, prepare
 from enginewright.plan.resolve.resolve import Target, resolve
 from enginewright.plan.resolve.sources import (
     fetched,
@@ -24,21 +24,19 @@ class Preparing:
     target: Target
     outcome: PrepareOutcome
     source: SourceState | None
-    refresh: PrepareOutcome | None = None  # of the Job that fetches again; None: no refresh
+    refresh: PrepareOutcome | None = None  # of the Job that fetches again
 
 
 def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
     """Return the state of preparing the pinned content, or that of a refresh."""
-    wanted = wanted_refresh(facts.model, facts.now)
-    prepared = is_prepared(facts, target)
-    source = (
-        refreshed_source(facts.model, facts.revisions, wanted, prepared=prepared)
-        if wanted
-        else None
-    )
-    resolved = resolve(facts, source) if source else None
-    refreshed = resolved if isinstance(resolved, Target) else None
-    if prepared:
+    artefact, is_lost = known_artefact(facts, target)
+    is_prepared = artefact is not None and not is_lost
+    refreshed = None
+    if refresh := wanted_refresh(facts.model, facts.now):
+        source = refreshed_source(facts.model, facts.revisions, refresh, prepared=is_prepared)
+        resolved = resolve(facts, source)
+        refreshed = resolved if isinstance(resolved, Target) else None
+    if is_prepared:
         return _refresh_in_background(facts, target, refreshed)
     target = refreshed or target
     outcome = prepare(facts, target, shares=refreshed is None)
@@ -53,24 +51,22 @@ def prepare_and_refresh(facts: Facts, target: Target) -> Preparing:
 def _refresh_in_background(facts: Facts, target: Target, refreshed: Target | None) -> Preparing:
     """Keep the prepared model, and fetch from the addresses again if a refresh is requested."""
     before = facts.model.status.source
-    refresh = (
-        prepare(facts, refreshed, before.refreshing if before else None, shares=False)
-        if refreshed
-        else None
-    )
-    if refresh and refreshed and refresh.prepared:
-        return Preparing(refreshed, refresh, _source(facts.model, facts.now, refreshed, refresh))
+    refresh = None
+    if refreshed:
+        memory = before.refreshing if before else None
+        refresh = prepare(facts, refreshed, memory, shares=False)
+        if refresh.prepared:
+            state = _source(facts.model, facts.now, refreshed, refresh)
+            return Preparing(refreshed, refresh, state)
     running = refresh.preparation.job if refresh and refresh.preparation else ""
     outcome = prepare(facts, target, keep=running)
     source = _source(facts.model, facts.now, target, outcome)
     if refresh is None or source is None:
-        return Preparing(
-            target, _requeued_for_refresh(outcome, facts.model, facts.now), _idle(source)
-        )
+        outcome = _requeued_for_refresh(outcome, facts.model, facts.now)
+        return Preparing(target, outcome, _idle(source))
     if refresh.failure and refresh.failure.lasting:
-        return Preparing(
-            target, outcome, refresh_failed(facts.model, facts.now, source, refresh.failure)
-        )
+        state = refresh_failed(facts.model, facts.now, source, refresh.failure)
+        return Preparing(target, outcome, state)
     source = source.model_copy(update={"refreshing": refresh.preparation})
     return Preparing(target, outcome, source, refresh)
 

@@ -6,16 +6,15 @@ permanent failure, which its own Job would repeat. If the leader is gone or give
 What an address holds may change: a model that is applied once the leader's Job has read it follows only if the
 content is known by digest. Otherwise it waits for that Job to end, and reads the address again.
 
-What content that the spec names by digest was prepared to is recorded in the status of the InferenceEngines that were built
-from it: they outlive the model, and its prepared model is not removed from the store before them. So a model that is
-applied again needs no Job. The record is found by a hash of everything that decides what a Job would do and whether it
-would succeed, the store included. If the store has lost the artefact, the build or the pods that read it find out, as always.
+Prepared models of content that the spec names by digest are recorded in the status of the InferenceEngines built from
+them, which outlive the model: a model that is applied again needs no Job. The record is found by a hash of everything
+that decides what a Job would do and whether it would succeed, the store included.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.keys import content_hash
@@ -34,8 +33,7 @@ from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.resolve.sources import MODEL, digests_in_spec, is_pinned
 from enginewright.plan.types import Config, Facts, Leader
 
-# for which a leader's status may lag behind its Job: then it is not read any more, as of another version
-PATIENCE: Final = UNREACHABLE
+PATIENCE: Final = UNREACHABLE  # for which a leader's status may lag behind its Job
 _MOST: Final = 4  # records of one InferenceEngine
 
 
@@ -45,7 +43,7 @@ class FlightMember:
 
     name: str
     created: str  # RFC 3339
-    preparation: PreparationView | None  # None: its status names no such preparation
+    preparation: PreparationView | None
     jobs: tuple[JobView, ...] = ()  # of this preparation
     starts: bool = False  # a Job is being created
 
@@ -78,9 +76,6 @@ class TakenOver:
     data: Mapping[str, str] = field(default_factory=dict)
 
 
-Decision: TypeAlias = Follows | TakenOver | JobFailure
-
-
 def shared_hash(model: InferenceModel, config: Config, target: Target) -> str:
     """Return the hash of all that must be equal for one Job to prepare several models."""
     return content_hash({**job_inputs(model, config, target), "pinned": dict(target.source.pinned)})
@@ -98,62 +93,57 @@ def job_inputs(model: InferenceModel, config: Config, target: Target) -> dict[st
 
 def leaders(members: Iterable[FlightMember], now: datetime) -> tuple[Leader, ...]:
     """Return those whose Jobs prepare, or are about to, the first by creation and name first."""
-    found = ((each, leader) for each in members if (leader := _leader(each, now)))
-    return tuple(
-        leader for _, leader in sorted(found, key=lambda each: (each[0].created, each[0].name))
-    )
+    ranked = sorted(members, key=lambda each: (each.created, each.name))
+    return tuple(leader for each in ranked if (leader := _leader(each, now)))
 
 
-def follow(facts: Facts, target: Target, shared: str, known: Preparation | None) -> Decision | None:
-    """Return what another model's Job means for this one, which needs a Job; None: it creates its own.
-
-    Args:
-        facts: the model and its cluster.
-        target: what to prepare.
-        shared: hash of all that models must have in common.
-        known: the model's record of this preparation.
-    """
-    found = facts.leaders.get(shared, ())
-    followed = known.leader if known and known.shared_hash == shared else ""
-    if leader := next((each for each in found if each.name == followed), None):
+def follow(
+    facts: Facts, target: Target, shared: str, record: Preparation | None
+) -> Follows | TakenOver | JobFailure | None:
+    """Return what another model's Job means for this one, which needs a Job; None if it creates its own."""
+    preparing = facts.leaders.get(shared, ())
+    followed = record.leader if record and record.shared_hash == shared else ""
+    if leader := next((each for each in preparing if each.name == followed), None):
         return Follows(leader, takes_over=True)
     if followed and (result := _result(facts.followed, target, shared, followed)):
         return result
-    if not found:
+    if not preparing:
         return None
-    fixed = is_pinned(facts.model.spec, target.source)
-    return Follows(found[0], takes_over=fixed or not found[0].has_fetched)
+    first, fixed = preparing[0], is_pinned(facts.model.spec, target.source)
+    return Follows(first, takes_over=fixed or not first.has_fetched)
 
 
 def _leader(member: FlightMember, now: datetime) -> Leader | None:
-    known = member.preparation
+    preparation = member.preparation
     if member.starts:
         return Leader(member.name, has_fetched=False)
     running = next((each for each in member.jobs if each.proceeds), None)
     if running is not None:
-        fetches = known is not None and (known.job, known.stage) == (
-            running.name,
-            PREPARE_STAGES[0],
-        )
-        return Leader(member.name, has_fetched=not fetches, failure=_failed(known))
-    if known is None or not known.leads:
+        stage = preparation.stage if preparation and preparation.job == running.name else ""
+        has_fetched = stage != PREPARE_STAGES[0]
+        return Leader(member.name, has_fetched=has_fetched, failure=_failed(preparation))
+    if preparation is None or not preparation.leads:
         return None
-    if (failure := known.failure) is not None:
+    if (failure := preparation.failure) is not None:
         due = retry_due(failure) + PATIENCE
-        return Leader(member.name, has_fetched=False, failure=_failed(known)) if now < due else None
-    ended = next((each.ended_at for each in member.jobs if each.name == known.job), "")
+        return (
+            Leader(member.name, has_fetched=False, failure=_failed(preparation))
+            if now < due
+            else None
+        )
+    ended = next((each.ended_at for each in member.jobs if each.name == preparation.job), "")
     is_recent = ended != "" and now < datetime.fromisoformat(ended) + PATIENCE
     return Leader(member.name, has_fetched=True) if is_recent else None
 
 
-def _failed(known: PreparationView | None) -> str:
-    return known.failure.sentence if known and known.failure else ""
+def _failed(preparation: PreparationView | None) -> str:
+    return preparation.failure.sentence if preparation and preparation.failure else ""
 
 
 def _result(
     followed: InferenceModel | None, target: Target, shared: str, name: str
 ) -> TakenOver | JobFailure | None:
-    """Return what the Job of the model that was followed has come to; None: not known, or nothing."""
+    """Return the result of the Job of the model that was followed, if there is one and it is known."""
     if followed is None or followed.metadata.name != name or followed.metadata.deletion_timestamp:
         return None
     status = followed.status
@@ -171,28 +161,25 @@ def recorded(
 ) -> Prepared:
     """Return a prepared model with the hash that it is found by later, if nothing else can be at its addresses.
 
-    Args:
-        spec: the model's.
-        record: the hash with which its Job was created: the settings may be others by now.
-        prepared: the result.
-        data: digests of what was fetched besides the model, by name.
+    `record` is the hash with which its Job was created, as settings may have changed since; `data` the digests of
+    what was fetched besides the model, by name.
     """
-    # The digest in the spec is that of one file: with external data, or in an archive, the model has another one.
+    # The digest in the spec is that of one file: with external data, or in an archive, the model's differs.
     is_pinned = digests_in_spec(spec) == {MODEL: prepared.model_digest, **data}
     return prepared.model_copy(update={"record_hash": record if is_pinned else ""})
 
 
 def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
-    """Return what an earlier Job has made of the same content; None: no record says so."""
-    wanted = record_hash(facts.model, facts.config, target)
-    if not wanted or target.backend not in COMPILED_BACKENDS:
+    """Return what an earlier Job has made of the same content, if that is recorded."""
+    record = record_hash(facts.model, facts.config, target)
+    if not record or target.backend not in COMPILED_BACKENDS:
         return None
     images = facts.config.store.images
     data = digests_in_spec(facts.model.spec) or {}
     digest = data.pop(MODEL, "")
     for engine in facts.engines.values():
         for each in engine.status.prepared:
-            if (each.record_hash, each.key) == (wanted, engine.spec.prepared_key):
+            if (each.record_hash, each.key) == (record, engine.spec.prepared_key):
                 if images and not images.image(each.image):
                     return None  # a Job finds the artefact, and pushes its image
                 return TakenOver(each, data) if each.model_digest == digest else None
@@ -202,21 +189,15 @@ def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
 def kept_records(
     before: Sequence[Prepared], of_models: Iterable[Prepared], key: str
 ) -> tuple[Prepared, ...]:
-    """Return the records of an engine that is built from the prepared model `key`.
-
-    Args:
-        before: those that it has.
-        of_models: what models that refer to it say of their prepared models.
-        key: of its prepared model.
-    """
-    found = {each.record_hash: each for each in of_models if each.record_hash and each.key == key}
+    """Return the records of an engine built from the prepared model `key`: those that it has, and those of models."""
+    new = {each.record_hash: each for each in of_models if each.record_hash and each.key == key}
     kept = {each.record_hash: each for each in before}
-    for name, each in found.items():
+    for name, each in new.items():
         if name in kept:
             kept[name] = each if each.image else kept[name]
             continue
         if len(kept) == _MOST:
-            unused = next((known for known in kept if known not in found), None)
+            unused = next((record for record in kept if record not in new), None)
             if unused is None:
                 break
             del kept[unused]
@@ -225,15 +206,13 @@ def kept_records(
 
 
 def record_hash(model: InferenceModel, config: Config, target: Target) -> str:
-    """Return the hash with which a Job for this target is recorded; empty: it is not.
+    """Return the hash with which a Job for this target is recorded, or "" if it is not.
 
     A refresh reads the addresses again. Under Recreate a Job shows that the image can be pulled before pods go.
     """
-    spec = model.spec
-    if target.source.refresh or spec.rollout.strategy == "Recreate":
-        return ""
-    digests = digests_in_spec(spec)
-    if digests is None:
+    digests = digests_in_spec(model.spec)
+    recreates = model.spec.rollout.strategy == "Recreate"
+    if target.source.refresh or recreates or digests is None:
         return ""
     store = config.store.access(model.metadata.namespace).place
     return content_hash({**job_inputs(model, config, target), "digests": digests, "store": store})

@@ -5,7 +5,7 @@ one does; an input that gets a default in the model is removed, since the server
 A request names the outputs that it wants, or gets all with their names, so order does not matter.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final, TypeAlias
@@ -49,12 +49,15 @@ def compare(old: ModelSignature, new: ModelSignature) -> SignatureChange:
         return SignatureChange()
     if not (old.outputs and new.outputs):  # a model has an output, so they are not listed
         return SignatureChange(breaking=(UNLISTED,))
-    inputs = _compare("input", old.inputs, new.inputs, accepts=_contains)
-    outputs = _compare("output", old.outputs, new.outputs, accepts=lambda a, b: _contains(b, a))
-    return SignatureChange(
-        breaking=(*inputs.breaking, *outputs.breaking),
-        compatible=(*inputs.compatible, *outputs.compatible),
-    )
+    breaking: list[str] = []
+    compatible: list[str] = []
+    for kind, before, after in (
+        ("input", old.inputs, new.inputs),
+        ("output", old.outputs, new.outputs),
+    ):
+        for difference, is_compatible in _compare(kind, before, after):
+            (compatible if is_compatible else breaking).append(difference)
+    return SignatureChange(tuple(breaking), tuple(compatible))
 
 
 def _tensor(text: str) -> TensorSignature:
@@ -63,61 +66,51 @@ def _tensor(text: str) -> TensorSignature:
 
 
 def _compare(
-    kind: str,
-    old: Sequence[TensorSignature],
-    new: Sequence[TensorSignature],
-    accepts: Callable[[_Range, _Range], bool],
-) -> SignatureChange:
-    """Compare all inputs, or all outputs.
-
-    `accepts` returns whether the new sizes of a dimension, its first argument, suit clients of the old.
-    """
+    kind: str, old: Sequence[TensorSignature], new: Sequence[TensorSignature]
+) -> Iterator[tuple[str, bool]]:
+    """Yield the differences of all inputs, or all outputs, and whether each is compatible."""
     before, after = ({each.name: each for each in tensors} for tensors in (old, new))
     removed = {name: before[name] for name in before.keys() - after.keys()}
     added = {name: after[name] for name in after.keys() - before.keys()}
     renamed = _renamed(removed, added)
-    breaking: list[str] = []
-    compatible: list[str] = []
     for name, tensor in before.items():
         if name in renamed:
-            breaking.append(f"{kind} {name} is now called {renamed[name]}")
+            yield f"{kind} {name} is now called {renamed[name]}", False
         elif name in removed:
-            breaking.append(f"{kind} {name} is removed")
+            yield f"{kind} {name} is removed", False
         elif not _equal(tensor, after[name]):
-            change = f"{kind} {name}: {_type(tensor)} → {_type(after[name])}"
-            suits = _suits(tensor, after[name], accepts)
-            (compatible if suits else breaking).append(change)
+            wide, narrow = (tensor, after[name]) if kind == "output" else (after[name], tensor)
+            is_compatible = _contains(wide, narrow)
+            yield f"{kind} {name}: {_type(tensor)} → {_type(after[name])}", is_compatible
     for name, tensor in after.items():
         if name in added and name not in renamed.values():
-            change = f"{kind} {name} is new: {_type(tensor)}"
-            (compatible if kind == "output" else breaking).append(change)
-    return SignatureChange(tuple(breaking), tuple(compatible))
+            yield f"{kind} {name} is new: {_type(tensor)}", kind == "output"
 
 
 def _renamed(
     removed: Mapping[str, TensorSignature], added: Mapping[str, TensorSignature]
 ) -> dict[str, str]:
     """Return new names by old ones, where only one removed and one added tensor have a type and shape."""
-    found = {}
+    renamed = {}
     for name, tensor in removed.items():
         alike = [each.name for each in added.values() if _equal(tensor, each)]
         others = [each for each in removed.values() if _equal(tensor, each)]
         if len(alike) == len(others) == 1:
-            found[name] = alike[0]
-    return found
+            renamed[name] = alike[0]
+    return renamed
 
 
 def _equal(one: TensorSignature, other: TensorSignature) -> bool:
     return one.dtype == other.dtype and _ranges(one) == _ranges(other)
 
 
-def _suits(
-    old: TensorSignature, new: TensorSignature, accepts: Callable[[_Range, _Range], bool]
-) -> bool:
+def _contains(outer: TensorSignature, inner: TensorSignature) -> bool:
+    """Return whether `outer` allows every size that `inner` does: of inputs the new one must, of outputs the old one."""
+    ranges = zip(_ranges(outer), _ranges(inner), strict=False)
     return (
-        old.dtype == new.dtype
-        and len(old.shape) == len(new.shape)
-        and all(map(accepts, _ranges(new), _ranges(old)))
+        outer.dtype == inner.dtype
+        and len(outer.shape) == len(inner.shape)
+        and all(wide[0] <= narrow[0] and narrow[1] <= wide[1] for wide, narrow in ranges)
     )
 
 
@@ -126,15 +119,11 @@ def _ranges(tensor: TensorSignature) -> tuple[_Range, ...]:
 
 
 def _range(size: str) -> _Range:
-    """Return the sizes that a dimension may have; any, of -1 or a name."""
+    """Return the sizes that a dimension may have: any for -1 or a name."""
     low, _, high = size.partition("..")
     if not (low.isdecimal() and (high or low).isdecimal()):
         return _ANY
     return int(low), int(high or low)
-
-
-def _contains(outer: _Range, inner: _Range) -> bool:
-    return outer[0] <= inner[0] and inner[1] <= outer[1]
 
 
 def _type(tensor: TensorSignature) -> str:

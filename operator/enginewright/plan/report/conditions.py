@@ -43,22 +43,20 @@ class ModelState:
     outcome: PrepareOutcome | None
     engines: Engines | None
     rollout: RolloutPlan
-    proofs: Proofs | None  # None: no serving pod was polled yet
-    interim: Interim | None = None  # until the engines are built; None: none
-    waits: str = (
-        ""  # for an image of which it must be known what it contains before a backend is chosen
-    )
-    chooses: bool = (
-        False  # the wanted revision has backends that a benchmark chose, in place of engines
-    )
+    proofs: Proofs | None  # once a serving pod was polled
+    interim: Interim | None = None  # until the engines are built
+    waits: str = ""  # for the contents of an image, before a backend can be chosen
+    chooses: bool = False  # a benchmark chose backends of the wanted revision, in place of engines
     repair: Repair | None = None  # of what serves, beside a move that is paused
-    store_loss: str = ""  # of a revision's earlier store, as a sentence; empty: none
-    route: Statement | None = None  # whether gateways take it; None: the model asks for none
+    store_loss: str = ""  # of a revision's earlier store, as a sentence
+    route: Statement | None = None  # whether gateways take it, if the model asks for one
 
 
 def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
     """Return the conditions, in their order: all, and that of a route if there is to be one."""
-    ready = _with_store_loss(_ready_state(state), state.store_loss)
+    ready = _ready_state(state)
+    if ready.status != "True" and state.store_loss:
+        ready = replace(ready, message=f"{ready.message}; {state.store_loss}")
     statements = {
         ConditionType.READY: ready,
         ConditionType.RECONCILING: _while(ready.status != "True" and not ready.stalled, ready),
@@ -84,13 +82,6 @@ def _while(is_so: bool, ready: ReadyState) -> Statement:
     return Statement("True" if is_so else "False", ready.reason, ready.message if is_so else "")
 
 
-def _with_store_loss(ready: ReadyState, loss: str) -> ReadyState:
-    """Return why a model is not ready, with what threatens the revision that still serves."""
-    if ready.status == "True" or not loss:
-        return ready
-    return replace(ready, message=f"{ready.message}; {loss}")
-
-
 def _ready_state(state: ModelState) -> ReadyState:
     serves = _serves(state.rollout)
     if state.interim and not state.repair:
@@ -108,19 +99,16 @@ def _ready_state(state: ModelState) -> ReadyState:
 
 
 def _not_promoted(rollout: RolloutPlan, serves: str) -> ReadyState | None:
-    """Return why the wanted revision does not replace the serving one; None: it does, or serves."""
+    """Return why the wanted revision neither serves nor replaces the serving one, if so."""
     if rejection := rollout.rejection:
         text = f"revision {rejection.revision} was rejected: {rejection.message}{serves}"
         return ReadyState("False", rejection.reason, text, stalled=True)
     target = rollout.target
-    if target is None or target.phase is TargetPhase.PROMOTING or _awaits_pods(target):
+    if target is None or target.phase is TargetPhase.PROMOTING:
+        return None
+    if target.reason == StatusReason.SCALED_TO_ZERO:  # as the user asks for no pods
         return None
     return _brought_up(target, serves)
-
-
-def _awaits_pods(target: TargetRevision) -> bool:
-    """Return whether it waits because the user asks for no pods, so that nothing is left to do."""
-    return target.reason == StatusReason.SCALED_TO_ZERO
 
 
 def _brought_up(target: TargetRevision, serves: str) -> ReadyState:
@@ -140,12 +128,11 @@ def _brought_up(target: TargetRevision, serves: str) -> ReadyState:
 def _rolled_back(rollout: RolloutPlan) -> Statement:
     """Return whether the last good revision serves because the wanted one failed."""
     rejection, serving, ignored = rollout.rejection, rollout.serving, rollout.ignored_rollback
-    if rejection is None or rollout.applied == rollout.wanted:
+    if rejection is None or rollout.applied == rollout.requested:
         if ignored:
             return Statement("False", StatusReason.ROLLED_BACK_BY_USER, ignored)
-        return Statement(
-            "False", StatusReason.SERVING if serving else StatusReason.NOT_YET_VERIFIED, ""
-        )
+        reason = StatusReason.SERVING if serving else StatusReason.NOT_YET_VERIFIED
+        return Statement("False", reason, "")
     back = f"; revision {rollout.applied} is restored" if rollout.applied else ""
     message = f"revision {rejection.revision}: {rejection.message}{back}"
     return Statement("True", rejection.reason, message + (f"; {ignored}" if ignored else ""))
@@ -158,21 +145,24 @@ def _not_prepared(state: ModelState, serves: str) -> ReadyState | None:
         is_for = f"; it is rebuilt for what serves, although spec.rollout.paused is true{serves}"
         return _waits_for_jobs(repair.outcome, repair.engines, is_for)
     ready = _waits_for_jobs(state.outcome, state.engines, serves)
-    if ready and ready.reason == StatusReason.SUSPENDED:  # for as long as a user likes
-        return replace(ready, message=ready.message + _failing(state.rollout))
+    progress, applied = state.rollout.progress, state.rollout.applied
+    if ready and ready.reason == StatusReason.SUSPENDED and progress and progress.failure:
+        # a user may pause for long
+        failing = f"; pods of revision {applied} fail: {progress.failure.finding.message}"
+        return replace(ready, message=ready.message + failing)
     return ready
 
 
 def _waits_for_jobs(
     outcome: PrepareOutcome | None, engines: Engines | None, more: str
 ) -> ReadyState | None:
-    """Return what is not prepared or built yet, with `more` about what serves; None: nothing."""
+    """Return what is not prepared or built yet, if anything, with `more` about what serves."""
     is_suspended = outcome is not None and outcome.waits_for == StatusReason.SUSPENDED
     if outcome and outcome.failure and not is_suspended:
-        message = outcome.failure.sentence + more
-        if not outcome.failure.lasting:
-            return ReadyState("False", outcome.failure.reason, message + _again(outcome))
-        return ReadyState("False", outcome.failure.reason, message, stalled=True)
+        failure, message = outcome.failure, outcome.failure.sentence + more
+        if not failure.lasting:
+            message += f"; retrying: {outcome.message}" if outcome.message else "; retrying"
+        return ReadyState("False", failure.reason, message, stalled=failure.lasting)
     if outcome is None or outcome.prepared is None:
         message = f"preparing the model: {outcome.message if outcome else 'starting'}{more}"
         if outcome and outcome.failure:
@@ -186,15 +176,13 @@ def _waits_for_jobs(
 
 def _engines_missing(engines: Engines, serves: str) -> ReadyState:
     if failure := engines.failure:
-        return ReadyState(
-            "False", failure.reason, failure.sentence + serves, stalled=failure.lasting
-        )
+        return ReadyState("False", failure.reason, failure.sentence + serves, failure.lasting)
     is_suspended = engines.reason == StatusReason.SUSPENDED
     return ReadyState("False", engines.reason, engines.message + serves, stalled=is_suspended)
 
 
 def _with_interim(state: ModelState, interim: Interim) -> ReadyState:
-    """Return the state of a model whose first engines are not built: an interim serves, will serve, or cannot."""
+    """Return the state of a model whose first engines are not built: whether an interim serves, or why not."""
     rollout, progress = state.rollout, state.rollout.progress
     serves = _serves(rollout)
     if state.engines is None or interim.why_not:
@@ -203,7 +191,7 @@ def _with_interim(state: ModelState, interim: Interim) -> ReadyState:
         other = "other " if _is_bridged(rollout) else ""
         why = f"; no {other}interim serves on {interim.backend}: {interim.why_not}"
         return replace(built, message=built.message + why)
-    name = f"revision {rollout.wanted} on {interim.backend}"
+    name = f"revision {rollout.requested} on {interim.backend}"
     built = _engines_missing(state.engines, "")
     if rejection := rollout.rejection:
         text = f"; its interim, {name}, was rejected: {rejection.message}{serves}"
@@ -245,30 +233,28 @@ def _interim_waits(rollout: RolloutPlan) -> str:
 def _complete(state: ModelState, progress: RolloutProgress) -> ReadyState:
     rollout = state.rollout
     if rollout.desired == 0:
-        waits = rollout.target if rollout.target and _awaits_pods(rollout.target) else None
-        message = f"; revision {waits.revision} waits: {waits.message}" if waits else ""
-        return ReadyState("True", StatusReason.SCALED_TO_ZERO, f"scaled to 0 replicas{message}")
+        target, message = rollout.target, "scaled to 0 replicas"
+        if target and target.reason == StatusReason.SCALED_TO_ZERO:
+            message += f"; revision {target.revision} waits: {target.message}"
+        return ReadyState("True", StatusReason.SCALED_TO_ZERO, message)
     if state.proofs and (broken := state.proofs.broken):
         return ReadyState("False", broken.reason, broken.message)
-    return ReadyState(
-        "True", StatusReason.SERVING, f"revision {rollout.applied}, {progress.message}"
-    )
+    message = f"revision {rollout.applied}, {progress.message}"
+    return ReadyState("True", StatusReason.SERVING, message)
 
 
 def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> ReadyState:
     rollout = state.rollout
     if progress.failure:
         reason, message = progress.failure.reason, progress.failure.finding.message + serves
-        return ReadyState(
-            "False", reason, message, stalled=_is_permanent(rollout, progress, reason)
-        )
+        return ReadyState("False", reason, message, _is_permanent(rollout, progress, reason))
     serving = rollout.serving
     steady = serving is not None and serving.last_complete == rollout.applied
     # proofs refer to the serving revision, or else to the applied one
     proofs = state.proofs if serving is None or serving.revision == rollout.applied else None
     if not steady and proofs and (broken := proofs.broken):
-        stalled = _is_permanent(rollout, progress, broken.reason)
-        return ReadyState("False", broken.reason, broken.message, stalled=stalled)
+        is_permanent = _is_permanent(rollout, progress, broken.reason)
+        return ReadyState("False", broken.reason, broken.message, is_permanent)
     message = f"revision {rollout.applied}, {progress.message}{serves}"
     if progress.refused:
         message = f"{progress.refused}{serves}"
@@ -277,9 +263,8 @@ def _rolling_out(state: ModelState, progress: RolloutProgress, serves: str) -> R
         return ReadyState("False", StatusReason.ROLLOUT_FAILED, message, stalled=True)
     if progress.missing:
         return ReadyState("False", progress.missing, message)
-    return ReadyState(
-        "False", StatusReason.PROGRESSING if steady else StatusReason.ROLLING_OUT, message
-    )
+    progressing = StatusReason.PROGRESSING if steady else StatusReason.ROLLING_OUT
+    return ReadyState("False", progressing, message)
 
 
 def _is_permanent(rollout: RolloutPlan, progress: RolloutProgress, reason: str) -> bool:
@@ -289,25 +274,12 @@ def _is_permanent(rollout: RolloutPlan, progress: RolloutProgress, reason: str) 
     return progress.stuck or (is_the_same and reason not in rollout.left_to_others)
 
 
-def _again(outcome: PrepareOutcome) -> str:
-    """Return text to append: that it is retried, now or later."""
-    return f"; retrying: {outcome.message}" if outcome.message else "; retrying"
-
-
 def _serves(rollout: RolloutPlan) -> str:
     """Return text to append: the revision that keeps serving, if it is another one."""
     serving = rollout.serving
-    if serving is None or rollout.ready_replicas == 0 or serving.revision == rollout.wanted:
+    if serving is None or rollout.ready_replicas == 0 or serving.revision == rollout.requested:
         return ""
     return f"; revision {serving.revision} keeps serving"
-
-
-def _failing(rollout: RolloutPlan) -> str:
-    """Return text to append: why pods of the applied revision fail."""
-    failure = rollout.progress.failure if rollout.progress else None
-    if failure is None:
-        return ""
-    return f"; pods of revision {rollout.applied} fail: {failure.finding.message}"
 
 
 def _available(rollout: RolloutPlan) -> Statement:
@@ -322,11 +294,10 @@ def _validated(outcome: PrepareOutcome | None) -> Statement:
     if outcome.failure:
         return Statement("False", outcome.failure.reason, outcome.failure.sentence)
     if prepared := outcome.prepared:
-        message = (
-            f"opset {prepared.opset}, IR version {prepared.ir_version}, {prepared.nodes} nodes"
-        )
+        versions = f"opset {prepared.opset}, IR version {prepared.ir_version}"
         changes = f"; {prepared.changes}" if prepared.changes else ""
-        return Statement("True", StatusReason.PREPARED, message + changes)
+        message = f"{versions}, {prepared.nodes} nodes{changes}"
+        return Statement("True", StatusReason.PREPARED, message)
     return Statement("Unknown", StatusReason.PREPARING, "the model is not validated yet")
 
 
@@ -349,8 +320,7 @@ def _engines_ready(outcome: PrepareOutcome | None, engines: Engines | None) -> S
 
 
 def _parity(state: ModelState) -> Statement:
-    failure = _failure(state)
-    if failure and failure.reason == Reason.PARITY_FAILED:
+    if (failure := _failure(state)) and failure.reason == Reason.PARITY_FAILED:
         return failure
     return state.proofs.parity if state.proofs else _NOT_YET
 
@@ -363,14 +333,14 @@ def _placement(state: ModelState) -> Statement:
 
 
 def _failure(state: ModelState) -> Statement | None:
-    """Return why the first revision cannot serve; None while pods are ready, which have verdicts."""
+    """Return why the first revision cannot serve, if so, unless pods are ready: these have verdicts."""
     if state.rollout.ready_replicas:
         return None
-    if state.outcome and state.outcome.failure:
-        return Statement("False", state.outcome.failure.reason, state.outcome.failure.sentence)
-    if state.engines and state.engines.failure and state.engines.failure.placement:
-        return Statement("False", state.engines.failure.reason, state.engines.failure.sentence)
+    if state.outcome and (failure := state.outcome.failure):
+        return Statement("False", failure.reason, failure.sentence)
+    if state.engines and (broken := state.engines.failure) and broken.placement:
+        return Statement("False", broken.reason, broken.sentence)
     progress = state.rollout.progress
-    if progress and progress.failure:
-        return Statement("False", progress.failure.reason, progress.failure.finding.message)
+    if progress and (failed := progress.failure):
+        return Statement("False", failed.reason, failed.finding.message)
     return None

@@ -2,11 +2,7 @@
 
 from collections.abc import Collection
 
-from enginewright.api.conditions import (
-    Condition,
-    ConditionType,
-    StatusReason,
-)
+from enginewright.api.conditions import Condition, ConditionType, StatusReason
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     InferenceModelStatus,
@@ -56,8 +52,9 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     """Return Events when the reason of Ready or FallbackActive changes, a refresh ends, or a route or rollback is refused."""
     events: list[EventIntent] = []
     ready = _condition(status, ConditionType.READY)
+    is_ready = ready is not None and ready.status == "True"
     if ready and _changed(model.status, ready):
-        normal = ready.status == "True" or ready.reason in _NORMAL
+        normal = is_ready or ready.reason in _NORMAL
         events.append(EventIntent("Normal" if normal else "Warning", ready.reason, ready.message))
     events += choice_events(model.status.choices, status.choices)
     events += _of_interim(model.status.serving, status.serving)
@@ -65,19 +62,16 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     events += _of_move(model.status.images, status.images)
     events += _of_image(model.status.prepared, status.prepared)
     fallback = _condition(status, ConditionType.FALLBACK_ACTIVE)
-    # if the model is not ready for this reason, Ready already reports it
-    is_news = fallback and fallback.status == "True" and _changed(model.status, fallback)
-    if fallback and is_news and ready and ready.status == "True":
-        events.append(EventIntent("Warning", fallback.reason, fallback.message))
+    if fallback and (fallback.status != "True" or not is_ready):  # else Ready reports it
+        fallback = None
     route = _condition(status, ConditionType.ROUTE_ACCEPTED)
-    is_refused = route and route.reason == StatusReason.ROUTE_REJECTED
-    if route and is_refused and _changed(model.status, route):
-        events.append(EventIntent("Warning", route.reason, route.message))
+    if route and route.reason != StatusReason.ROUTE_REJECTED:
+        route = None
     back = _condition(status, ConditionType.ROLLED_BACK)
-    is_ignored = back and back.status == "False" and back.reason == StatusReason.ROLLED_BACK_BY_USER
-    if back and is_ignored and _changed(model.status, back):
-        events.append(EventIntent("Warning", back.reason, back.message))
-    return events
+    if back and (back.status, back.reason) != ("False", StatusReason.ROLLED_BACK_BY_USER):
+        back = None
+    warnings = (each for each in (fallback, route, back) if each and _changed(model.status, each))
+    return [*events, *(EventIntent("Warning", each.reason, each.message) for each in warnings)]
 
 
 def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
@@ -98,13 +92,13 @@ def _of_removed(
     """Return an Event when the spec has lost fields of what it requests, or that keeps its image for them."""
     before = model.status
     # a rollout goes on while it is not known what the spec requests
-    wanted = rollout.wanted or (rollout.target.revision if rollout.target else None)
-    removed = processes_removed(model, revisions, now.serving, wanted)
+    requested = rollout.requested or (rollout.target.revision if rollout.target else None)
+    removed = processes_removed(model, revisions, now.serving, requested)
     if removed is None:
         return []
     reasons = [each.images.reason if each.images else "" for each in (before, now)]
     waits = reasons[1] == removed.reason != reasons[0]
-    return [removed] if waits or has_lost(model, revisions, wanted) else []
+    return [removed] if waits or has_lost(model, revisions, requested) else []
 
 
 def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:
@@ -129,8 +123,8 @@ def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[Eve
     if not now.refresh or now.refresh == before.refresh or places[0] != places[1]:
         return []
     changed = [each.name for each in now.pins if each not in before.pins]
-    found = f"{' and '.join(changed)} changed" if changed else "no change"
-    return [EventIntent("Normal", StatusReason.REFRESHED, f"refreshed the source: {found}")]
+    result = f"{' and '.join(changed)} changed" if changed else "no change"
+    return [EventIntent("Normal", StatusReason.REFRESHED, f"refreshed the source: {result}")]
 
 
 def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[EventIntent]:
@@ -145,18 +139,15 @@ def _of_move(before: RuntimeImages | None, now: RuntimeImages | None) -> list[Ev
 
 def _of_image(before: Prepared | None, now: Prepared | None) -> list[EventIntent]:
     """Return an Event when a prepared model's OCI image could not be pushed."""
-    if (
-        now is None
-        or not now.image_failure
-        or (before and before.image_failure == now.image_failure)
-    ):
+    failure = now.image_failure if now else ""
+    if now is None or not failure or (before and before.image_failure == failure):
         return []
-    return [image_not_pushed(f"prepared model {now.key[:12]}", now.image_failure)]
+    return [image_not_pushed(f"prepared model {now.key[:12]}", failure)]
 
 
 def _changed(before: InferenceModelStatus, now: Condition) -> bool:
-    known = _condition(before, ConditionType(now.type))
-    return known is None or (known.status, known.reason) != (now.status, now.reason)
+    old = _condition(before, ConditionType(now.type))
+    return old is None or (old.status, old.reason) != (now.status, now.reason)
 
 
 def _condition(status: InferenceModelStatus, kind: ConditionType) -> Condition | None:

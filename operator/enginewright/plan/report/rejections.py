@@ -1,7 +1,7 @@
 """Which candidate backends and choices cannot serve, as the status records it: the same would fail again.
 
-With a rejected backend, policy Allow proceeds to the next one; a rejection holds for the inputs that were tried, until they
-change or it is readmitted. Without a choice that has failed, the engines serve from now on.
+After a rejected backend, policy Allow proceeds to the next one; a rejection holds for the inputs that were tried, until
+they change or it is readmitted. Once a choice has failed, the engines serve.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from enginewright.plan.types import Facts
 
 
 def reasons_for_others(target: Target) -> frozenset[Reason]:
-    """Return the reasons for which another backend is tried if pods fail; empty: there is none."""
+    """Return the reasons for which another backend is tried if pods fail, if there is another."""
     if target.promise.policy != "Allow" or target.last:
         return frozenset()
     return frozenset(each for each in Reason if each.facets.other_backend)
@@ -38,36 +38,35 @@ def rejected_backends(
 ) -> tuple[RejectedBackend, ...]:
     """Return the rejections that hold from now on.
 
-    `apart`: an interim, or a backend that a benchmark chose, is rolled out, whose pods say nothing of the engines'.
+    It is `apart` if an interim or a chosen backend is rolled out, whose pods say nothing of the engines' backend.
     """
-    known = tuple(facts.model.status.rejected_backends)
+    records = tuple(facts.model.status.rejected_backends)
     if target is None:
-        return known  # an obstacle does not affect them
+        return records  # an obstacle does not affect them
     if target.promise.policy != "Allow":
         return ()
-    known = tuple(
+    records = tuple(
         rejection_recorded(facts, target.classes, each)
         if each.inputs_hash and each.rejected_at is None  # by an earlier release
         else each
-        for each in known
+        for each in records
     )
     if outcome and outcome.prepared is None:  # its artefact may have been lost
-        known = tuple(_without(each, target.artifact_hash) for each in known)
-    others = tuple(each for each in known if each.backend != target.backend)
-    before = next((each for each in known if each.backend == target.backend), None)
+        records = tuple(_without(each, target.artifact_hash) for each in records)
+    others = tuple(each for each in records if each.backend != target.backend)
+    before = next((each for each in records if each.backend == target.backend), None)
     if before and before.inputs_hash:
         before = None if target.last else _candidate_again(before, target)
     own = None if apart else rollout
-    found = None if target.last else _lasting(outcome, engines, own, before)
-    if found is None:
+    failure = None if target.last else _lasting(outcome, engines, own, before)
+    if failure is None:
         return others if before is None or (own and _serves(own)) else (*others, before)
-    reason, message = found.reason, found.message
     this = RejectedBackend(
         backend=target.backend,
         inputs_hash=target.candidate_hash,
-        reason=reason,
-        message=message,
-        revision=found.revision,
+        reason=failure.reason,
+        message=failure.message,
+        revision=failure.revision,
         prepared=outcome.prepared if outcome else None,
     )
     return (*others, rejection_recorded(facts, target.classes, this))
@@ -91,7 +90,7 @@ def _without(rejected: RejectedBackend, artifact_hash: str) -> RejectedBackend:
 
 def _serves(rollout: RolloutPlan) -> bool:
     serving = rollout.serving
-    return serving is not None and serving.last_complete == rollout.wanted
+    return serving is not None and serving.last_complete == rollout.requested
 
 
 @dataclass(frozen=True)
@@ -113,36 +112,36 @@ def _lasting(
 
     One that is a candidate again, after the rejection `before`, is also rejected for failures of its source: the
     backend that serves instead is already prepared and does not need it. With the same inputs as before it is also
-    rejected for a lack of capacity: nobody has changed the model, which is not to wait for a spare device.
+    rejected for a lack of capacity: an unchanged model is not to wait for a spare device.
     """
-    found: _Lasting | None = None
+    lasting: _Lasting | None = None
     if outcome and outcome.failure and outcome.failure.lasting:
-        found = _Lasting(outcome.failure.reason, outcome.failure.sentence)
+        lasting = _Lasting(outcome.failure.reason, outcome.failure.sentence)
     elif engines and engines.failure and engines.failure.lasting:
-        found = _Lasting(engines.failure.reason, engines.failure.sentence)
+        lasting = _Lasting(engines.failure.reason, engines.failure.sentence)
     elif rollout is None:
-        pass
+        return None
     elif (brought := rollout.bring_up) and brought.replaces:
         if failure := brought.failures.lasting:
-            found = _Lasting(failure.reason, failure.message, brought.revision.name)
+            lasting = _Lasting(failure.reason, failure.message, brought.revision.name)
         elif before and before.rejected_at and brought.failures.lacks_capacity:
-            found = _Lasting(before.reason, before.message, brought.revision.name)
+            lasting = _Lasting(before.reason, before.message, brought.revision.name)
     elif (
-        rollout.applied == rollout.wanted
+        rollout.applied == rollout.requested
         and (progress := rollout.progress)
         and (failed := progress.lasting)
     ):
-        found = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
-    if found is None or (before and has_fault(found.reason, Fault.SOURCE)):
-        return found
-    reason = reason_named(found.reason)
-    return found if reason and reason.facets.other_backend else None
+        lasting = _Lasting(failed.reason, failed.finding.message, rollout.applied or "")
+    if lasting is None or (before and has_fault(lasting.reason, Fault.SOURCE)):
+        return lasting
+    reason = reason_named(lasting.reason)
+    return lasting if reason and reason.facets.other_backend else None
 
 
 def failed_choice(
     facts: Facts, engines: Engines | None, choice: Choice | None, rollout: RolloutPlan
 ) -> RolloutFailure | None:
-    """Return the failure to record; None: there is none, or it was the user who rejected the revision."""
+    """Return the failure to record, if there is one that is no rejection by the user."""
     if facts.model.spec.build.choose != "Fastest" or (engines and not engines.needed):
         return None
     if choice is None or choice.waits:  # not known now
@@ -151,14 +150,14 @@ def failed_choice(
         return choice.failed
     if rejection := rollout.rejection:
         by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
-        return None if by_user or rejection.revision != rollout.wanted else rejection
-    return _failing(facts, choice, rollout) if rollout.applied == rollout.wanted else None
+        return None if by_user or rejection.revision != rollout.requested else rejection
+    return _failing(facts, choice, rollout) if rollout.applied == rollout.requested else None
 
 
 def _failing(facts: Facts, choice: Choice, rollout: RolloutPlan) -> RolloutFailure | None:
     """Return why the applied revision, which never served, is given up: what its pods of the chosen backends show.
 
-    With `fallback.policy: Allow` what those of engines show as well: only the engines' revision rejects their backend.
+    With `fallback.policy: Allow` also what those of engines show, as only the engines' revision rejects their backend.
     """
     policy, revision = facts.model.spec.fallback.policy, rollout.applied or ""
     others = {each.class_name for each in choice.classes} - choice.chosen.keys()

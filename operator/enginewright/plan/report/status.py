@@ -1,13 +1,11 @@
-"""The complete status of a model, from what its plan has found."""
+"""The complete status of a model, from the results of its plan."""
 
 from collections.abc import Collection
 from datetime import UTC
 
 from enginewright_contract.reasons import Reason, exit_code
 
-from enginewright.api.conditions import (
-    merge_conditions,
-)
+from enginewright.api.conditions import merge_conditions
 from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import (
     ActiveRevision,
@@ -58,6 +56,8 @@ def model_status(
     model, outcome, rollout = facts.model, state.outcome, state.rollout
     # An obstacle does not concern the prepared model: its state is kept.
     prepared = outcome.prepared if outcome else model.status.prepared
+    choices, medians = _choices(model, state.engines, choice)
+    summary = _summary(model.status.summary, rollout, state.proofs)
     return InferenceModelStatus(
         observed_generation=model.metadata.generation,
         replicas=sum(
@@ -67,7 +67,7 @@ def model_status(
         ),
         selector=scale_selector(model.metadata.name, model.spec),
         accelerator_class=_chosen_class(facts.model, target),
-        revision=rollout.wanted or "",
+        revision=rollout.requested or "",
         conditions=merge_conditions(
             model.status.conditions,
             conditions(state),
@@ -78,7 +78,7 @@ def model_status(
         prepared=prepared,
         source=source,
         engines=references(state.engines, state.repair) or _named(model, state.obstacle),
-        choices=_choices(model, state.engines, choice),
+        choices=choices,
         failed_choice=failed_choice(facts, state.engines, choice, rollout),
         rejected_backends=rejected,
         serving=_serving(facts.model.status, facts.revisions, target, rollout.serving, prepared),
@@ -87,25 +87,19 @@ def model_status(
         target=rollout.target,
         images=images,
         last_failure=_last_failure(model, state),
-        summary=_summary(model.status.summary, rollout, state.proofs).model_copy(
-            update={"choice": _choice_summary(model, state.engines, choice)}
-        ),
+        summary=summary.model_copy(update={"choice": medians}),
     )
 
 
 def _choices(
     model: InferenceModel, engines: Engines | None, choice: Choice | None
-) -> tuple[BackendChoice, ...]:
-    """Return the backends chosen by a benchmark; those before while the next engines are built."""
+) -> tuple[tuple[BackendChoice, ...], str]:
+    """Return the backends chosen by a benchmark, and its summary: the previous ones while engines are built."""
     if model.spec.build.choose != "Fastest" or (engines and not engines.needed):
-        return ()
-    return choice.classes if choice and not choice.waits else model.status.choices
-
-
-def _choice_summary(model: InferenceModel, engines: Engines | None, choice: Choice | None) -> str:
-    if model.spec.build.choose != "Fastest" or (engines and not engines.needed):
-        return ""
-    return choice.summary if choice and not choice.waits else model.status.summary.choice
+        return (), ""
+    if choice and not choice.waits:
+        return choice.classes, choice.summary
+    return model.status.choices, model.status.summary.choice
 
 
 def _preparation(model: InferenceModel, state: ModelState) -> Preparation | None:
@@ -133,7 +127,7 @@ def _last_failure(model: InferenceModel, state: ModelState) -> RolloutFailure | 
     if (engines := state.engines) and (failed := engines.failure) and failed.lasting:
         return _of_job("build", failed.reason, failed.sentence)
     serving = rollout.serving
-    done = serving is not None and serving.last_complete == rollout.wanted
+    done = serving is not None and serving.last_complete == rollout.requested
     return None if done else model.status.last_failure
 
 
@@ -157,43 +151,37 @@ def _serving(
     snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
     last_complete = snapshots.get(serving.last_complete)
     key = last_complete.prepared_key if last_complete else serving.prepared_key
-    known = next(
-        (each for each in known_prepared(status) if each.key == key and each.inputs_hash != lost),
-        None,
+    models = (
+        each for each in known_prepared(status) if each.key == key and each.inputs_hash != lost
     )
-    kept = None if prepared and prepared.key == key else known
+    kept = None if prepared and prepared.key == key else next(models, None)
     return serving.model_copy(update={"prepared": kept})
 
 
 def _named(model: InferenceModel, obstacle: Obstacle | None) -> tuple[EngineReference, ...]:
-    """Return the references while it is not known which engines the spec needs.
-
-    Builds continue, unless restarted pods might have to wait for the device.
-    """
+    """Return the references while an obstacle hides which engines are needed: builds go on, unless pods need the device."""
     waits = model.spec.rollout.strategy == "Recreate"
     if obstacle is None or (obstacle.stalled and waits):
         return ()
     paused = model.spec.rollout.paused
-    known = map(without_yield, model.status.engines)
-    return tuple(each.model_copy(update={"suspended": each.suspended and paused}) for each in known)
+    engines = map(without_yield, model.status.engines)
+    return tuple(
+        each.model_copy(update={"suspended": each.suspended and paused}) for each in engines
+    )
 
 
 def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) -> ModelSummary:
     serving = rollout.serving
     if serving is None:
-        return ModelSummary(revision=f"→ {rollout.wanted}" if rollout.wanted else "")
-    update = rollout.wanted is not None and rollout.wanted != serving.revision
+        return ModelSummary(revision=f"→ {rollout.requested}" if rollout.requested else "")
+    update = rollout.requested is not None and rollout.requested != serving.revision
+    backends = (f"{one.backend}{' (interim)' if one.interim else ''}" for one in serving.classes)
     return ModelSummary(
-        backend=",".join(
-            dict.fromkeys(
-                f"{each.backend} (interim)" if each.interim else each.backend
-                for each in serving.classes
-            )
-        ),
+        backend=",".join(dict.fromkeys(backends)),
         placement=proven.placement_summary or before.placement if proven else "",
         classes=", ".join(
             f"{each.class_name} {each.ready_replicas}/{each.replicas}" for each in serving.classes
         ),
         p99=proven.p99 or before.p99 if proven else "",
-        revision=f"{serving.revision} → {rollout.wanted}" if update else serving.revision,
+        revision=f"{serving.revision} → {rollout.requested}" if update else serving.revision,
     )

@@ -1,35 +1,35 @@
 """Which backends may serve: the candidates in order and the promise for each, the interim one, and those that are readmitted.
 
 The first candidate serves, or the model is rejected. Only policy Allow proceeds to the next one, and
-the promise then names the preferred one, so that the fallback is reported. One that was rejected with its inputs is a
-candidate again with them if nodes or its user say so: a node that joins may have what the others lacked, such as a driver;
-a node that was repaired looks as before, so its user asks by an annotation.
+the promise then names the preferred one, so that the fallback is reported. A rejected one is a candidate again with
+the same inputs if a node joins, which may have what the others lacked, such as a driver, or if its user asks by an
+annotation, because a node that was repaired looks as before.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Final, get_args
 
 from enginewright_contract.engines import LIBRARIES, why_not_optimized, why_unusable
 from enginewright_contract.images import COMPILED_BACKENDS, DEVICE_BACKENDS, VARIANTS
-from enginewright_contract.keys import sha256_text
+from enginewright_contract.precisions import supported
 from enginewright_contract.reasons import Fault, Repeats, reason_named
-from enginewright_contract.task import Promise
+from enginewright_contract.task import Precision, Promise
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
+from enginewright.api.inference_model import InferenceModelSpec
 from enginewright.api.inference_model_status import RejectedBackend
 from enginewright.api.scalars import share, whole_second
 from enginewright.manifests.labels import CLASS, COMPONENT, RETRY, REVISION, SERVE
-from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.nodes import NodeView
 from enginewright.plan.history.outcomes import served_before
 from enginewright.plan.resolve.classes import matching
+from enginewright.plan.resolve.sources import annotation
 from enginewright.plan.types import Config, Facts, Obstacle
 
-_LONGEST: Final = 64  # characters; longer values of the annotation are hashed
+_PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 
 
 @dataclass(frozen=True)
@@ -43,10 +43,7 @@ class BackendCandidate:
 def candidates(
     facts: Facts, classes: Sequence[AcceleratorClass]
 ) -> tuple[BackendCandidate, ...] | Obstacle:
-    """Return the candidates, the preferred one first; all classes run the same backend.
-
-    One prepared model serves all classes, and it is prepared for one backend.
-    """
+    """Return the candidates, the preferred one first: one prepared model, and so one backend, serves all classes."""
     spec = facts.model.spec
     ranked_by_class = [ranking(spec, each) for each in classes]
     if len({ranked[0] for ranked in ranked_by_class}) > 1:
@@ -59,10 +56,9 @@ def candidates(
             " them allow in spec.backends, or create one InferenceModel per backend"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    ranked = ranked_by_class[0]
     promise = _promise(spec)
-    first = ranked[0]
-    wanted = ranked if promise.policy == "Allow" else ranked[:1]
+    first = ranked_by_class[0][0]
+    backends = ranked_by_class[0] if promise.policy == "Allow" else [first]
     level = spec.build.optimization_level
     if level is not None and (reason := why_not_optimized(first)):
         allowed = " or ".join(sorted(name for name in LIBRARIES if not why_not_optimized(name)))
@@ -78,22 +74,54 @@ def candidates(
             " spec.build.choose"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    if obstacle := refused_interim(facts, classes, wanted):
+    if obstacle := refused_interim(facts, classes, backends):
         return obstacle
-    found = tuple(
+    runnable = tuple(
         BackendCandidate(
             backend,
             promise if backend == first else promise.model_copy(update={"asked_backend": first}),
         )
-        for backend in wanted
+        for backend in backends
         if all(backend in _runnable(facts.config, each) for each in classes)
     )
-    return found or _not_runnable(facts.config, classes, first)
+    return runnable or _not_runnable(facts.config, classes, first)
 
 
 def ranking(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]:
     """Return the backends that may serve on a class, the preferred one first."""
     return [str(each) for each in spec.backends or accelerator.spec.backends]
+
+
+def why_not_precision(
+    precision: str | None, accelerator: AcceleratorClass, backend: str
+) -> str | None:
+    """Return why a backend does not run a prepared model of this precision on a class, if it does not."""
+    lower = next((each for each in _PRECISIONS if each == precision), None)
+    if lower is None:  # that of the source
+        return None
+    reason = supported(lower, accelerator.spec.compute_capability, backend)
+    return reason and f"the prepared model is {lower}: {reason}"
+
+
+def benchmark_backends(
+    facts: Facts, image: str, precision: str | None, accelerator: AcceleratorClass
+) -> tuple[str, ...]:
+    """Return the backends to compare with the engine of a class, in the order of `spec.backends`.
+
+    `image` is the engine's; `precision` is the prepared model's, unless it has the source's.
+    """
+    if facts.model.spec.build.choose != "Fastest":
+        return ()
+    return tuple(
+        each
+        for each in ranking(facts.model.spec, accelerator)
+        if each not in COMPILED_BACKENDS
+        and each in accelerator.spec.backends
+        and each in facts.images[image].backends
+        and VARIANTS[each] in facts.config.images
+        and why_not_precision(precision, accelerator, each) is None
+        and why_unusable(each, accelerator.spec.compute_capability) is None
+    )
 
 
 def _runnable(config: Config, accelerator: AcceleratorClass) -> list[str]:
@@ -108,22 +136,15 @@ def _runnable(config: Config, accelerator: AcceleratorClass) -> list[str]:
 def _not_runnable(config: Config, classes: Sequence[AcceleratorClass], backend: str) -> Obstacle:
     rejecting = next(each for each in classes if backend not in _runnable(config, each))
     runnable = ", ".join(_runnable(config, rejecting))
+    message = f"the preferred backend {backend} does not run on the class {rejecting.metadata.name}"
     if unusable := why_unusable(backend, rejecting.spec.compute_capability):
-        remedy = (
-            f"choose one of {runnable} in spec.backends"
-            if runnable
-            else "choose another class in spec.accelerators"
-        )
-        message = (
-            f"the preferred backend {backend} does not run on the class {rejecting.metadata.name}:"
-            f" {unusable}; {remedy}"
+        one = f"one of {runnable} in spec.backends"
+        message += (
+            f": {unusable}; choose {one if runnable else 'another class in spec.accelerators'}"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     offers = runnable or "no backend that this installation has an image for"
-    message = (
-        f"the preferred backend {backend} does not run on the class {rejecting.metadata.name}, which"
-        f" offers {offers}; choose one of these in spec.backends"
-    )
+    message += f", which offers {offers}; choose one of these in spec.backends"
     if backend in rejecting.spec.backends:
         message += f", or set images.runtime.{VARIANTS[backend]} in the chart's values"
     return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
@@ -139,14 +160,14 @@ def _promise(spec: InferenceModelSpec) -> Promise:
 
 
 def interim_backend(spec: InferenceModelSpec) -> str | None:
-    """Return the backend that serves until an engine is built; None: none does."""
+    """Return the backend that serves until an engine is built, if one is to."""
     return None if spec.build.interim == "None" else spec.build.interim.lower()
 
 
 def refused_interim(
     facts: Facts, classes: Sequence[AcceleratorClass], candidates: Collection[str]
 ) -> Obstacle | None:
-    """Return why the requested interim cannot serve on these classes; None: it can, or none of the candidates needs one.
+    """Return why the requested interim cannot serve on these classes, if a candidate needs one.
 
     Every node has a CPU; a device is used only with the backends that its class allows.
     """
@@ -179,19 +200,20 @@ def refused_interim(
 def served_classes(facts: Facts) -> set[str]:
     """Return the classes on which anything but an interim serves or has served last: these need no interim."""
     before = served_before(facts)
-    found = {each.class_name for each in before.classes if not each.interim} if before else set()
+    recorded = {each.class_name for each in before.classes if not each.interim} if before else set()
     ready = {
         (pod.label(CLASS), pod.label(REVISION))
         for pod in facts.pods
         if pod.label(COMPONENT) == SERVE and pod.ready and not pod.leaving
     }
-    snapshots = {each.revision: each.kept.snapshot for each in facts.revisions if each.kept}
-    return found | {
+    complete = before.last_complete if before else None
+    return recorded | {
         each.name
-        for revision, snapshot in snapshots.items()
-        for each in snapshot.classes
+        for stored in facts.revisions
+        if stored.kept
+        for each in stored.kept.snapshot.classes
         if not each.interim
-        and ((before and before.last_complete == revision) or (each.name, revision) in ready)
+        and (stored.revision == complete or (each.name, stored.revision) in ready)
     }
 
 
@@ -199,10 +221,10 @@ def is_readmitted(
     facts: Facts, classes: Sequence[AcceleratorClass], rejected: RejectedBackend
 ) -> bool:
     """Return whether a rejected backend is tried again although it would be with the same inputs."""
-    if rejected.rejected_at is None:  # by an earlier release: from now on it is known
+    if rejected.rejected_at is None:  # by an earlier release: it is recorded from now on
         return False
-    asked = _asked(facts.model)
-    if asked and asked != rejected.retry:
+    retry = annotation(facts.model, RETRY)
+    if retry and retry != rejected.retry:
         return True
     reason = reason_named(rejected.reason)
     return (
@@ -210,7 +232,9 @@ def is_readmitted(
         and reason.facets.repeats is not Repeats.EVERYWHERE
         and reason.facets.fault is not Fault.REVISION
         and bool(rejected.revision)
-        and _serves_meanwhile(facts.model.spec, facts.deployments)
+        # no node may stop what serves: another attempt must leave its pods alone
+        and facts.model.spec.rollout.strategy == "Surge"
+        and any(each.available for each in facts.deployments)
         and any(each > rejected.rejected_at for each in _joined(facts.nodes, classes))
     )
 
@@ -221,19 +245,8 @@ def rejection_recorded(
     """Return the rejection with what must differ for it to end: the annotation, or the newest node."""
     # nodes have the API server's clock: one that is ahead of ours joins but once
     since = max((whole_second(facts.now), *_joined(facts.nodes, classes)))
-    return rejected.model_copy(update={"rejected_at": since, "retry": _asked(facts.model)})
-
-
-def _asked(model: InferenceModel) -> str:
-    """Return the annotation's value; empty: there is none."""
-    value = model.metadata.annotations.get(RETRY, "")
-    return sha256_text(value) if len(value) > _LONGEST else value
-
-
-def _serves_meanwhile(spec: InferenceModelSpec, deployments: Collection[DeploymentView]) -> bool:
-    """Return whether pods serve that another attempt leaves alone: no node may stop what serves."""
-    is_replaced = spec.rollout.strategy != "Surge"
-    return not is_replaced and any(each.available for each in deployments)
+    retry = annotation(facts.model, RETRY)
+    return rejected.model_copy(update={"rejected_at": since, "retry": retry})
 
 
 def _joined(

@@ -49,7 +49,7 @@ def selected(selector: Mapping[str, str], nodes: Iterable[NodeView]) -> list[Nod
 
 
 def device(accelerator: AcceleratorClass, own: Sequence[str] = ()) -> str:
-    """Return what is known of the class's devices; empty if its selector names no product, also by one's `own` labels.
+    """Return what identifies the class's devices, or "" if no product label of its selector does, nor an `own` one.
 
     The product, memory and processor architecture that the selector names, and the resource. Never from
     its nodes: keys would change when nodes join and leave.
@@ -60,15 +60,15 @@ def device(accelerator: AcceleratorClass, own: Sequence[str] = ()) -> str:
         return ""
     memory = [f"{value}MiB" for label, value in sorted(selector.items()) if is_memory(label)]
     architecture = selector.get(ARCHITECTURE, USUAL_ARCHITECTURE)
-    named = (
-        "" if architecture == USUAL_ARCHITECTURE else architecture
-    )  # left out, so that keys stay
-    parts = (*products, *memory, named, accelerator.spec.resource_name, _claimed(accelerator))
+    if architecture == USUAL_ARCHITECTURE:
+        architecture = ""  # so that keys stay
+    spec = accelerator.spec
+    parts = (*products, *memory, architecture, spec.resource_name, _claimed(accelerator))
     return " ".join(filter(None, parts))
 
 
 def _claimed(accelerator: AcceleratorClass) -> str:
-    """Return what identifies the request for a device by Dynamic Resource Allocation; empty: none."""
+    """Return what identifies the request for a device by Dynamic Resource Allocation, if there is one."""
     request = accelerator.spec.device
     if request is None:
         return ""
@@ -81,33 +81,33 @@ def _claimed(accelerator: AcceleratorClass) -> str:
 def mixed_devices(
     accelerator: AcceleratorClass, nodes: Iterable[NodeView], own: Sequence[str] = ()
 ) -> str:
-    """Return why an engine built on one node would not fit another, as a sentence; empty: it fits.
+    """Return why an engine built on one node would not fit another, if it would not.
 
-    An engine built ahead of time fits a compute capability, whatever the product. One's `own` labels that name
-    products count unless GPU Feature Discovery labels all nodes.
+    An engine built ahead of time fits a compute capability, and so any product. The administrator's `own` product
+    labels count unless GPU Feature Discovery labels all nodes.
     """
     spec = accelerator.spec
     if spec.ahead_of_time or not COMPILED_BACKENDS.intersection(spec.backends):
         return ""
     mine = matching(accelerator, nodes)
-    found = {
+    devices = {
         (kind, memory_of(node, kind))
         for node in mine
         for kind in kinds_of(node)
         if kind.resource == spec.resource_name
     }
-    products = {kind.product for kind, _ in found}
+    products = {kind.product for kind, _ in devices}
     if len(products) > 1:
         have, fits, label = ", ".join(sorted(products)), "one product", "nvidia.com/gpu.product"
     elif differing := _differing(accelerator, mine, own):
         label = differing[0].label
         have, fits = ", ".join(each.product for each in differing), "one product"
-    elif len(sizes := sorted({memory for _, memory in found if memory})) > 1:
+    elif len(sizes := sorted({memory for _, memory in devices if memory})) > 1:
         if sizes[-1] <= sizes[0] * _SAME_MEMORY:
             return ""
         shown = " and ".join(f"{each} MiB" for each in (sizes[0], sizes[-1]))
         have, fits = f"{products.pop()} with {shown}", "one size, which differs in processors too"
-        label = min(kind.memory_label for kind, _ in found)
+        label = min(kind.memory_label for kind, _ in devices)
     else:
         return ""
     return (
@@ -119,17 +119,13 @@ def mixed_devices(
 def _differing(
     accelerator: AcceleratorClass, nodes: Sequence[NodeView], own: Sequence[str]
 ) -> list[GpuKind]:
-    """Return the kinds of GPU by the first of one's `own` labels with several; empty: there is none."""
+    """Return the kinds of GPU by the first of the administrator's `own` labels that has several, if any does."""
     if all(products_of(node.labels) for node in nodes):
         return []
-    found = {
-        kind
-        for node in nodes
-        for kind in own_kinds(node, own)
-        if kind.resource == accelerator.spec.resource_name
-    }
-    by_label = (sorted(kind for kind in found if kind.label == each) for each in own)
-    return next((kinds for kinds in by_label if len(kinds) > 1), [])
+    requested = accelerator.spec.resource_name
+    kinds = {kind for node in nodes for kind in own_kinds(node, own) if kind.resource == requested}
+    by_label = (sorted(kind for kind in kinds if kind.label == each) for each in own)
+    return next((each for each in by_label if len(each) > 1), [])
 
 
 def is_proposed(accelerator: AcceleratorClass) -> bool:
@@ -145,10 +141,8 @@ def readiness(
 ) -> WantedCondition:
     """Return the condition Ready: the class has nodes, and no other class requests its devices.
 
-    `own` are the administrator's labels that name products.
-
-    Classes that request different resources may share nodes, like the class of all CPUs and classes
-    of GPUs, or two MIG profiles of one GPU: each pod gets what its class requests.
+    `own` are the administrator's product labels. Classes that request different resources may share nodes, like
+    the class of all CPUs and classes of GPUs, or two MIG profiles of one GPU.
     """
     mine = matching(this, nodes)
     resource = this.spec.resource_name or _claimed(this)
@@ -212,17 +206,15 @@ def propose(
 ) -> Proposals:
     """Return a class for each kind of GPU that has none and never had one proposed.
 
-    One's `own` labels that name products count only where GPU Feature Discovery is not in use: a node that joins
-    has its labels later than others, and would be proposed twice.
-
-    `variants` are the configured variants of the runtime image; a kind that none of them supports is
-    skipped, and reconsidered when the operator is started with other variants.
+    The administrator's `own` product labels count only where GPU Feature Discovery is not in use: a node that joins
+    gets its labels later than others, and would be proposed twice. A kind that none of the configured `variants`
+    of the runtime image supports is reconsidered when the operator is started with others.
     """
     of_kind: dict[GpuKind, list[NodeView]] = {}
-    known = tuple(nodes)
+    nodes = tuple(nodes)
     selectors = (each.spec.node_selector for each in classes)
-    is_discovered = any(map(products_of, (*selectors, *(node.labels for node in known))))
-    for node in known:
+    is_discovered = any(map(products_of, (*selectors, *(node.labels for node in nodes))))
+    for node in nodes:
         for kind in kinds_of(node) if is_discovered else own_kinds(node, own)[:1]:
             of_kind.setdefault(kind, []).append(node)
     now = dict(made)

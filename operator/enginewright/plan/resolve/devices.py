@@ -1,11 +1,10 @@
-"""What the devices of a class are, from labels of nodes: kinds of GPU with names for their classes, instruction sets of CPUs. Pure.
+"""What the devices of a class are, from labels of nodes: kinds of GPU with names for their classes, instruction sets of CPUs.
 
 GPUs have labels of GPU Feature Discovery (docs/gpu-feature-discovery of NVIDIA's k8s-device-plugin), or the administrator's
 own. Names are derived without a table of products, so that future products get one too.
 
-A CPU class has the instruction sets that it declares, or that its selector requires: that holds for every node, also for
-those that join later. What the current nodes have in common does not, and keys derived from it would change when nodes join
-and leave.
+A CPU class has the instruction sets that it declares or that its selector requires, never what its current nodes have in
+common: keys would change when nodes join and leave.
 """
 
 import hashlib
@@ -65,8 +64,8 @@ class GpuKind:
     @property
     def memory_label(self) -> str:
         """Return the node label with the devices' memory in MiB."""
-        found = _MIG_PRODUCT.fullmatch(self.label)
-        return f"{_PREFIX}{found.group(1)}.memory" if found else f"{_GPU}.memory"
+        profile = _MIG_PRODUCT.fullmatch(self.label)
+        return f"{_PREFIX}{profile.group(1)}.memory" if profile else f"{_GPU}.memory"
 
 
 def is_product(label: str) -> bool:
@@ -75,7 +74,7 @@ def is_product(label: str) -> bool:
 
 
 def products_of(labels: Mapping[str, str], own: Sequence[str] = ()) -> list[str]:
-    """Return the GPU products that labels name: those of GPU Feature Discovery, else the first of one's `own`."""
+    """Return the GPU products that labels name: by GPU Feature Discovery, else by the first of the `own` labels."""
     named = [value for label, value in sorted(labels.items()) if is_product(label)]
     return named or [labels[each] for each in own if labels.get(each)][:1]
 
@@ -86,9 +85,8 @@ def is_memory(label: str) -> bool:
 
 
 def memory_of(node: NodeView, kind: GpuKind) -> int | None:
-    """Return the memory in MiB of a node's devices of a kind; None: not known."""
-    text = node.labels.get(kind.memory_label, "")
-    return int(text) if text.isdecimal() else None
+    """Return the memory in MiB of a node's devices of a kind, if it is known."""
+    return _number(node.labels, kind.memory_label)
 
 
 def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
@@ -97,15 +95,15 @@ def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
     if labels.get(_MIG_STATE) in _MIG_IN_CHANGE:
         return ()
     slices = [
-        _kind(labels, label, f"{_PREFIX}{found.group(1)}")
+        _kind(labels, label, f"{_PREFIX}{profile.group(1)}")
         for label, product in labels.items()
-        if product and (found := _MIG_PRODUCT.fullmatch(label))
+        if product and (profile := _MIG_PRODUCT.fullmatch(label))
     ]
     return (*_full_gpus(labels, sliced=bool(slices)), *sorted(slices))
 
 
 def own_kinds(node: NodeView, own: Sequence[str]) -> tuple[GpuKind, ...]:
-    """Return the kind of the node's GPUs by each of one's `own` labels, whatever other labels it has."""
+    """Return the kind of the node's GPUs by each of the administrator's `own` labels."""
     labels = node.labels
     return tuple(GpuKind(labels[each], each, _GPU) for each in own if labels.get(each))
 
@@ -113,7 +111,7 @@ def own_kinds(node: NodeView, own: Sequence[str]) -> tuple[GpuKind, ...]:
 def _full_gpus(labels: Mapping[str, str], *, sliced: bool) -> Iterator[GpuKind]:
     """Yield the kind of the node's GPUs, or of their MIG devices with strategy `single`."""
     product = labels.get(_PRODUCT, "")
-    replicas = _replicas(labels, _GPU)
+    replicas = _number(labels, f"{_GPU}.replicas")  # how many pods may share one device
     # With labels for MIG profiles (strategy `mixed`), only a count shows that full GPUs are left.
     none_left = replicas == 0 or (sliced and replicas is None)
     if product and not product.endswith(_INVALID) and not none_left:
@@ -123,25 +121,20 @@ def _full_gpus(labels: Mapping[str, str], *, sliced: bool) -> Iterator[GpuKind]:
 def _kind(labels: Mapping[str, str], label: str, resource: str) -> GpuKind:
     """Return the kind; a shared device has a suffix of its product, or a renamed resource."""
     product = labels[label]
-    renamed = (_replicas(labels, resource) or 0) > 1 and not product.endswith(_SHARED)
+    renamed = (_number(labels, f"{resource}.replicas") or 0) > 1 and not product.endswith(_SHARED)
     return GpuKind(product, label, f"{resource}.shared" if renamed else resource)
 
 
-def _replicas(labels: Mapping[str, str], resource: str) -> int | None:
-    """Return how many pods may share one device; 0: no device, None: not known."""
-    text = labels.get(f"{resource}.replicas", "")
+def _number(labels: Mapping[str, str], label: str) -> int | None:
+    text = labels.get(label, "")
     return int(text) if text.isdecimal() else None
 
 
 def compute_capability(nodes: Iterable[NodeView]) -> str | None:
-    """Return the compute capability of the nodes' GPUs; None if they differ."""
-    capabilities = {_capability(node.labels) for node in nodes}
-    return capabilities.pop() if len(capabilities) == 1 else None
-
-
-def _capability(labels: Mapping[str, str]) -> str | None:
-    parts = (labels.get(f"nvidia.com/gpu.compute.{part}", "") for part in ("major", "minor"))
-    text = ".".join(parts)
+    """Return the compute capability of the nodes' GPUs, or None if they differ."""
+    major, minor = (f"nvidia.com/gpu.compute.{part}" for part in ("major", "minor"))
+    texts = {f"{node.label(major)}.{node.label(minor)}" for node in nodes}
+    text = texts.pop() if len(texts) == 1 else ""
     return text if _CAPABILITY.fullmatch(text) else None
 
 
@@ -183,29 +176,26 @@ def features(accelerator: AcceleratorClass) -> tuple[Feature, ...]:
     """Return the instruction sets that every node of a class is known to have."""
     if accelerator.spec.cpu_features is not None:
         return accelerator.spec.cpu_features
-    found = {
-        _LABELS[label.removeprefix(_CPUID)]
-        for label, value in accelerator.spec.node_selector.items()
-        if value == "true" and label.startswith(_CPUID) and label.removeprefix(_CPUID) in _LABELS
-    }
-    return tuple(each for each in Feature if each in found)
+    selected = _labelled(accelerator.spec.node_selector)
+    return tuple(each for each in Feature if each in selected)
+
+
+def _labelled(labels: Mapping[str, str]) -> set[Feature]:
+    return {feature for name, feature in _LABELS.items() if labels.get(f"{_CPUID}{name}") == "true"}
 
 
 def int8_products(
     backend: str, precisions: Collection[Precision | None], classes: Collection[AcceleratorClass]
 ) -> Int8Products | None:
-    """Return which sums of INT8 products the model must tolerate; None: no INT8 for CPUs."""
+    """Return which sums of INT8 products the model must tolerate, if CPUs may run it in INT8."""
     if "INT8" not in precisions or backend in DEVICE_BACKENDS:
         return None
     return "exact" if all(has_exact_products(features(each)) for each in classes) else "any"
 
 
 def contradicted(accelerator: AcceleratorClass, labels: Mapping[str, str]) -> tuple[Feature, ...]:
-    """Return features that a class declares but a node lacks by its labels; (): none, or not known."""
+    """Return features that a class declares but a node lacks, if its labels list features."""
     if not any(label.startswith(_CPUID) for label in labels):
         return ()
-    had = {feature for name, feature in _LABELS.items() if labels.get(f"{_CPUID}{name}") == "true"}
-    labelled = {*_LABELS.values()}
-    return tuple(
-        each for each in accelerator.spec.cpu_features or () if each in labelled and each not in had
-    )
+    lacking = {*_LABELS.values()} - _labelled(labels)
+    return tuple(each for each in accelerator.spec.cpu_features or () if each in lacking)

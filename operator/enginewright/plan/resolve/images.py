@@ -2,13 +2,13 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Final
 
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.reasons import Reason
 from pydantic import ValidationError
 
 from enginewright.api.accelerator_class import AcceleratorClass
+from enginewright.api.conditions import StatusReason
 from enginewright.manifests.job_limits import PROBE_SECONDS
 from enginewright.manifests.placement import ARCHITECTURE, USUAL_ARCHITECTURE, architecture_label
 from enginewright.manifests.probe_job import PROBE, probe_job_name
@@ -17,19 +17,22 @@ from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
 from enginewright.plan.attempts import Work
 from enginewright.plan.resolve.classes import selected
+from enginewright.plan.types import Facts, Obstacle
 
-_STAGES: Final = (PROBE,)
 
-
-def image_architecture(
-    nodes: Collection[NodeView], images: Mapping[str, ImageFacts], image: str
-) -> str:
-    """Return the architecture label of nodes that can run the image; empty: not known, any node may."""
-    return architecture_of(images[image], nodes)
+def not_probed(facts: Facts, image: str) -> Obstacle | None:
+    """Return the obstacle that the contents of a runtime image are not known."""
+    if failure := facts.image_failures.get(image):
+        message = f"cannot probe the runtime image {image}: {failure}"
+        return Obstacle(StatusReason.IMAGE_PROBE_FAILED, message)
+    if image in facts.images:
+        return None
+    message = f"probing the runtime image {image} for its opsets and backends"
+    return Obstacle(StatusReason.PROBING_IMAGE, message, stalled=False)
 
 
 def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
-    """Return the same for an image whose contents are known.
+    """Return the architecture label of nodes that can run the image, or "" if any node may.
 
     Of several architectures always the same one, so that Jobs of equal models run alike. If no node has
     any of them, the image runs under emulation.
@@ -39,18 +42,15 @@ def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
 
 
 def engine_architecture(
-    nodes: Collection[NodeView],
-    images: Mapping[str, ImageFacts],
-    image: str,
-    accelerator: AcceleratorClass,
+    image: ImageFacts, nodes: Collection[NodeView], accelerator: AcceleratorClass
 ) -> str:
     """Return the same for the Job of an engine, which loads only on the architecture that built it.
 
     The class's, even where no node has it yet, if the image is built for several.
     """
-    found = images[image].architectures
     own = accelerator.spec.node_selector.get(ARCHITECTURE, USUAL_ARCHITECTURE)
-    return own if len(found) > 1 and own in found else image_architecture(nodes, images, image)
+    several = image.architectures if len(image.architectures) > 1 else ()
+    return own if own in several else architecture_of(image, nodes)
 
 
 def only_architectures(
@@ -60,14 +60,12 @@ def only_architectures(
 
     As far as it is known, and only where a node of the class has it: an image of several may not report them.
     """
-    found: dict[str, str] = {}
-    for each in snapshot.classes:
-        image = images.get(each.image)
-        if image is None or len(image.architectures) > 1:
-            continue
-        if only := architecture_of(image, selected(each.node_selector, nodes)):
-            found[each.name] = only
-    return found
+    labels = {
+        each.name: architecture_of(image, selected(each.node_selector, nodes))
+        for each in snapshot.classes
+        if (image := images.get(each.image)) and len(image.architectures) <= 1
+    }
+    return {name: label for name, label in labels.items() if label}
 
 
 def _built_for(image: ImageFacts) -> Iterator[str]:
@@ -78,9 +76,9 @@ def _built_for(image: ImageFacts) -> Iterator[str]:
 
 
 def probing(image_hash: str, placement: str) -> Work[ImageFacts]:
-    """Return the work of probing an image; no user can fix it by an edit, so it is always retried."""
+    """Return the work of probing an image, which is always retried: no edit of a resource can fix it."""
     return Work(
-        stages=_STAGES,
+        stages=(PROBE,),
         name=partial(probe_job_name, image_hash),
         result=_facts,
         placement=placement,

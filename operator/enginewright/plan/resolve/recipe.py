@@ -66,7 +66,7 @@ def recipe(
 def why_not(
     spec: InferenceModelSpec, backend: str, classes: Iterable[AcceleratorClass]
 ) -> str | None:
-    """Return why a class cannot run the requested precision; None if all classes can."""
+    """Return why a class cannot run the requested precision, if one cannot."""
     if spec.precision is None:
         return None
     for each in classes:
@@ -85,33 +85,33 @@ def inputs(spec: InferenceModelSpec) -> tuple[Input, ...]:
         ("samples", samples, task.SAMPLES_PATH, task.SAMPLES_CREDENTIALS_PATH),
         ("calibration", calibration, task.CALIBRATION_PATH, task.CALIBRATION_CREDENTIALS_PATH),
     ]
-    found = []
+    mounts = []
     for name, where, path, credentials in sources:
         if where is None:
             continue
         if claim := _claim(where.uri):
-            found.append(Input(name, path, claim=claim))
+            mounts.append(Input(name, path, claim=claim))
         if where.secret_ref:
             prefix = "" if name == "source" else f"{name}-"
-            found.append(Input(f"{prefix}credentials", credentials, secret=where.secret_ref.name))
+            mounts.append(Input(f"{prefix}credentials", credentials, secret=where.secret_ref.name))
     steps = steps_of(spec)
     for name, step in steps.items():
         if step.secret_ref:
             path = f"{task.PROCESSING_CREDENTIALS_PATH}/{name}"
-            found.append(Input(f"{name}-credentials", path, secret=step.secret_ref.name))
+            mounts.append(Input(f"{name}-credentials", path, secret=step.secret_ref.name))
     libraries = (each.uri for each in spec.extensions if each.uri)
-    found += _claims("extensions", task.EXTENSIONS_PATH, libraries)
-    found += _claims("processing", task.PROCESSING_PATH, (each.uri for each in steps.values()))
-    return tuple(found)
+    mounts += _claims("extensions", task.EXTENSIONS_PATH, libraries)
+    mounts += _claims("processing", task.PROCESSING_PATH, (each.uri for each in steps.values()))
+    return tuple(mounts)
 
 
 def steps_of(spec: InferenceModelSpec) -> dict[str, ProcessingStepSpec]:
     """Return the steps of spec.processing by name, as `contract.task.Processing` has them."""
-    if spec.processing is None:
+    processing = _processing(spec)
+    if spec.processing is None or processing is None:
         return {}
     steps = spec.processing.before + spec.processing.after
-    wanted = _processing(spec)
-    return dict(zip(wanted.steps(), steps, strict=True)) if wanted else {}
+    return dict(zip(processing.steps(), steps, strict=True))
 
 
 def steps_sha256(spec: InferenceModelSpec) -> dict[str, str]:
@@ -153,34 +153,34 @@ def _allowed(
 
 
 def _quantization(spec: InferenceModelSpec) -> task.Quantization | None:
-    wanted = spec.quantization
-    if wanted is None:
+    quantization = spec.quantization
+    if quantization is None:
         return None
     return task.Quantization(
-        calibration=_calibration(wanted.calibration) if wanted.calibration else None,
-        per_channel=wanted.per_channel,
-        max_excluded_share=share(wanted.max_excluded_share) or 0.0,
+        calibration=_calibration(quantization.calibration) if quantization.calibration else None,
+        per_channel=quantization.per_channel,
+        max_excluded_share=share(quantization.max_excluded_share) or 0.0,
     )
 
 
-def _calibration(wanted: CalibrationSpec) -> task.Calibration:
+def _calibration(spec: CalibrationSpec) -> task.Calibration:
     return task.Calibration(
-        uri=wanted.uri,
-        samples=wanted.samples,
-        method=wanted.method,
-        preprocessing=_preprocessing(wanted.preprocessing) if wanted.preprocessing else None,
+        uri=spec.uri,
+        samples=spec.samples,
+        method=spec.method,
+        preprocessing=_preprocessing(spec.preprocessing) if spec.preprocessing else None,
     )
 
 
-def _preprocessing(wanted: PreprocessingSpec) -> task.Preprocessing:
+def _preprocessing(spec: PreprocessingSpec) -> task.Preprocessing:
     return task.Preprocessing(
-        width=wanted.width,
-        height=wanted.height,
-        layout=wanted.layout,
-        color=wanted.color,
-        scale=float(wanted.scale),
-        mean=tuple(map(float, wanted.mean)),
-        std=tuple(map(float, wanted.std)),
+        width=spec.width,
+        height=spec.height,
+        layout=spec.layout,
+        color=spec.color,
+        scale=float(spec.scale),
+        mean=tuple(map(float, spec.mean)),
+        std=tuple(map(float, spec.std)),
     )
 
 

@@ -3,16 +3,11 @@
 Every obstacle names the field, the reason and what to write instead.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
-from enginewright_contract.images import (
-    COMPILED_BACKENDS,
-    UNUSABLE_REMEDY,
-    VARIANTS,
-    ImageFacts,
-)
+from enginewright_contract.images import COMPILED_BACKENDS, UNUSABLE_REMEDY, VARIANTS, ImageFacts
 from enginewright_contract.keys import content, content_hash
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Promise, Recipe
@@ -25,17 +20,11 @@ from enginewright.manifests.device_claim import CLAIM_TEMPLATE, CLAIMS_VERSION
 from enginewright.manifests.prepare_job import Input
 from enginewright.plan.resolve.backends import BackendCandidate, candidates, is_readmitted
 from enginewright.plan.resolve.classes import is_proposed, mixed_devices
+from enginewright.plan.resolve.images import not_probed
 from enginewright.plan.resolve.recipe import inputs as prepare_inputs
 from enginewright.plan.resolve.recipe import recipe, steps_sha256, why_not
 from enginewright.plan.resolve.sources import PinnedSource, known_source
 from enginewright.plan.types import Facts, Obstacle
-
-_MANY_NODES: Final = 2
-_NO_GATEWAY_API: Final = (
-    "spec.serving.route needs HTTPRoutes of the Gateway API (gateway.networking.k8s.io/v1), which the"
-    " cluster does not have; install its CRDs, which the operator notices within an hour or when"
-    " restarted, or remove the field"
-)
 
 
 @dataclass(frozen=True)
@@ -49,29 +38,22 @@ class Target:
     recipe: Recipe
     source: PinnedSource
     inputs: tuple[Input, ...]  # that stage `fetch` reads from
-    prepare_nodes: dict[str, Any]  # placement fields of the prepare Job's pod; {}: any node
+    prepare_nodes: dict[str, Any]  # placement fields of the prepare Job's pod
     account: str | None  # service account of the prepare Job
     deadline_seconds: int
     build_resources: dict[str, Any]
     pull_secrets: tuple[str, ...]
     artifact_hash: str  # of everything that decides the prepared model
     job_hash: str  # of that and everything that decides whether the Job can succeed
-    candidate_hash: (
-        str  # of that, classes and promise: everything that decides whether it can serve
-    )
+    candidate_hash: str  # of that, classes and promise: of everything that decides serving
     last: bool  # no other backend comes after this one
-
-    def is_among(self, rejected: Collection[tuple[str, str]]) -> bool:
-        """Return whether this target was tried with the same inputs and rejected."""
-        return (self.backend, self.candidate_hash) in rejected
 
 
 def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstacle:
-    """Return the target, or the first obstacle; `source`: what to fetch, None: the known content."""
+    """Return the target, or the first obstacle; `source` is what to fetch, by default the pinned content."""
     source = known_source(facts.model, facts.revisions) if source is None else source
-    for check in _CHECKS:
-        if obstacle := check(facts):
-            return obstacle
+    if obstacle := _unshared_store(facts) or without_gateway_api(facts):
+        return obstacle
     classes = _classes(facts.model, facts.classes)
     if isinstance(classes, Obstacle):
         return classes
@@ -88,17 +70,13 @@ def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstac
     for candidate in ranked:
         last = candidate == ranked[-1]
         target = _of_candidate(facts, classes, candidate, source, last=last)
-        if not last and _is_about_devices(target):
-            continue  # does not affect other backends
         if isinstance(target, Obstacle):
+            # which engines fit does not affect the next backend
+            if last or target.reason != StatusReason.MIXED_DEVICES:
+                return target
+        elif last or (target.backend, target.candidate_hash) not in rejected:
             return target
-        if last or not target.is_among(rejected):
-            return target
-    raise AssertionError  # candidates() never returns none
-
-
-def _is_about_devices(target: Target | Obstacle) -> bool:
-    return isinstance(target, Obstacle) and target.reason == StatusReason.MIXED_DEVICES
+    raise AssertionError  # candidates() returns at least one
 
 
 def _of_candidate(
@@ -110,23 +88,16 @@ def _of_candidate(
     last: bool,
 ) -> Target | Obstacle:
     image = facts.config.images[VARIANTS[candidate.backend]]
-    if failure := facts.image_failures.get(image):
-        message = f"cannot probe the runtime image {image}: {failure}"
-        return Obstacle(StatusReason.IMAGE_PROBE_FAILED, message)
-    if image not in facts.images:
-        message = f"probing the runtime image {image} for its opsets and backends"
-        return Obstacle(StatusReason.PROBING_IMAGE, message, stalled=False)
-    image_facts = facts.images[image].backends
-    if candidate.backend not in image_facts:
+    if obstacle := not_probed(facts, image):
+        return obstacle
+    backends = facts.images[image].backends
+    if candidate.backend not in backends:
         unusable = (facts.images[image].unusable or {}).get(candidate.backend)
+        remedy = f"{unusable}; {UNUSABLE_REMEDY}" if unusable else "add its libraries to the image"
         message = (
-            f"the runtime image {image} contains {', '.join(image_facts) or 'no backend'}, not"
-            f" {candidate.backend}: "
+            f"the runtime image {image} contains {', '.join(backends) or 'no backend'}, not"
+            f" {candidate.backend}: {remedy}, or name another backend in spec.backends"
         )
-        message += (
-            f"{unusable}; {UNUSABLE_REMEDY}" if unusable else "add its libraries to the image"
-        )
-        message += ", or name another backend in spec.backends"
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     if candidate.backend in COMPILED_BACKENDS:
         own = facts.config.product_labels
@@ -137,7 +108,7 @@ def _of_candidate(
 
 
 def _unshared_store(facts: Facts) -> Obstacle | None:
-    """Reject a volume that only one node can mount if pods may be scheduled to several."""
+    """Return the obstacle that only one node can mount the volume, although pods may be scheduled to several."""
     if facts.config.store.bucket is not None:
         return None
     claim = facts.store
@@ -147,7 +118,7 @@ def _unshared_store(facts: Facts) -> Obstacle | None:
     tolerations = [*facts.model.spec.pod_template.tolerations]
     tolerations += [one for each in facts.classes for one in each.spec.tolerations]
     usable_nodes = sum(node.takes_pods(tolerations) for node in facts.nodes)
-    if usable_nodes < _MANY_NODES:
+    if usable_nodes < 2:
         return None
     message = (
         f"the store's claim {facts.config.store.claim} is {'/'.join(modes)}, which only one node can"
@@ -162,13 +133,12 @@ def without_gateway_api(facts: Facts) -> Obstacle | None:
     """Return the obstacle that the model asks for a route, which the cluster cannot have."""
     if facts.model.spec.serving.route is None or facts.routes is not None:
         return None
-    return Obstacle(StatusReason.GATEWAY_API_MISSING, _NO_GATEWAY_API)
-
-
-_CHECKS: Final[tuple[Callable[[Facts], Obstacle | None], ...]] = (
-    _unshared_store,
-    without_gateway_api,
-)
+    message = (
+        "spec.serving.route needs HTTPRoutes of the Gateway API (gateway.networking.k8s.io/v1), which the"
+        " cluster does not have; install its CRDs, which the operator notices within an hour or when"
+        " restarted, or remove the field"
+    )
+    return Obstacle(StatusReason.GATEWAY_API_MISSING, message)
 
 
 def _without_device_claims(
@@ -189,38 +159,35 @@ def _without_device_claims(
 def _classes(
     model: InferenceModel, classes: Collection[AcceleratorClass]
 ) -> list[AcceleratorClass] | Obstacle:
-    known = {each.metadata.name: each for each in classes}
-    wanted = model.spec.accelerators
-    if not wanted:
-        return _unnamed(model, classes, known)
-    missing = [each.class_name for each in wanted if each.class_name not in known]
-    if missing:
+    by_name = {each.metadata.name: each for each in classes}
+    names = [each.class_name for each in model.spec.accelerators]
+    if not names:
+        return _unnamed(model, by_name)
+    if missing := [each for each in names if each not in by_name]:
         message = (
             f"spec.accelerators names {', '.join(missing)}, but the cluster has"
-            f" {', '.join(sorted(known)) or 'none'}; name one of these or apply the AcceleratorClass"
+            f" {', '.join(sorted(by_name)) or 'none'}; name one of these or apply the AcceleratorClass"
         )
         return Obstacle(StatusReason.UNKNOWN_ACCELERATOR_CLASS, message)
-    return [known[each.class_name] for each in wanted]
+    return [by_name[each] for each in names]
 
 
 def _unnamed(
-    model: InferenceModel,
-    classes: Collection[AcceleratorClass],
-    known: Mapping[str, AcceleratorClass],
+    model: InferenceModel, classes: Mapping[str, AcceleratorClass]
 ) -> list[AcceleratorClass] | Obstacle:
     """Return the class of a model that names none: the one chosen before, else the only one."""
-    if kept := known.get(_chosen_before(model)):
+    if kept := classes.get(_chosen_before(model)):
         return [kept]  # regardless of classes added later
-    if not known:
+    if not classes:
         message = "the cluster has no AcceleratorClass; apply one, such as the chart's class cpu"
         return Obstacle(StatusReason.NO_ACCELERATOR_CLASS, message)
     # Proposals do not count: a GPU node that joins must not make other models ambiguous.
-    own = [each for each in classes if not is_proposed(each)]
-    for chosen in (list(known.values()), own):
+    own = [each for each in classes.values() if not is_proposed(each)]
+    for chosen in (list(classes.values()), own):
         if len(chosen) == 1:
             return chosen
     message = (
-        f"the cluster has several classes ({', '.join(sorted(known))}); name those that serve in"
+        f"the cluster has several classes ({', '.join(sorted(classes))}); name those that serve in"
         " spec.accelerators"
     )
     return Obstacle(StatusReason.AMBIGUOUS_ACCELERATOR_CLASS, message)
@@ -248,7 +215,7 @@ def _target(
     if reason := why_not(spec, backend, classes):
         message = f"{reason}; choose another spec.precision, or another class in spec.accelerators"
         return Obstacle(Reason.PRECISION_UNSUPPORTED, message)
-    wanted = recipe(spec, backend, image_facts, classes)
+    prepare_recipe = recipe(spec, backend, image_facts, classes)
     inputs = prepare_inputs(spec)
     deadline = int(duration(spec.build.timeout).total_seconds())
     resources = spec.build.resources.manifest()
@@ -256,11 +223,11 @@ def _target(
         *facts.config.image_pull_secrets,
         *(each.name for each in spec.pod_template.image_pull_secrets),
     )
-    nodes = _prepare_nodes(wanted, classes)
+    nodes = _prepare_nodes(prepare_recipe, classes)
     artifact = {
         "uri": spec.source.uri,
         "sha256": spec.source.sha256,
-        "recipe": content(wanted),
+        "recipe": content(prepare_recipe),
         "image": _image_identity(spec, image_facts, image),
         **({"refresh": source.refresh} if source.refresh else {}),
         **({"steps": digests} if (digests := steps_sha256(spec)) else {}),
@@ -294,7 +261,7 @@ def _target(
         backend=backend,
         promise=candidate.promise,
         image=image,
-        recipe=wanted,
+        recipe=prepare_recipe,
         source=source,
         inputs=inputs,
         prepare_nodes=nodes,
@@ -312,17 +279,34 @@ def _target(
 def _image_identity(spec: InferenceModelSpec, image_facts: ImageFacts, image: str) -> str:
     """Return what identifies an image's results: images with the same pipeline share prepared models.
 
-    Under Recreate the old pods stop first, so each new image must first run in a Job, which shows that
-    it can be pulled.
+    Under Recreate the old pods stop first, so a Job must show that each new image can be pulled.
     """
     if spec.rollout.strategy == "Recreate" or image_facts.pipeline is None:
         return image
     return image_facts.pipeline
 
 
-def _prepare_nodes(wanted: Recipe, classes: list[AcceleratorClass]) -> dict[str, Any]:
-    """Return where the prepare Job may run: a model that relies on exact products needs such a processor."""
-    if wanted.int8_products != "exact":
+def _prepare_nodes(recipe: Recipe, classes: list[AcceleratorClass]) -> dict[str, Any]:
+    """Return where the prepare Job may run: a model that relies on exact products needs a processor with them."""
+    if recipe.int8_products != "exact":
         return {}
     spec = classes[0].spec.model_dump(mode="json", by_alias=True, exclude_none=True)
     return {"nodeSelector": spec["nodeSelector"], "tolerations": spec["tolerations"]}
+
+
+def why_no_image(facts: Facts, target: Target, backend: str) -> str:
+    """Return why the installation's image for a backend cannot serve the model now, if so."""
+    image = facts.config.images.get(VARIANTS[backend], "")
+    if not image:
+        return f"this installation has no image for the backend {backend}"
+    if obstacle := not_probed(facts, image):
+        return obstacle.message
+    contents, verified = facts.images[image], target.recipe.ort_version
+    if backend not in contents.backends:
+        return f"the runtime image {image} lacks the backend {backend}"
+    if contents.ort_version != verified:  # the sidecar would refuse it
+        return (
+            f"the model is verified with ONNX Runtime {verified} of {target.image}, but {image} has"
+            f" {contents.ort_version}"
+        )
+    return ""

@@ -1,8 +1,8 @@
 """The content of a model's addresses: what was fetched first, until a refresh is requested.
 
 The content of an address may change. Without a digest in the spec, a lost artefact, a new runtime
-image or a revert would then serve a model that nobody requested, so digests are pinned once they are
-known: in the status for the current spec, in the revisions for specs that it may return to.
+image or a revert would then serve another model than the one rolled out, so digests are pinned once they
+are known: in the status for the current spec, in the revisions for specs that it may return to.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -36,19 +36,21 @@ _KEPT_SOURCES: Final = 8  # sets of addresses
 class PinnedSource:
     """What a preparation must fetch."""
 
-    pinned: Mapping[str, str] = field(default_factory=dict)  # digests by name; absent: any
-    refresh: str = ""  # the refresh that requests it; empty: none
+    pinned: Mapping[str, str] = field(default_factory=dict)  # digests by name
+    refresh: str = ""  # the refresh that requests it, if any
     # digests of prepared content: while its version is unchanged, a refresh does not fetch it again
     fetched: Mapping[str, str] = field(default_factory=dict)
 
 
 def known_source(model: InferenceModel, revisions: Collection[RevisionView]) -> PinnedSource:
     """Return the content fetched from the spec's addresses, for this spec or an earlier one."""
-    wanted = _addresses(model.spec)
+    addresses = _addresses(model.spec)
     pinned: dict[str, str] = {}
     refresh = ""
     for each in _known(model.status, revisions):
-        pins = {pin.name: pin.digest for pin in each.pins if _address(pin) == wanted.get(pin.name)}
+        pins = {
+            pin.name: pin.digest for pin in each.pins if _address(pin) == addresses.get(pin.name)
+        }
         if MODEL not in pins or pins[MODEL] != pinned.get(MODEL, pins[MODEL]):
             continue
         refresh = refresh if pinned else each.refresh
@@ -62,7 +64,7 @@ def is_pinned(spec: InferenceModelSpec, source: PinnedSource) -> bool:
 
 
 def digests_in_spec(spec: InferenceModelSpec) -> dict[str, str] | None:
-    """Return the digests of everything that is fetched, by name; None: the spec lacks one."""
+    """Return the digests of everything that is fetched, by name, or None if the spec lacks one."""
     digests = {name: sha256 for name, (_, sha256) in _addresses(spec).items()}
     return digests if all(digests.values()) else None
 
@@ -70,18 +72,12 @@ def digests_in_spec(spec: InferenceModelSpec) -> dict[str, str] | None:
 def refreshed_source(
     model: InferenceModel, revisions: Collection[RevisionView], refresh: str, *, prepared: bool
 ) -> PinnedSource:
-    """Return what a refresh fetches: any content, and unchanged content only if it must be prepared.
+    """Return what a refresh fetches: any content, and unchanged content only if it is not `prepared`.
 
-    Args:
-        model: the model.
-        revisions: the model's.
-        refresh: unique name of the refresh.
-        prepared: whether the known content is prepared for the target. If not, every stage must
-            run: the store may have an artefact that another runtime image made of it.
+    Then every stage must run: the store may have an artefact that another runtime image made of it.
     """
-    return PinnedSource(
-        refresh=refresh, fetched=known_source(model, revisions).pinned if prepared else {}
-    )
+    fetched = known_source(model, revisions).pinned if prepared else {}
+    return PinnedSource(refresh=refresh, fetched=fetched)
 
 
 def _known(
@@ -97,7 +93,7 @@ def _known(
 
 
 def wanted_refresh(model: InferenceModel, now: datetime) -> str | None:
-    """Return the unique name of the refresh to do now; None: none."""
+    """Return the unique name of the refresh to do now, if any."""
     source = model.status.source
     count = source.refreshes if source else 0
     if requested := _requested_refresh(model):
@@ -107,16 +103,19 @@ def wanted_refresh(model: InferenceModel, now: datetime) -> str | None:
 
 
 def _requested_refresh(model: InferenceModel) -> str:
-    """Return the annotation's value if it was not acted on yet; empty: no request."""
-    requested = model.metadata.annotations.get(REFRESH, "")
-    if len(requested) > _LONGEST:
-        requested = sha256_text(requested)
-    source = model.status.source
+    """Return the annotation's value if it was not acted on yet."""
+    requested, source = annotation(model, REFRESH), model.status.source
     return "" if source and requested == source.requested else requested
 
 
+def annotation(model: InferenceModel, name: str) -> str:
+    """Return the value of an annotation, hashed if it is long, as the status records it."""
+    value = model.metadata.annotations.get(name, "")
+    return sha256_text(value) if len(value) > _LONGEST else value
+
+
 def seconds_to_refresh(model: InferenceModel, now: datetime) -> float | None:
-    """Return the seconds until a refresh is due; None: never."""
+    """Return the seconds until a refresh is due, if there is an interval and a last one."""
     interval = duration(model.spec.source.refresh_interval)
     source = model.status.source
     if not interval or source is None or source.looked_at is None:
@@ -128,7 +127,7 @@ def seconds_to_refresh(model: InferenceModel, now: datetime) -> float | None:
 def fetched(
     model: InferenceModel, now: datetime, prepared: Prepared, data: Mapping[str, str], refresh: str
 ) -> SourceState:
-    """Return the state after a model was prepared; `data`: digests of samples and calibration data."""
+    """Return the state after a model was prepared; `data` are digests of samples and calibration data."""
     before = model.status.source or SourceState()
     digests = {MODEL: prepared.model_digest, **data}
     pins = tuple(
@@ -173,14 +172,14 @@ def _places(pins: Iterable[Pin]) -> tuple[tuple[str, str, str], ...]:
 
 def _addresses(spec: InferenceModelSpec) -> dict[str, tuple[str, str]]:
     """Return address and digest in the spec of everything whose content may change, by name."""
-    found = {MODEL: (spec.source.uri, (spec.source.sha256 or "").lower())}
+    addresses = {MODEL: (spec.source.uri, (spec.source.sha256 or "").lower())}
     if spec.parity.samples:
-        found["samples"] = (spec.parity.samples.uri, "")
+        addresses["samples"] = (spec.parity.samples.uri, "")
     if spec.quantization and spec.quantization.calibration:
-        found["calibration"] = (spec.quantization.calibration.uri, "")
+        addresses["calibration"] = (spec.quantization.calibration.uri, "")
     for name, step in steps_of(spec).items():
-        found[name] = (step.uri, (step.sha256 or "").lower())
-    return found
+        addresses[name] = (step.uri, (step.sha256 or "").lower())
+    return addresses
 
 
 def _address(pin: Pin) -> tuple[str, str]:

@@ -1,12 +1,11 @@
-"""Which revision is brought up, and which one the Deployments have while that cannot be applied: nothing unproven or rejected."""
+"""Which revision is brought up, and which one the Deployments have until it is applied: none that is unproven or rejected."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.manifests.labels import PROMOTE, ROLLBACK
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan.history.outcomes import (
     promoted,
     ready_revisions,
@@ -15,7 +14,7 @@ from enginewright.plan.history.outcomes import (
     served_before,
     was_proven,
 )
-from enginewright.plan.history.spec_hash import is_of_spec, spec_hash
+from enginewright.plan.history.spec_hash import is_of_spec
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.canary.canary import bring_up
 from enginewright.plan.rollout.canary.rollback import look_back
@@ -25,84 +24,67 @@ from enginewright.plan.rollout.revisions import with_templates
 from enginewright.plan.types import Facts
 
 
-def requested_revision(
-    facts: Facts, known: Mapping[str, Revision], wanted: Revision | None
-) -> Revision | None:
-    """Return the wanted revision; while that is not known, the one before if the spec is unchanged; None: none."""
+def requested_revision(facts: Facts, stored: Mapping[str, Revision]) -> Revision | None:
+    """Return the revision that the spec requested before, if the spec is unchanged."""
     target = facts.model.status.target
-    if (
-        wanted is None
-        and target
-        and is_of_spec(facts.model, facts.revisions, target.revision, target.spec_hash)
+    if target is None or not is_of_spec(
+        facts.model, facts.revisions, target.revision, target.spec_hash
     ):
-        found = known.get(target.revision)
-        return with_templates(facts, found) if found else None
-    return wanted
+        return None
+    revision = stored.get(target.revision)
+    return with_templates(facts, revision) if revision else None
 
 
 def bring_up_requested(
     facts: Facts,
-    known: Mapping[str, Revision],
-    wanted: Revision,
+    stored: Mapping[str, Revision],
+    requested: Revision,
     deployments: Collection[DeploymentView],
     left_to_others: Collection[str],
     *,
     complete: bool,
 ) -> BringUp:
-    """Return what becomes of the requested revision.
+    """Return what becomes of the requested revision, which is `complete` if it serves with all its pods.
 
-    Args:
-        facts: the model and its cluster.
-        known: the revisions whose content is kept.
-        wanted: the requested revision.
-        deployments: that serve, one of each class.
-        left_to_others: reasons for which another backend is tried instead of a rollback.
-        complete: whether it is applied, and serves with all its pods.
+    `deployments` are those that serve, one of each class. For reasons in `left_to_others` another backend is tried
+    instead of a rollback.
     """
     before = served_before(facts)
-    stable = known.get(before.last_complete) if before else None
-    back = restored_revision(facts, known, wanted.name)
-    if stable is None and back is None and recorded_rejection(facts.revisions, wanted.name):
-        stable = _other(facts.deployments, facts.revisions, known, wanted.name)
-    was_active = stable is None or stable.name == wanted.name
+    stable = stored.get(before.last_complete) if before else None
+    back = restored_revision(facts, stored, requested.name)
+    promotions = [name for name in promoted(facts.revisions) if name != requested.name]
+    if stable is None and back is None and recorded_rejection(facts.revisions, requested.name):
+        # it is not known what has served
+        carried = (one.revision for one in facts.deployments if one.revision != requested.name)
+        stable = _first((*promotions, *carried), stored)
+    was_active = stable is None or stable.name == requested.name
     if back is not None and was_active:
         stable = back  # the revision that serves is rejected
     elif stable is not None and not was_active:
-        # likewise, and another is wanted
-        stable = restored_revision(facts, known, stable.name) or stable
+        # the revision that serves may be rejected as well
+        stable = restored_revision(facts, stored, stable.name) or stable
     elif stable is not None and was_active and facts.model.spec.rollout.on_failure == "Rollback":
-        others = (name for name in promoted(facts.revisions) if name != wanted.name)
-        previous = next((known[name] for name in others if name in known), None)
+        previous = _first(promotions, stored)
         if previous and was_proven(facts.now, facts.revisions, previous.name):
-            previous = with_templates(facts, previous)
-            return look_back(facts, wanted, previous, deployments)
+            return look_back(facts, requested, with_templates(facts, previous), deployments)
     return bring_up(
         facts,
-        wanted,
+        requested,
         stable,
         deployments,
-        spec_hash=spec_hash(facts.model.spec),
         rolled_out=complete and back is None,
         left_to_others=left_to_others,
         restores=back is not None and was_active,
     )
 
 
-def _other(
-    deployments: Collection[DeploymentView],
-    revisions: Collection[RevisionView],
-    known: Mapping[str, Revision],
-    rejected: str,
-) -> Revision | None:
-    """Return what serves instead of a rejected revision if it is not known what has served; None: nothing."""
-    carried = (each.revision for each in deployments)
-    names = (each for each in (*promoted(revisions), *carried) if each != rejected)
-    return next((known[name] for name in names if name in known), None)
+def _first(names: Iterable[str], stored: Mapping[str, Revision]) -> Revision | None:
+    return next((stored[name] for name in names if name in stored), None)
 
 
 def kept_revision(
     facts: Facts,
-    known: Mapping[str, Revision],
+    stored: Mapping[str, Revision],
     deployments: Mapping[str, DeploymentView],
     brought: BringUp | None,
 ) -> Revision | None:
@@ -116,7 +98,7 @@ def kept_revision(
     by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
     names = [each.revision for each in by_number if each.revision in carried]
     before = served_before(facts)
-    if before and (last := known.get(before.last_complete)):
+    if before and (last := stored.get(before.last_complete)):
         # not preferred if it would have no pods
         has_pods = any(desired_counts(facts.model, facts.autoscalers, last, deployments).values())
         names.insert(0 if has_pods else len(names), last.name)
@@ -128,68 +110,54 @@ def kept_revision(
     failed.add(rejected)
     if rejected:  # also if no Deployment has them, as after a restoration from a backup
         names += promoted(facts.revisions)
-    goes_on = (
-        status.applied
-        and is_of_spec(
-            facts.model, facts.revisions, status.applied.revision, status.applied.spec_hash
-        )
-        and status.applied.revision not in failed
-    )
-    if status.applied and goes_on and not spec.rollout.paused:
-        names.insert(0, status.applied.revision)
+    applied = status.applied
+    if (
+        applied
+        and applied.revision not in failed
+        and not spec.rollout.paused
+        and is_of_spec(facts.model, facts.revisions, applied.revision, applied.spec_hash)
+    ):
+        names.insert(0, applied.revision)
     # while the requested revision is not known, or has a canary, one may go back from what serves
     for leaves in (before.last_complete if before else "", rejected):
-        if chosen := restored_revision(facts, known, leaves):
+        if chosen := restored_revision(facts, stored, leaves):
             names.insert(0, chosen.name)
     names.sort(key=lambda name: name == rejected)
-    found = next((known[name] for name in names if name in known), None)
-    return with_templates(facts, found) if found else None
+    kept = _first(names, stored)
+    return with_templates(facts, kept) if kept else None
 
 
 def restored_revision(
-    facts: Facts, known: Mapping[str, Revision], rejected: str
+    facts: Facts, stored: Mapping[str, Revision], rejected: str
 ) -> Revision | None:
-    """Return the revision that replaces one that a user has rolled back or that failed while it served.
+    """Return the revision that replaces one that a user has rolled back or that failed while it served, if any.
 
     It is the one that the annotation names, else the last complete one, else the one before it.
-    None: it was not rejected so, or there is no other.
     """
     annotations = facts.model.metadata.annotations
-    known_failure = recorded_rejection(facts.revisions, rejected) if rejected else None
-    failed = (
-        known_failure is not None
-        and known_failure.stage == STAGE
-        and annotations.get(PROMOTE) != rejected
-    )
+    failure = recorded_rejection(facts.revisions, rejected) if rejected else None
+    failed = failure and failure.stage == STAGE and annotations.get(PROMOTE) != rejected
     if not rejected or not (failed or rejection_by_user(facts.model, facts.revisions, rejected)):
         return None
-    annotation = annotations.get(ROLLBACK, "")
-    back_from, _, back_to = annotation.partition(" ")
+    back_from, _, back_to = annotations.get(ROLLBACK, "").partition(" ")
     before = served_before(facts)
     names = (
         back_to if back_from == rejected else "",
         before.last_complete if before else "",
         *promoted(facts.revisions),
     )
-    return next((known[name] for name in names if name in known and name != rejected), None)
+    return _first((name for name in names if name != rejected), stored)
 
 
 def ignored_rollback(
-    model: InferenceModel, known: Mapping[str, Revision], applied: str, rejected: str
+    model: InferenceModel, stored: Mapping[str, Revision], applied: str, rejected: str
 ) -> str:
-    """Return what a user's rollback asks for and does not get; empty: nothing, or there is none.
-
-    Args:
-        model: the model.
-        known: the revisions whose content is kept.
-        applied: the revision that the Deployments have from now on.
-        rejected: the one that is not rolled out; empty: none.
-    """
+    """Return what a user's rollback asks for and does not get, by the applied and the rejected revision."""
     back_from, _, back_to = model.metadata.annotations.get(ROLLBACK, "").partition(" ")
     if not back_from or back_from not in (applied, rejected):
         return ""
     ignored = []
-    if back_to and back_to not in known:
+    if back_to and back_to not in stored:
         ignored.append(f"revision {back_to} of the annotation {ROLLBACK} is not kept")
     if back_from == applied:
         ignored.append(f"revision {back_from} is not rolled back: no earlier good revision is kept")

@@ -1,13 +1,12 @@
 """Whether a revision has failed, as its pods show: a new one for good, or one after it was promoted.
 
 Rejecting a good one costs a rollout, waiting for a bad one keeps devices. When no pod of the active revision passes its
-proofs any more, or all of them crash again and again, one pod of the revision before it is started on each of its classes.
-If the proofs pass there, that revision is restored; for crashes, which requests may cause, only after it has answered
-requests for `canary.hold`. Else the failure is that of the nodes, of the data or of the requests, and going back would
-not help.
+checks any more, or all of them crash again and again, one pod of the previous revision is started on each of its classes.
+If the checks pass there, that revision is restored; for crashes, which requests may cause, only after it has answered
+requests for `canary.hold`. Otherwise nodes, data or requests cause the failure, and going back would not help.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -16,22 +15,19 @@ from enginewright_contract.reasons import ExitCode, Fault, Reason, Repeats, exit
 from enginewright_contract.task import FETCH_ARTIFACT
 from enginewright_contract.verdict import Verdict
 
-from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.conditions import StatusReason
 from enginewright.api.inference_model_status import RolloutFailure
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.nodes import NodeView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan import pods
 from enginewright.plan.history.outcomes import promise_of, served_before
-from enginewright.plan.pods import Failure, failure, is_repeated
 from enginewright.plan.resolve.classes import matching
 from enginewright.plan.rollout.proofs import refusal
 from enginewright.plan.types import Facts
 
-# Not the revision's: what the store has lost is made again, the Secret corrected.
+# Not the revision's: what the store has lost is rebuilt, and a Secret is corrected.
 _OF_OTHERS: Final = (Fault.STORE, Fault.USER)
 STAGE: Final = "serving"  # of the failure
 
@@ -44,9 +40,7 @@ class PodFailures:
     lasting: RolloutFailure | None = None  # for which the revision is rejected
     waits_for: str = ""  # what prevents a pod from starting
     reason: str = ""  # the same as a reason: CapacityBlocked, or of a volume
-    lacks_capacity: bool = (
-        False  # no node, or no quota, has taken a pod within rollout.progressTimeout
-    )
+    lacks_capacity: bool = False  # no pod was scheduled or allowed within rollout.progressTimeout
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,7 @@ class Unready:
     """What is wrong with those pods of a revision that are not ready."""
 
     first: pods.Failure | None  # of a pod
-    lasting: pods.Failure | None  # that would repeat: refused for good, or repeated
+    lasting: pods.Failure | None  # that would repeat: refused permanently, or repeated
     waits_for: str  # what prevents a pod from starting
     missing: str  # a reason, if a pod waits for a volume
 
@@ -66,20 +60,18 @@ def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
         (pod, each) for pod in waiting if (each := failure_of(facts.revisions, facts.verdicts, pod))
     ]
     first = failed[0][1] if failed else None
-    refused = (
-        each for pod, each in failed if _is_refused_for_good(facts.classes, facts.nodes, pod, each)
-    )
+    refused = (each for pod, each in failed if _is_refused_for_good(facts, pod, each))
     repeated = first if pods.is_repeated([pod for pod, _ in failed]) else None
     return Unready(
         first=first,
         lasting=next(refused, repeated),
-        waits_for=next((each for each in map(pods.waiting_for, waiting) if each), ""),
+        waits_for=next(filter(None, map(pods.waiting_for, waiting)), ""),
         missing=next(filter(None, map(pods.missing_claim, waiting)), ""),
     )
 
 
 def lasting_on(facts: Facts, revision: str, accelerator_class: str) -> pods.Failure | None:
-    """Return a failure that would repeat of a revision that never served on a class; None: there is none.
+    """Return a failure that would repeat of a revision that never served on a class, if there is one.
 
     Those of the store, of a Secret or of one of several nodes are not the revision's.
     """
@@ -95,17 +87,16 @@ def lasting_on(facts: Facts, revision: str, accelerator_class: str) -> pods.Fail
 
 
 def _is_of_others(facts: Facts, pod: PodView) -> bool:
-    found = failure_of(facts.revisions, facts.verdicts, pod)
-    if found is None:
-        return False
-    is_excused = _is_excused(facts.classes, facts.nodes, pod, found)
-    return is_excused or _is_not_of_revision(found)
+    failure = failure_of(facts.revisions, facts.verdicts, pod)
+    return failure is not None and (
+        _is_excused(facts, pod, failure) or _is_not_of_revision(failure)
+    )
 
 
-def _is_not_of_revision(found: pods.Failure) -> bool:
-    """Return whether a failure is not the revision's; a damaged artefact is only where it was fetched from the store."""
-    fault = found.reason.facets.fault
-    return fault in _OF_OTHERS or (fault is Fault.ARTIFACT and found.stage == FETCH_ARTIFACT)
+def _is_not_of_revision(failure: pods.Failure) -> bool:
+    """Return whether a failure is not the revision's; a damaged artefact is not where it is fetched from the store."""
+    fault = failure.reason.facets.fault
+    return fault in _OF_OTHERS or (fault is Fault.ARTIFACT and failure.stage == FETCH_ARTIFACT)
 
 
 def pods_of(pods: Collection[PodView], revision: str) -> list[PodView]:
@@ -127,24 +118,21 @@ def pod_failures(
     stable: str = "",
     since: datetime | None = None,
 ) -> PodFailures:
-    """Return what is wrong with a revision's pods.
+    """Return what is wrong with a revision's pods, which `deployments` are to run.
 
-    Args:
-        facts: the model and its cluster.
-        revision: that is brought up.
-        deployments: that are to run it.
-        stable: the revision that it is to replace; empty: none.
-        since: when it began, to compare crashes with those of the stable revision.
+    Its crashes `since` then are compared with those of the `stable` revision that it is to replace, if any.
     """
     mine = pods_of(facts.pods, revision)
-    found = [
+    failed = [
         (pod, each) for pod in mine if (each := failure_of(facts.revisions, facts.verdicts, pod))
     ]
     seen = unready(facts, mine)
     unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
     without_room = unschedulable or any(each.refused for each in deployments)
-    blocked = without_room or any(_is_not_of_revision(each) for pod, each in found if not pod.ready)
-    lasting = _lasting(facts, found, stable, since)
+    blocked = without_room or any(
+        _is_not_of_revision(each) for pod, each in failed if not pod.ready
+    )
+    lasting = _lasting(facts, failed, stable, since)
     late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
     if lasting is None and late and not blocked:
         lasting = _stuck(revision, seen.first, seen.waits_for)
@@ -160,7 +148,7 @@ def pod_failures(
 def failure_of(
     revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pod: PodView
 ) -> pods.Failure | None:
-    """Return why a pod does not serve: its own failure, else what its sidecar has found."""
+    """Return why a pod does not serve: its own failure, else what its sidecar reports."""
     return pods.failure(pod) or refusal_of(revisions, verdicts, pod)
 
 
@@ -168,65 +156,45 @@ def refusal_of(
     revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pod: PodView
 ) -> pods.Failure | None:
     """Return the failed check for which a pod's sidecar does not admit it, or would not by now."""
-    verdict, promise = (
-        verdicts.get(pod.name),
-        promise_of(revisions, pod.label(REVISION)),
-    )
+    verdict, promise = verdicts.get(pod.name), promise_of(revisions, pod.label(REVISION))
     return refusal(verdict, promise) if verdict and promise else None
 
 
 def _lasting(
     facts: Facts,
-    found: list[tuple[PodView, pods.Failure]],
+    failed: list[tuple[PodView, pods.Failure]],
     stable: str,
     since: datetime | None,
 ) -> RolloutFailure | None:
     """Return a failure that would repeat."""
-    found = [(pod, each) for pod, each in found if not _is_not_of_revision(each)]
-    crashed = [pod for pod, each in found if pods.failure(pod)]
+    failed = [(pod, each) for pod, each in failed if not _is_not_of_revision(each)]
+    crashed = [pod for pod, each in failed if pods.failure(pod)]
     if pods.is_repeated(crashed) and not _crashes_too(facts.pods, stable, since):
-        return _of(next(each for pod, each in found if pod in crashed))
-    for pod, each in found:
+        return _of(next(each for pod, each in failed if pod in crashed))
+    for pod, each in failed:
         ended = pods.failure(pod) is not None
-        if (ended and each.reason.facets.repeats is Repeats.EVERYWHERE) or _is_refused_for_good(
-            facts.classes, facts.nodes, pod, each
-        ):
+        if ended and each.reason.facets.repeats is Repeats.EVERYWHERE:
+            return _of(each)
+        if _is_refused_for_good(facts, pod, each):
             return _of(each)
     return None
 
 
-def _is_refused_for_good(
-    classes: Collection[AcceleratorClass],
-    nodes: Collection[NodeView],
-    pod: PodView,
-    failure: pods.Failure,
-) -> bool:
-    """Return whether the pod's sidecar found what another pod's would find as well.
+def _is_refused_for_good(facts: Facts, pod: PodView, failure: pods.Failure) -> bool:
+    """Return whether the pod's sidecar reports what another pod's would report as well.
 
     A refusal restarts no container and moves no pod, so it does not repeat by itself.
     """
     if pods.failure(pod) or exit_code(failure.reason) is not ExitCode.PERMANENT:
         return False
-    return not _is_excused(classes, nodes, pod, failure)
+    return not _is_excused(facts, pod, failure)
 
 
-def _is_excused(
-    classes: Collection[AcceleratorClass],
-    nodes: Collection[NodeView],
-    pod: PodView,
-    failure: pods.Failure,
-) -> bool:
+def _is_excused(facts: Facts, pod: PodView, failure: pods.Failure) -> bool:
     """Return whether it is a node's failure rather than the revision's: another one of the class may run it."""
-    return failure.reason.facets.fault is Fault.NODE and not _only_node(classes, nodes, pod)
-
-
-def _only_node(
-    classes: Collection[AcceleratorClass], nodes: Collection[NodeView], pod: PodView
-) -> bool:
-    """Return whether the pod's class has no other node."""
-    return all(
-        len(matching(each, nodes)) < 2 for each in classes if each.metadata.name == pod.label(CLASS)
-    )
+    own = (each for each in facts.classes if each.metadata.name == pod.label(CLASS))
+    has_other_node = any(len(matching(each, facts.nodes)) > 1 for each in own)
+    return failure.reason.facets.fault is Fault.NODE and has_other_node
 
 
 def _crashes_too(pods: Collection[PodView], stable: str, since: datetime | None) -> bool:
@@ -267,47 +235,19 @@ class Regression:
     """Why all pods of a revision that has served fail."""
 
     failure: RolloutFailure
-    under_requests: (
-        bool  # requests may cause it, so that only pods with requests show what is better
-    )
+    under_requests: bool  # may cause it: only pods that get requests show whether one is better
 
 
 def regression(facts: Facts, active: str) -> Regression | None:
-    """Return why all pods of the active revision fail; None: one of them does not."""
+    """Return why all pods of the active revision fail, if all do."""
     serving = [pod for pod in pods_of(facts.pods, active) if not pod.is_canary]
     refused = [
         None if pod.ready else failure_of(facts.revisions, facts.verdicts, pod) for pod in serving
     ]
-    if all(each and each.reason.facets.fault is Fault.REVISION for each in refused):
-        return _regression(active, refused, under_requests=False)
-    crashed = [failure(pod) if is_repeated([pod]) else None for pod in serving]
-    if all(each and each.reason.facets.fault is Fault.LOAD for each in crashed):
-        return _regression(active, crashed, under_requests=True)
+    crashed = [pods.failure(pod) if pods.is_repeated([pod]) else None for pod in serving]
+    for failures, fault in ((refused, Fault.REVISION), (crashed, Fault.LOAD)):
+        first = next(filter(None, failures), None)
+        if first and all(each and each.reason.facets.fault is fault for each in failures):
+            failure = _of(first).model_copy(update={"revision": active, "stage": STAGE})
+            return Regression(failure, under_requests=fault is Fault.LOAD)
     return None
-
-
-def _regression(
-    active: str, found: Sequence[Failure | None], *, under_requests: bool
-) -> Regression | None:
-    first = next(filter(None, found), None)
-    if first is None:  # there are no pods
-        return None
-    failure = RolloutFailure(
-        revision=active,
-        stage=STAGE,
-        reason=first.reason,
-        message=first.finding.message,
-        exit_code=first.exit_code,
-    )
-    return Regression(failure, under_requests)
-
-
-def trial_counts(
-    deployments: Collection[DeploymentView], classes: Collection[str]
-) -> dict[str, int]:
-    """Return one pod for each of `classes` on which something is to serve."""
-    return {
-        each.accelerator_class: 1
-        for each in deployments
-        if each.accelerator_class in classes and each.desired
-    }

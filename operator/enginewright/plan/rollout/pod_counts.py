@@ -1,13 +1,12 @@
 """How many pods each class is to have: by the spec, by its autoscaler, and beside a canary; and how far they have come.
 
 `spec.replicas`, which the scale subresource reads and writes, is the total over the classes without replicas of their own:
-an autoscaler compares it with the pods of those classes. Serving pods are never fewer than asked for because something else
-changes: a class that is added or removed counts only once others have as many pods.
+an autoscaler compares it with the pods of those classes. Other changes never leave fewer serving pods than asked for: a
+class that is added or removed counts only once others have as many pods.
 
 The API server resets a count that its only field manager stops applying to 1. So the operator applies
 a Deployment's live count until another manager is observed to own it as well, and only then leaves it
-out and creates the autoscaler. It takes a count back once the autoscaler is gone. Every state between
-these writes is one to continue from.
+out and creates the autoscaler. It applies the count again once the autoscaler is gone.
 """
 
 import re
@@ -19,9 +18,8 @@ from enginewright.api.inference_model import InferenceModel, InferenceModelSpec
 from enginewright.manifests.autoscaler import horizontal_pod_autoscaler
 from enginewright.manifests.labels import CLASS, serving_selector
 from enginewright.manifests.snapshot import Revision
-from enginewright.observed.autoscalers import AutoscalerView
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.pods import PodView
+from enginewright.observed.identities import AutoscalerView
 from enginewright.plan import pods
 from enginewright.plan.history.outcomes import served_before
 from enginewright.plan.rollout.failures import unready
@@ -52,23 +50,25 @@ def progress_of(
     """Return the progress of an applied revision towards `counts`, pods by class."""
     parts = []
     complete, stuck = True, False
-    for name, wanted in counts.items():
-        existing = deployments.get(name)
-        current = existing if existing and _has_revision(existing, revision.name) else None
+    for name, count in counts.items():
+        current = deployments.get(name)
+        if current and (current.revision != revision.name or not current.is_current):
+            current = None
         available = current.available_updated() if current else 0
-        complete = complete and current is not None and current.is_complete(wanted)
+        complete = complete and current is not None and current.is_complete(count)
         stuck = stuck or (current is not None and current.is_stuck)
-        parts.append(f"{name} {min(available, wanted)}/{wanted}")
+        parts.append(f"{name} {min(available, count)}/{count}")
     message = f"pods ready: {', '.join(parts)}"
     if complete:
         return RolloutProgress(complete=True, message=message)
     mine = pods.serving_pods(facts.pods, revision.name)
-    seen = unready(facts, mine)
+    seen, before = unready(facts, mine), served_before(facts)
+    served = any(pod.ready for pod in mine) or (before and before.last_complete == revision.name)
     return RolloutProgress(
         complete=False,
         message=f"{message}; {seen.waits_for}" if seen.waits_for else message,
         failure=seen.first,
-        lasting=None if _served(facts, revision, mine) else seen.lasting,
+        lasting=None if served else seen.lasting,
         stuck=stuck,
         missing=seen.missing,
         refused=_refused(deployments, counts),
@@ -81,23 +81,9 @@ def _refused(deployments: Mapping[str, DeploymentView], counts: Mapping[str, int
         existing = deployments.get(name)
         if existing and existing.refused:
             # without the pod's name, which differs with each attempt
-            return (
-                f"cannot create pods of class {name}: {_POD_NAME.sub('', existing.refused.message)}"
-            )
+            message = _POD_NAME.sub("", existing.refused.message)
+            return f"cannot create pods of class {name}: {message}"
     return ""
-
-
-def _served(facts: Facts, revision: Revision, mine: Iterable[PodView]) -> bool:
-    """Return whether any pod of the revision is ready, or the revision was complete before."""
-    before = served_before(facts)
-    return any(pod.ready for pod in mine) or (
-        before is not None and before.last_complete == revision.name
-    )
-
-
-def _has_revision(deployment: DeploymentView, revision: str) -> bool:
-    """Return whether the Deployment has this revision, and its counts are up to date."""
-    return deployment.revision == revision and deployment.is_current
 
 
 def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[str, int]:
@@ -137,12 +123,7 @@ def scale_selector(model: str, spec: InferenceModelSpec) -> str:
 
 
 def covering(desired: Mapping[str, int], available: Mapping[str, int]) -> dict[str, int]:
-    """Return the pods of each class now: classes keep surplus pods while others lack theirs.
-
-    Args:
-        desired: pods that the spec requests, by class.
-        available: available pods, by class.
-    """
+    """Return the pods of each class now: classes keep surplus pods while others lack the desired ones."""
     lacking = sum(max(0, count - available.get(name, 0)) for name, count in desired.items())
     counts = {}
     for name, count in desired.items():
@@ -158,14 +139,7 @@ def live_counts(
     specified: Mapping[str, int],
     deployments: Mapping[str, DeploymentView],
 ) -> dict[str, int]:
-    """Return the counts of the autoscaled classes among those of `specified`: the live ones.
-
-    Args:
-        model: the model.
-        autoscalers: the model's.
-        specified: pods that the spec requests, by class: with these a class starts.
-        deployments: by class.
-    """
+    """Return the live counts of the autoscaled classes among those of `specified`, which start with these."""
     serving = model.status.serving
     before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
     live = {name: each.desired for name, each in deployments.items()}
@@ -183,7 +157,7 @@ def applied_count(
     existing: DeploymentView | None,
     count: int,
 ) -> int | None:
-    """Return the count to apply to a class's Deployment; None: another manager owns it."""
+    """Return the count to apply to a class's Deployment, unless another manager owns it."""
     if existing is None or not existing.count_is_shared or not count or not existing.desired:
         return count
     return None if _is_autoscaled(model, autoscalers, accelerator, existing) else count
@@ -196,13 +170,10 @@ def handovers(
     counts: Mapping[str, int],
 ) -> tuple[ReplicasHandover, ...]:
     """Return the Deployments whose counts need a second owner before their autoscalers are created."""
-    autoscaled = [
-        deployments[name] for name in _autoscaled(model, autoscalers, deployments, counts)
-    ]
     return tuple(
         ReplicasHandover(each.namespace, each.name, each.uid, each.desired)
-        for each in autoscaled
-        if each.desired and not each.count_is_shared
+        for name in _autoscaled(model, autoscalers, deployments, counts)
+        if (each := deployments[name]).desired and not each.count_is_shared
     )
 
 
@@ -231,11 +202,10 @@ def unwanted_autoscalers(
     counts: Mapping[str, int],
 ) -> Iterable[ObjectRef]:
     """Yield the autoscalers of classes that have none any more, or no pods."""
-    wanted = {
-        deployments[name].name for name in _autoscaled(model, autoscalers, deployments, counts)
-    }
+    classes = _autoscaled(model, autoscalers, deployments, counts)
+    names = {deployments[each].name for each in classes}
     for each in autoscalers:
-        if each.name not in wanted:
+        if each.name not in names:
             yield ObjectRef("autoscaling/v2", "HorizontalPodAutoscaler", each.namespace, each.name)
 
 
@@ -263,7 +233,7 @@ def _is_autoscaled(
     accelerator: str,
     existing: DeploymentView | None,
 ) -> bool:
-    """Return whether an autoscaler decides a class's count: one that is wanted, or not deleted yet."""
+    """Return whether an autoscaler decides a class's count: one that is requested, or not deleted yet."""
     spec = model.spec
     if fixed(spec).get(accelerator, spec.replicas) == 0:
         return False
@@ -300,19 +270,13 @@ def pod_counts(
     revision: Revision,
     deployments: Mapping[str, DeploymentView],
     canaries: Mapping[str, int],
-    known: PodCounts | None = None,
+    earlier: PodCounts | None = None,
 ) -> PodCounts:
-    """Return the counts of `revision` beside `canaries`, pods by class.
-
-    `known` is what was found before, perhaps for another canary or revision: nothing is found twice.
-    """
-    same = known if known and known.revision == revision.name else None
-    desired = (
-        same.desired
-        if same
-        else desired_counts(facts.model, facts.autoscalers, revision, deployments)
-    )
-    counts = _beside(facts.model, facts.autoscalers, desired, canaries, deployments)
+    """Return the counts of `revision` beside `canaries`, pods by class, reusing what was computed `earlier`."""
+    model, autoscalers = facts.model, facts.autoscalers
+    same = earlier if earlier and earlier.revision == revision.name else None
+    desired = same.desired if same else desired_counts(model, autoscalers, revision, deployments)
+    counts = _beside(model, autoscalers, desired, canaries, deployments)
     if same and same.counts == counts:
         return same
     progress = progress_of(facts, revision, deployments, counts)
@@ -333,16 +297,16 @@ def desired_counts(
         return dict.fromkeys(names, 0)
     available = {name: each.available for name, each in deployments.items()}
 
-    def desired(classes: Iterable[str]) -> dict[str, int]:
+    def count_on(classes: Iterable[str]) -> dict[str, int]:
         specified = replicas_by_class(spec, classes)
         return {**specified, **live_counts(model, autoscalers, specified, deployments)}
 
     # a class that is not applied yet gets no share of the total
-    counts = covering(desired(name for name in named if name in names), available)
+    counts = covering(count_on(name for name in named if name in names), available)
     own = fixed(spec)
     # but a class with its own replicas that has no Deployment yet does not make others keep pods
     there = [name for name in named if name in names or name in available or name not in own]
-    until_then = covering(desired(there), available)
+    until_then = covering(count_on(there), available)
     counts = {name: max(count, until_then[name]) for name, count in counts.items()}
     current = {name: each.desired for name, each in deployments.items()}
     before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
@@ -363,10 +327,7 @@ def _beside(
     canaries: Mapping[str, int],
     deployments: Mapping[str, DeploymentView],
 ) -> Mapping[str, int]:
-    """Return the counts less the pods whose devices a canary uses in place, of which one stays.
-
-    An autoscaler's counts are the live ones.
-    """
+    """Return the counts, unless autoscaled, less the pods whose devices a canary uses in place, of which one stays."""
     if not canaries or model.spec.rollout.strategy != "InPlace":
         return counts
     live = live_counts(model, autoscalers, counts, deployments)
@@ -374,11 +335,6 @@ def _beside(
         name: max(min(count, 1), count - canaries.get(name, 0)) for name, count in counts.items()
     }
     return {**lent, **live}
-
-
-def without(counts: Mapping[str, int], yielding: Collection[str]) -> dict[str, int]:
-    """Return the counts with no pods for classes that yield their devices to a build."""
-    return {name: 0 if name in yielding else count for name, count in counts.items()}
 
 
 def awaited_classes(model: InferenceModel, counts: Mapping[str, int]) -> set[str]:

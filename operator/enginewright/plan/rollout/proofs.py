@@ -4,8 +4,8 @@ A missing verdict, as after a restart of the operator, changes nothing: what was
 until a newer verdict is known, or a sidecar has not responded for a long time (`current_proofs`).
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from enginewright_contract import causes
@@ -14,8 +14,12 @@ from enginewright_contract.report import Finding
 from enginewright_contract.task import SIDECAR, Promise
 from enginewright_contract.verdict import Check, CheckVerdict, Verdict, runs_as_allowed
 
-from enginewright.api.conditions import ConditionStatus, StatusReason
-from enginewright.plan.pods import Failure
+from enginewright.api.conditions import Condition, ConditionStatus, ConditionType, StatusReason
+from enginewright.api.inference_model_status import InferenceModelStatus
+from enginewright.observed.pods import PodView
+from enginewright.plan.history.outcomes import promise_of
+from enginewright.plan.pods import Failure, serving_pods
+from enginewright.plan.types import Facts
 
 # Checks that keep a pod from being admitted, the most specific one first.
 _GATES: Final = (
@@ -47,12 +51,12 @@ class Proofs:
     placement: Statement
     fallback: Statement
     broken: Statement | None  # why the model is not ready although it has all its pods
-    placement_summary: str  # "97% openvino"; empty: not known
-    p99: str  # "12ms"; empty: not known
+    placement_summary: str  # "97% openvino", if known
+    p99: str  # "12ms", if known
 
     @property
     def any_failed(self) -> bool:
-        """Whether any check failed, for which one pod is enough."""
+        """Return whether any check failed, for which one pod is enough."""
         return (
             "False" in (self.parity.status, self.placement.status)
             or self.fallback.status == "True"
@@ -61,37 +65,26 @@ class Proofs:
 
 
 def refusal(verdict: Verdict, promise: Promise) -> Failure | None:
-    """Return why a sidecar does not admit its pod; None: no check has failed for a known reason.
-
-    Args:
-        verdict: of the pod.
-        promise: of its revision.
-    """
+    """Return why a sidecar does not admit its pod, if a check has failed for a known reason."""
     failed = _failed(verdict, _required(verdict, promise, serves=False))
-    # one that failed for a reason that only later versions know has none
-    found = _most_specific(each for each in failed if each.finding)
-    if found is None or found.finding is None:
+    # one that failed for a reason that only later versions know has no finding
+    check = _most_specific(each for each in failed if each.finding)
+    if check is None or check.finding is None:
         return None
-    return Failure(
-        stage=SIDECAR,
-        finding=found.finding,
-        finished_at="",
-        exit_code=ExitCode.PERMANENT,
-    )
+    return Failure(SIDECAR, check.finding, finished_at="", exit_code=ExitCode.PERMANENT)
 
 
-def proofs(verdicts: Iterable[Verdict], promise: Promise) -> Proofs | None:
-    """Return what the verdicts of the serving pods prove; None without verdicts."""
-    known = tuple(verdicts)
-    if not known:
+def proofs(verdicts: Sequence[Verdict], promise: Promise) -> Proofs | None:
+    """Return what the verdicts of the serving pods prove, if there are any."""
+    if not verdicts:
         return None
     return Proofs(
-        parity=_parity(known),
-        placement=_placement(known, promise),
-        fallback=_fallback(known),
-        broken=_broken(known, promise),
-        placement_summary=_placement_summary(known, promise),
-        p99=_p99(known),
+        parity=_parity(verdicts),
+        placement=_placement(verdicts, promise),
+        fallback=_fallback(verdicts),
+        broken=_broken(verdicts, promise),
+        placement_summary=_placement_summary(verdicts, promise),
+        p99=_p99(verdicts),
     )
 
 
@@ -105,13 +98,10 @@ def _required(verdict: Verdict, promise: Promise, *, serves: bool) -> set[Check]
     If its revision `serves`, the pod may also have lost that provider since it was admitted.
     """
     placed = _checks([verdict], Check.PLACEMENT)
-    lost = None if serves else _reason_of(verdict, Check.PROVIDER)
+    reasons = (each.reason for each in _checks([verdict], Check.PROVIDER))
+    lost = None if serves else next(reasons, None)
     allowed = any(runs_as_allowed(promise.policy, each.state, lost) for each in placed)
     return set(_GATES) - ({Check.PROVIDER} if allowed else set())
-
-
-def _reason_of(verdict: Verdict, check: Check) -> Reason | None:
-    return next((each.reason for each in _checks([verdict], check)), None)
 
 
 def _failed(verdict: Verdict, checks: Collection[Check]) -> list[CheckVerdict]:
@@ -136,7 +126,7 @@ def _most_specific(failed: Iterable[CheckVerdict]) -> CheckVerdict | None:
     )
 
 
-def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
+def _parity(verdicts: Sequence[Verdict]) -> Statement:
     checks = _checks(verdicts, Check.GOLDEN)
     failed = next((each for each in checks if each.state == "failed"), None)
     if failed and failed.reason in NOTHING_RUNS:
@@ -146,29 +136,23 @@ def _parity(verdicts: tuple[Verdict, ...]) -> Statement:
     if lasting := next((each for each in checks if each.state == "unknown" and each.reason), None):
         return Statement("Unknown", str(lasting.reason), _text_of(lasting))
     if checks and all(each.state == "ok" for each in checks):
-        return Statement(
-            "True",
-            StatusReason.GOLDEN_MATCHES,
-            "the golden outputs of every pod match those of the source model",
-        )
+        message = "the golden outputs of every pod match those of the source model"
+        return Statement("True", StatusReason.GOLDEN_MATCHES, message)
     return Statement("Unknown", StatusReason.VERIFYING, "not all golden inferences have run yet")
 
 
-def _placement(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement:
+def _placement(verdicts: Sequence[Verdict], promise: Promise) -> Statement:
     checks = _checks(verdicts, Check.PROVIDER) + _checks(verdicts, Check.PLACEMENT)
-    if any(each.state == "failed" for each in checks) and (found := _cause(verdicts)):
-        return Statement("False", found.reason, found.message)
+    if any(each.state == "failed" for each in checks) and (cause := _cause(verdicts)):
+        return Statement("False", cause.reason, cause.message)
     worst = max(
         (each.fallback for each in verdicts if each.fallback),
         key=lambda each: each.nodes_elsewhere,
         default=None,
     )
     if worst is None or any(each.state != "ok" for each in checks):
-        return Statement(
-            "Unknown",
-            StatusReason.VERIFYING,
-            "the placement of nodes is not known yet for every pod",
-        )
+        message = "the placement of nodes is not known yet for every pod"
+        return Statement("Unknown", StatusReason.VERIFYING, message)
     on = worst.nodes_total - worst.nodes_elsewhere
     backend = "the chosen backend"
     if worst.kind == "BackendFallback":
@@ -179,71 +163,62 @@ def _placement(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement:
     return Statement("True", StatusReason.PROMISE_KEPT, message)
 
 
-def _fallback(verdicts: tuple[Verdict, ...]) -> Statement:
-    known = [each.fallback for each in verdicts if each.fallback]
-    active = [each for each in known if each.active]
-    if active and (found := _cause(verdicts)):
-        reported = min(active, key=lambda each: each.reason is not found.reason)
-        return Statement("True", found.reason, reported.message)
-    if len(known) < len(verdicts):
-        return Statement(
-            "Unknown",
-            StatusReason.VERIFYING,
-            "whether nodes fall back is not known yet for every pod",
-        )
-    if any(each.nodes_elsewhere for each in known):
-        return Statement(
-            "False",
-            StatusReason.WITHIN_BUDGET,
-            "the fallback is within the budget of spec.fallback",
-        )
+def _fallback(verdicts: Sequence[Verdict]) -> Statement:
+    fallbacks = [each.fallback for each in verdicts if each.fallback]
+    active = [each for each in fallbacks if each.active]
+    if active and (cause := _cause(verdicts)):
+        reported = min(active, key=lambda each: each.reason is not cause.reason)
+        return Statement("True", cause.reason, reported.message)
+    if len(fallbacks) < len(verdicts):
+        message = "whether nodes fall back is not known yet for every pod"
+        return Statement("Unknown", StatusReason.VERIFYING, message)
+    if any(each.nodes_elsewhere for each in fallbacks):
+        message = "the fallback is within the budget of spec.fallback"
+        return Statement("False", StatusReason.WITHIN_BUDGET, message)
     return Statement("False", StatusReason.NO_FALLBACK, "")
 
 
-def _cause(verdicts: Iterable[Verdict]) -> Finding | None:
+def _cause(verdicts: Sequence[Verdict]) -> Finding | None:
     """Return why nodes run elsewhere: the cause, of all pods, that conditions report."""
-    known = tuple(verdicts)
-    found = [
-        Finding(reason=each.reason or Reason.NODE_FALLBACK, cause=each.message)
-        for check in _PLACEMENT
-        for each in _checks(known, check)
-        if each.state == "failed"
-    ]
-    for verdict in known:
-        if verdict.fallback and verdict.fallback.active:
-            reason = verdict.fallback.reason or Reason.NODE_FALLBACK
-            found.append(Finding(reason=reason, cause=verdict.fallback.message))
-    return causes.first(found)
+    checks = (each for check in _PLACEMENT for each in _checks(verdicts, check))
+    reported = [(each.reason, each.message) for each in checks if each.state == "failed"]
+    fallbacks = (each.fallback for each in verdicts if each.fallback)
+    reported += [(each.reason, each.message) for each in fallbacks if each.active]
+    return causes.first(
+        [Finding(reason=reason or Reason.NODE_FALLBACK, cause=cause) for reason, cause in reported]
+    )
 
 
-def _broken(verdicts: tuple[Verdict, ...], promise: Promise) -> Statement | None:
-    """Return why a model is not ready although it has all its pods; None if it is ready."""
+def _broken(verdicts: Sequence[Verdict], promise: Promise) -> Statement | None:
+    """Return why a model is not ready although it has all its pods, if so."""
     anywhere = {Check.SERVER, Check.GOLDEN} if promise.policy == "Allow" else None
     failed = _most_specific(
-        found
+        check
         for each in verdicts
-        for found in _failed(each, anywhere or _required(each, promise, serves=True))
+        for check in _failed(each, anywhere or _required(each, promise, serves=True))
     )
     if failed is None:
         return None
-    if failed.check in _PLACEMENT and (found := _cause(verdicts)):
-        return Statement("False", found.reason, found.message)
+    if failed.check in _PLACEMENT and (cause := _cause(verdicts)):
+        return Statement("False", cause.reason, cause.message)
     return Statement("False", failed.reason or StatusReason.PROMISE_BROKEN, _text_of(failed))
 
 
-def _placement_summary(verdicts: tuple[Verdict, ...], promise: Promise) -> str:
+def _placement_summary(verdicts: Sequence[Verdict], promise: Promise) -> str:
     parts = []
     for verdict in verdicts:
-        found = verdict.fallback
-        if found is None:
+        fallback = verdict.fallback
+        if fallback is None:
             continue
         # a lower-ranked one serves: none of its nodes count as running where they were promised
-        backend = promise.asked_backend if found.kind == "BackendFallback" else verdict.backend
+        is_lower = fallback.kind == "BackendFallback"
+        backend = promise.asked_backend if is_lower else verdict.backend
         if backend is None:  # the record of what was promised is lost
             continue
-        share = found.compute_share
+        share = fallback.compute_share
         if share is None:
-            share = found.nodes_elsewhere / found.nodes_total if found.nodes_total else 0.0
+            total = fallback.nodes_total
+            share = fallback.nodes_elsewhere / total if total else 0.0
         parts.append((1 - share, backend))
     if not parts:
         return ""
@@ -255,10 +230,10 @@ def _placement_summary(verdicts: tuple[Verdict, ...], promise: Promise) -> str:
     return f"{percent}% {backend}"
 
 
-def _p99(verdicts: tuple[Verdict, ...]) -> str:
+def _p99(verdicts: Sequence[Verdict]) -> str:
     """Return the slowest pod's baseline with two digits, since it varies slightly between starts."""
-    known = (each.baseline.p99 for each in verdicts if each.baseline)
-    seconds = max((each for each in known if each is not None), default=None)
+    measured = (each.baseline.p99 for each in verdicts if each.baseline)
+    seconds = max((each for each in measured if each is not None), default=None)
     if seconds is None:
         return ""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
@@ -268,5 +243,90 @@ def _p99(verdicts: tuple[Verdict, ...]) -> str:
     return f"{max(1, round(seconds * 1e6, -1)):.0f}us"
 
 
-def _text_of(found: CheckVerdict) -> str:
-    return found.finding.message if found.finding else found.message
+def _text_of(check: CheckVerdict) -> str:
+    return check.finding.message if check.finding else check.message
+
+
+def current_proofs(facts: Facts, revision: str) -> Proofs | None:
+    """Return the proofs for a revision, as reported before until the verdicts of its pods are known."""
+    promise = promise_of(facts.revisions, revision) or Promise()
+    mine = [pod for pod in serving_pods(facts.pods, revision) if not pod.leaving]
+    relevant = [pod for pod in mine if pod.ready or _was_admitted(facts.verdicts, pod)] or mine
+    verdicts = [facts.verdicts[pod.name] for pod in relevant if pod.name in facts.verdicts]
+    proven = proofs(verdicts, promise)
+    silent = [pod for pod in relevant if pod.name in facts.silent]
+    status = facts.model.status
+    if silent and not (proven and proven.any_failed):
+        return _unknown(status, len(silent), len(relevant))
+    before = status.serving.revision if status.serving else status.revision
+    reported = _from_status(status) if mine and before == revision else None
+    if proven is None or reported is None:
+        return proven or reported
+    # Until all pods were polled, as after a restart, only failures are reported.
+    if len(verdicts) < len(relevant):
+        return _worse(reported, proven) if proven.any_failed else reported
+    # A reported failure stays while the pod that it came from may not have been polled yet.
+    is_pending = any(_is_pending(facts.verdicts, facts.silent, pod) for pod in mine)
+    return reported if reported.any_failed and not proven.any_failed and is_pending else proven
+
+
+def _worse(reported: Proofs, proven: Proofs) -> Proofs:
+    """Return the failures of some pods if they change a status; measurements wait for all pods, else they change twice."""
+    if _statuses(reported) == _statuses(proven):
+        return reported
+    return replace(proven, placement_summary=reported.placement_summary, p99=reported.p99)
+
+
+def _statuses(proven: Proofs) -> tuple[str | None, ...]:
+    statements = (proven.parity, proven.placement, proven.fallback, proven.broken)
+    return tuple(each.status if each else None for each in statements)
+
+
+def _is_pending(verdicts: Mapping[str, Verdict], silent: Collection[str], pod: PodView) -> bool:
+    """Return whether the pod's sidecar runs but has not responded yet."""
+    sidecar = pod.container(SIDECAR)
+    return (
+        pod.name not in verdicts
+        and pod.name not in silent
+        and sidecar is not None
+        and sidecar.running
+    )
+
+
+def _was_admitted(verdicts: Mapping[str, Verdict], pod: PodView) -> bool:
+    """Return whether the pod was admitted before: a check that failed since is reported."""
+    verdict = verdicts.get(pod.name)
+    return verdict is not None and verdict.admitted
+
+
+def _from_status(status: InferenceModelStatus) -> Proofs | None:
+    """Return the proofs in the status, the newest that an operator has which has just started."""
+    reported = {each.type: each for each in status.conditions}
+    kinds = (
+        ConditionType.PARITY_VERIFIED,
+        ConditionType.PLACEMENT_VERIFIED,
+        ConditionType.FALLBACK_ACTIVE,
+    )
+    if not all(kind in reported for kind in kinds):
+        return None
+    parity, placement, fallback = (_statement(reported[kind]) for kind in kinds)
+    ready = reported.get(ConditionType.READY)
+    reason = ready.reason if ready and ready.status == "False" else None
+    failed = (one for one in (parity, placement) if one.status == "False" and one.reason == reason)
+    summary = status.summary
+    return Proofs(parity, placement, fallback, next(failed, None), summary.placement, summary.p99)
+
+
+def _unknown(status: InferenceModelStatus, silent: int, pods: int) -> Proofs:
+    """Return that the state is unknown, because the last verdicts of the pods are too old."""
+    message = (
+        f"the sidecars of {silent} of {pods} pods have not responded to the operator for five minutes: check that"
+        " they run and that no NetworkPolicy blocks the operator's access to port 8081"
+    )
+    unknown = Statement("Unknown", StatusReason.SIDECAR_UNREACHABLE, message)
+    summary = status.summary
+    return Proofs(unknown, unknown, unknown, None, summary.placement, summary.p99)
+
+
+def _statement(condition: Condition) -> Statement:
+    return Statement(condition.status, condition.reason, condition.message)

@@ -25,7 +25,7 @@ from enginewright.plan.resolve.images import only_architectures
 from enginewright.plan.resolve.resolve import Target
 from enginewright.plan.types import Config, Facts
 
-# the OCI image of an engine, by its key, or of the prepared model (None); None: pods mount none
+# the OCI image that pods mount, if any, of an engine by its key or of the prepared model
 _ImageOf: TypeAlias = Callable[[str | None], ArtifactImage | None]
 
 
@@ -39,18 +39,13 @@ def wanted_snapshot(
 ) -> Snapshot:
     """Return the snapshot that the spec requests.
 
-    Args:
-        facts: the model and its cluster.
-        target: what the spec requests.
-        prepared: the prepared model.
-        engines: keys of engines by accelerator class.
-        interim: what serves where engines are missing; None: nothing.
-        chosen: what serves in place of engines, by class; None: nothing.
+    `engines` are keys of engines by accelerator class; an `interim` serves where they are missing, and `chosen`
+    backends by class in place of them.
     """
     size = prepared.golden_output_bytes
     store = facts.config.store.access(facts.model.metadata.namespace)
     image = _images(facts.config, facts.engines, prepared)
-    wanted = Snapshot(
+    snapshot = Snapshot(
         **dict(PodOptions.of(facts.model.spec)),
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
@@ -65,7 +60,7 @@ def wanted_snapshot(
         # only if it matters: else pods of revisions without this field would restart
         golden_output_bytes=size if sidecar_memory(size) > sidecar_memory(None) else None,
     )
-    return as_stored(facts.model, facts.revisions, wanted)
+    return as_stored(facts.model, facts.revisions, snapshot)
 
 
 def chosen_snapshot(
@@ -76,10 +71,7 @@ def chosen_snapshot(
     keys: Mapping[str, str],
     interim: Interim | None = None,
 ) -> tuple[Snapshot, Choice | None]:
-    """Return the snapshot that the spec requests, with the backends that a benchmark has chosen, unless they have failed.
-
-    `keys` are those of engines by accelerator class, others as of `wanted_snapshot` and `choose`.
-    """
+    """Return the snapshot that the spec requests, with the backends that a benchmark chose, unless these have failed."""
     choice = choose(facts, target, prepared, engines)
     if choice and choice.chosen:
         chosen = wanted_snapshot(facts, target, prepared, keys, interim, choice.chosen)
@@ -99,26 +91,18 @@ def _class_snapshot(
     image: _ImageOf,
 ) -> ClassSnapshot:
     name = accelerator.metadata.name
-    if interim and name in interim.classes:
-        return class_snapshot(
-            accelerator,
-            interim.backend,
-            interim.image,
-            None,
-            interim=True,
-            artifact_image=image(None),
-        )
-    if other := chosen.get(name):
-        return class_snapshot(
-            accelerator,
-            other.backend,
-            other.image,
-            None,
-            chosen=True,
-            artifact_image=image(None),
-        )
-    key = engines.get(name)
-    return class_snapshot(accelerator, target.backend, target.image, key, artifact_image=image(key))
+    is_interim = interim is not None and name in interim.classes
+    other = interim if is_interim else chosen.get(name)
+    key = None if other else engines.get(name)
+    return class_snapshot(
+        accelerator,
+        (other or target).backend,
+        (other or target).image,
+        key,
+        interim=is_interim,
+        chosen=other is not None and not is_interim,
+        artifact_image=image(key),
+    )
 
 
 def _images(config: Config, engines: Mapping[str, InferenceEngine], prepared: Prepared) -> _ImageOf:
@@ -126,18 +110,14 @@ def _images(config: Config, engines: Mapping[str, InferenceEngine], prepared: Pr
     repository = config.store.images
     if repository is None:
         return lambda _: None
-    known = {
+    pushed = {
         each.spec.key: each.status.engine.image for each in engines.values() if each.status.engine
     }
-
-    def image(engine_key: str | None) -> ArtifactImage | None:
-        return repository.image(known.get(engine_key) if engine_key else prepared.image)
-
-    return image
+    return lambda key: repository.image(pushed.get(key) if key else prepared.image)
 
 
 def stored_revisions(config: Config, revisions: Collection[RevisionView]) -> dict[str, Revision]:
-    """Return the revisions whose content is stored, by name, as their pods can start now."""
+    """Return the revisions whose content is stored, by name, with images that pods can pull now."""
     return {
         each.revision: _without_other_images(config, each.kept) for each in revisions if each.kept
     }
@@ -165,16 +145,16 @@ def _without_other_images(config: Config, revision: Revision) -> Revision:
 
 def revision_of(
     facts: Facts,
-    known: Mapping[str, Revision],
-    wanted: Snapshot,
+    stored: Mapping[str, Revision],
+    snapshot: Snapshot,
     source: SourceState | None,
     signature: ModelSignature | None,
 ) -> Revision:
     """Return the revision of a snapshot: the stored one if it exists."""
-    name = wanted.revision()
+    name = snapshot.revision()
     kept = KeptSource(pins=source.pins, refresh=source.refresh) if source else None
-    new = Revision(name=name, snapshot=wanted, source=kept, signature=signature)
-    return with_templates(facts, known.get(name) or new)
+    new = Revision(name=name, snapshot=snapshot, source=kept, signature=signature)
+    return with_templates(facts, stored.get(name) or new)
 
 
 def with_templates(facts: Facts, revision: Revision) -> Revision:

@@ -1,6 +1,6 @@
 """Rollouts: which revision the Deployments have, what else is applied for it and for a canary, and what is removed.
 
-A rejected or unfinished update interrupts nothing: until the wanted revision is available, the last
+A rejected or unfinished update interrupts nothing: until the requested revision is available, the last
 complete one is applied from its snapshot.
 """
 
@@ -24,8 +24,8 @@ from enginewright.manifests.labels import CLASS, REVISION
 from enginewright.manifests.names import deployment_name, revision_name
 from enginewright.manifests.service import disruption_budget, service
 from enginewright.manifests.snapshot import Revision, Snapshot, controller_revision
-from enginewright.observed.budgets import BudgetView
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.identities import BudgetView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.history.outcomes import (
@@ -55,7 +55,6 @@ from enginewright.plan.rollout.pod_counts import (
     handovers,
     pod_counts,
     unwanted_autoscalers,
-    without,
 )
 from enginewright.plan.rollout.revisions import revision_of, stored_revisions
 from enginewright.plan.rollout.route import route_objects, unwanted_routes
@@ -68,13 +67,13 @@ KEPT_REVISIONS: Final = 5
 class RolloutPlan:
     """What to apply for serving, and what serves."""
 
-    wanted: str | None  # revision that the spec requests; None: not known yet
+    requested: str | None  # revision that the spec requests, once known
     applied: str | None  # revision that the Deployments have from now on
     desired: int  # pods
     ready_replicas: int
     serving: ServingState | None
     progress: RolloutProgress | None
-    bring_up: BringUp | None = None  # of the wanted revision; None: not known
+    bring_up: BringUp | None = None  # of the requested revision, if known
     left_to_others: Collection[str] = ()  # reasons for which another backend is tried
     ignored_rollback: str = ""  # what a user's rollback asks for and does not get
     apply: tuple[dict[str, Any], ...] = ()
@@ -84,53 +83,53 @@ class RolloutPlan:
 
     @property
     def rejection(self) -> RolloutFailure | None:
-        """Return why the wanted revision is not rolled out; None: it is, or is not known."""
+        """Return why the requested revision is not rolled out, if it is rejected."""
         return self.bring_up.rejection if self.bring_up else None
 
     def newly_rejected(
         self, status: InferenceModelStatus, revisions: Collection[RevisionView]
     ) -> str:
-        """Return the reason for which the wanted revision is rejected from now on; empty: none."""
+        """Return the reason for which the requested revision is rejected from now on, if it is."""
         rejection = self.rejection
         if rejection is None:
             return ""
-        # the status is written last: one that does not have it was interrupted, and is not counted yet
-        known = status.last_failure and status.last_failure.revision == rejection.revision
+        # the status is written last: if it lacks the failure, it was interrupted, and is not counted yet
+        reported = status.last_failure and status.last_failure.revision == rejection.revision
         again = recorded_rejection(revisions, rejection.revision) is None and not any(
             each.type == ConditionType.ROLLED_BACK and each.status == "True"
             for each in status.conditions
         )
-        return "" if known and not again else rejection.reason
+        return "" if reported and not again else rejection.reason
 
     @property
     def target(self) -> TargetRevision | None:
-        """Return the revision that is being brought up; None: none is."""
+        """Return the revision that is being brought up, if any."""
         return self.bring_up.target if self.bring_up else None
 
 
 def roll_out(
     facts: Facts,
-    wanted: Snapshot | None,
+    snapshot: Snapshot | None,
     source: SourceState | None = None,
     yielding: Collection[str] = (),
     left_to_others: Collection[str] = (),
     signature: ModelSignature | None = None,
 ) -> RolloutPlan:
-    """Return the rollout of `wanted`; if that is None or may not serve yet, of the previous revision.
+    """Return the rollout of a snapshot, or of the previous revision if there is none or it may not serve yet.
 
     Classes in `yielding` have no pods for now. For reasons in `left_to_others` another backend is tried
-    instead of a rollback. `signature` is that of `wanted`.
+    instead of a rollback. `signature` is that of the snapshot.
     """
-    known = stored_revisions(facts.config, facts.revisions)
-    wanted_revision = revision_of(facts, known, wanted, source, signature) if wanted else None
+    stored = stored_revisions(facts.config, facts.revisions)
+    new = revision_of(facts, stored, snapshot, source, signature) if snapshot else None
     deployments = _of_classes(facts.deployments)
-    requested = requested_revision(facts, known, wanted_revision)
+    requested = new or requested_revision(facts, stored)
     counted = _counts_before(facts, requested, deployments)
     brought = None
     if requested is not None:
         brought = bring_up_requested(
             facts,
-            known,
+            stored,
             requested,
             tuple(deployments.values()),
             left_to_others,
@@ -139,38 +138,40 @@ def roll_out(
     if brought and not asks_for_pods(facts.model.spec, deployments):
         brought = replace(brought, canaries={})
     promoted = brought.revision if brought and brought.promotes else None
-    applied = promoted or kept_revision(facts, known, deployments, brought)
+    applied = promoted or kept_revision(facts, stored, deployments, brought)
     ready = sum(each.ready_pods for each in facts.deployments)
-    name = wanted_revision.name if wanted_revision else None
+    name = new.name if new else None
     if applied is None:
         return RolloutPlan(name, None, 0, ready, served_before(facts), None, brought)
     covering = covering_canaries(facts, applied.name)
     if brought:
         brought = _beside(facts.pods, brought, covering, applied)
     canaries = brought.canaries if brought else {}
+    rejection = brought.rejection if brought else None
+    rejected = brought.revision.name if brought and rejection else ""
     pods = pod_counts(facts, applied, deployments, canaries, counted)
     counts, progress = pods.counts, pods.progress
-    now = without(counts, yielding)
+    now = {name: 0 if name in yielding else count for name, count in counts.items()}
     kept = {deployments[name].name for name in counts if name in deployments}
-    gives_up = applied is wanted_revision or (brought is not None and brought.rejection is not None)
+    gives_up = applied is new or rejection is not None
     awaited = set() if gives_up else awaited_classes(facts.model, counts) - set(yielding)
     obsolete = [
         each
         for each in facts.deployments
         if each.name not in kept
         and each.accelerator_class not in awaited
-        and (progress.complete or _has_rejected(each, brought))
+        # of a rejected revision, once nothing of it serves
+        and (progress.complete or (each.revision == rejected != "" and not each.available))
     ]
     rolled_out = pods.complete or (brought is not None and brought.rolled_out)
-    serving = serving_now(facts, applied, rolled_out, known, deployments, counts)
+    serving = serving_now(facts, applied, rolled_out, stored, deployments, counts)
     served = served_before(facts)
     canary = tuple(canary_objects(facts.model, facts.revisions, brought, applied))
     last_complete = serving.last_complete if serving else ""
     needed = {applied.name, name or "", last_complete, brought.revision.name if brought else ""}
-    rejected = brought.revision.name if brought and brought.rejection else ""
     in_place = facts.model.spec.rollout.strategy == "InPlace"
     return RolloutPlan(
-        wanted=name,
+        requested=name,
         applied=applied.name,
         desired=sum(counts.values()),
         ready_replicas=ready,
@@ -178,7 +179,7 @@ def roll_out(
         progress=progress,
         bring_up=brought,
         left_to_others=left_to_others,
-        ignored_rollback=ignored_rollback(facts.model, known, applied.name, rejected),
+        ignored_rollback=ignored_rollback(facts.model, stored, applied.name, rejected),
         apply=(
             # before serving pods end for it
             *(canary if in_place else ()),
@@ -197,11 +198,7 @@ def roll_out(
         ),
         metadata=(
             *outcomes(
-                facts,
-                name,
-                last_complete,
-                served.last_complete if served else "",
-                brought.rejection if brought else None,
+                facts, name, last_complete, served.last_complete if served else "", rejection
             ),
             *((*brought.labels, *brought.shadow) if brought else ()),
         ),
@@ -212,7 +209,7 @@ def roll_out(
 def _counts_before(
     facts: Facts, requested: Revision | None, deployments: Mapping[str, DeploymentView]
 ) -> PodCounts | None:
-    """Return the counts of the requested revision beside the present canary; None: it was not applied until now."""
+    """Return the counts of the requested revision beside the present canary, if it was applied until now."""
     applied = facts.model.status.applied
     if requested is None or applied is None or applied.revision != requested.name:
         return None
@@ -224,7 +221,7 @@ def _beside(
     model_pods: Collection[PodView], brought: BringUp, covering: Collection[str], applied: Revision
 ) -> BringUp:
     """Return what is brought up beside canaries that serve in place of the applied revision's pods."""
-    if (brought.canary or brought.revision).name == applied.name:
+    if brought.canary.name == applied.name:
         return brought
     pods = {
         pod.name
@@ -239,7 +236,7 @@ def _beside(
 
 
 def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentView]:
-    """Return the Deployment of each class; of two, as named by different versions, the one that serves."""
+    """Return the Deployment of each class: of two, as named by different versions, the one that serves."""
     ranked = sorted(deployments, key=lambda each: (each.available, each.name))
     return {each.accelerator_class: each for each in ranked}
 
@@ -248,7 +245,7 @@ def applied_state(model: InferenceModel, rollout: RolloutPlan) -> AppliedState |
     """Return the record of the applied revision."""
     if rollout.applied is None:
         return model.status.applied
-    if rollout.applied == rollout.wanted:
+    if rollout.applied == rollout.requested:
         return AppliedState(revision=rollout.applied, spec_hash=spec_hash(model.spec))
     before = model.status.applied
     if before and before.revision == rollout.applied:
@@ -303,16 +300,6 @@ def removals(model: InferenceModel, deployments: Iterable[DeploymentView]) -> It
         yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, each.name)
 
 
-def _has_rejected(deployment: DeploymentView, brought: BringUp | None) -> bool:
-    """Return whether a Deployment has a rejected revision of which nothing serves."""
-    return (
-        brought is not None
-        and brought.rejection is not None
-        and deployment.revision == brought.revision.name
-        and not deployment.available
-    )
-
-
 def other_budgets(
     deployments: Collection[DeploymentView], budgets: Collection[BudgetView]
 ) -> Iterable[ObjectRef]:
@@ -327,8 +314,8 @@ def other_budgets(
 def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
     """Yield the revisions that are not needed any more, of which those that failed for another spec go first.
 
-    Needed are those in `keep`, what served and what runs, what was rejected for the current spec or may be tried again, and two
-    that were promoted: the active one, and the one to which it can go back.
+    Needed are those in `keep`, what served and what runs, what was rejected for the current spec or may be tried
+    again, and two that were promoted: the active one, and the one to which it can go back.
     """
     model = facts.model
     serving = served_before(facts)
@@ -338,19 +325,14 @@ def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
         *((serving.revision, serving.last_complete) if serving else ()),
         *(each.revision for each in (*facts.deployments, *facts.canaries)),
         *(each.revision for each in model.status.rejected_backends),
-        *(
-            each.revision
-            for each in facts.revisions
-            if is_rejected_for_spec(facts.model, facts.revisions, each)
-        ),
         *promoted(readable)[:2],
     }
-    unpinned = [each for each in facts.revisions if each.revision not in pinned]
-    unpinned.sort(key=lambda each: (not _is_superseded(each), each.number), reverse=True)
-    for each in unpinned[KEPT_REVISIONS - 1 :]:
-        name = revision_name(model.metadata.name, each.revision)
+    unpinned = [
+        ((each.outcome is None or each.outcome.state != "Superseded", each.number), each.revision)
+        for each in facts.revisions
+        if each.revision not in pinned and not is_rejected_for_spec(model, facts.revisions, each)
+    ]
+    unpinned.sort(key=lambda each: each[0], reverse=True)
+    for _, revision in unpinned[KEPT_REVISIONS - 1 :]:
+        name = revision_name(model.metadata.name, revision)
         yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)
-
-
-def _is_superseded(revision: RevisionView) -> bool:
-    return revision.outcome is not None and revision.outcome.state == "Superseded"

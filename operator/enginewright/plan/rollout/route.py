@@ -1,21 +1,19 @@
 """A model's HTTPRoute: which share of the requests its canary gets, and what gateways say about it.
 
 With a route no pod of a canary is behind the model's Service before it is promoted, so the weights are
-the shares. From then on it is, and the route's weight is 0, so that no request is for pods that leave.
+the shares. From then on it is, and the route's weight is 0, so that pods that leave get no request.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from enginewright.api.conditions import StatusReason
-from enginewright.api.inference_model import InferenceModel
 from enginewright.api.inference_model_status import TargetPhase
 from enginewright.api.scalars import share
 from enginewright.manifests.labels import CANARY, COMPONENT, REVISION
 from enginewright.manifests.route import HTTP_ROUTE, ROUTE_VERSION, canary_service, http_route
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
-from enginewright.observed.pods import PodView
 from enginewright.plan.resolve.resolve import without_gateway_api
 from enginewright.plan.rollout.bring_up import BringUp
 from enginewright.plan.rollout.proofs import Statement
@@ -32,11 +30,11 @@ def route_objects(
     route = facts.model.spec.serving.route
     if route is None or facts.routes is None:
         return
-    canary = (brought.canary or brought.revision) if brought else applied
+    canary = brought.canary if brought else applied
     tls, canary_tls = (each.snapshot.tls_secret is not None for each in (applied, canary))
     yield canary_service(facts.model, tls=canary_tls)
-    given = _canary_share(facts.model, facts.pods, brought, deployments.values())
-    yield http_route(facts.model, route, canary_share=given, tls=tls, canary_tls=canary_tls)
+    share_now = _canary_share(facts, brought, deployments.values())
+    yield http_route(facts.model, route, canary_share=share_now, tls=tls, canary_tls=canary_tls)
 
 
 def unwanted_routes(facts: Facts) -> Iterator[ObjectRef]:
@@ -51,9 +49,9 @@ def unwanted_routes(facts: Facts) -> Iterator[ObjectRef]:
 
 
 def route_accepted(facts: Facts) -> Statement | None:
-    """Return whether gateways take the route; None: the model asks for none."""
-    wanted = facts.model.spec.serving.route
-    if wanted is None:
+    """Return whether gateways take the route, if the model asks for one."""
+    route = facts.model.spec.serving.route
+    if route is None:
         return None
     if missing := without_gateway_api(facts):
         return Statement("False", missing.reason, missing.message)
@@ -64,9 +62,9 @@ def route_accepted(facts: Facts) -> Statement | None:
             message = f"gateway {parent.gateway}: {refusal.reason}: {refusal.message}"
             return Statement("False", StatusReason.ROUTE_REJECTED, message)
     accepted = sorted({each.gateway for each in parents if each.accepted})
-    if len(accepted) < len(wanted.parent_refs):
+    if len(accepted) < len(route.parent_refs):
         message = (
-            f"accepted by {len(accepted)} of {len(wanted.parent_refs)} gateways; those that do not"
+            f"accepted by {len(accepted)} of {len(route.parent_refs)} gateways; those that do not"
             " exist, or that no controller implements, do not respond"
         )
         return Statement("Unknown", StatusReason.NOT_YET_VERIFIED, message)
@@ -74,36 +72,22 @@ def route_accepted(facts: Facts) -> Statement | None:
 
 
 def _canary_share(
-    model: InferenceModel,
-    pods: Collection[PodView],
-    brought: BringUp | None,
-    deployments: Iterable[DeploymentView],
+    facts: Facts, brought: BringUp | None, deployments: Iterable[DeploymentView]
 ) -> float:
     """Return which share of the requests the canary gets now, 0 to 1.
 
-    None without a ready pod, for which gateways would respond with an error. The first step gives the
+    It gets none without a ready pod, because gateways would respond with an error. The first step gives the
     share of its pods, but no more than the next step.
     """
     target = brought.target if brought else None
     if brought is None or target is None or target.phase is not TargetPhase.ANALYZING:
         return 0.0
-    if not _has_ready_pod(pods, target.revision):
+    own = (pod for pod in facts.pods if pod.is_canary and pod.label(REVISION) == target.revision)
+    if not any(pod.ready and not pod.leaving for pod in own):
         return 0.0
-    steps = _steps(model)
+    steps = [share(each) or 0.0 for each in facts.model.spec.rollout.canary.steps]
     if steps and target.step > 1:
         return steps[min(target.step - 1, len(steps)) - 1]
     canaries = sum(brought.canaries.values())
     all_pods = canaries + sum(each.desired for each in deployments)
     return min([canaries / all_pods if all_pods else 0.0, *steps[:1]])
-
-
-def _has_ready_pod(pods: Collection[PodView], revision: str) -> bool:
-    return any(
-        pod.ready and not pod.leaving
-        for pod in pods
-        if pod.is_canary and pod.label(REVISION) == revision
-    )
-
-
-def _steps(model: InferenceModel) -> list[float]:
-    return [share(each) or 0.0 for each in model.spec.rollout.canary.steps]

@@ -1,10 +1,10 @@
-"""When what nothing needs is removed from a store, what must be kept, and what became of it.
+"""When unneeded artefacts are removed from a store, what must be kept, and the outcome.
 
 One Job at a time for each namespace. The next one is due some time after the end of the last one, so that a restarted
-operator starts none; the first one at a time of the day that depends on the name of the namespace. Kept is everything that
-the objects of the namespace name: one that cannot be read may name anything, so then nothing may be removed. What earlier
-releases kept in a part of a bucket that several namespaces shared is not collected any more: pods may still read it, and
-none of its Jobs goes on.
+operator starts none; the first one at a time of the day that depends on the name of the namespace. Everything that the
+objects of the namespace name is kept: an object that cannot be read may name anything, so then nothing may be removed.
+Earlier releases shared a part of a bucket between namespaces: that is not collected, as pods may still read it, and its
+Jobs are deleted.
 """
 
 import hashlib
@@ -137,7 +137,7 @@ class CollectionFacts:
     now: datetime  # timezone-aware
     since: datetime  # when this process began to look at the store
     has_store: bool  # a claim or, with a bucket, an object that may have artefacts there
-    image: ImageFacts | None  # of the runtime image that collects; None: not known yet
+    image: ImageFacts | None  # of the runtime image that collects, once known
     jobs: tuple[CollectionView, ...] = ()
     pods: tuple[PodView, ...] = ()  # of these Jobs
     nodes: tuple[NodeView, ...] = ()
@@ -169,12 +169,10 @@ class CollectionSteps:
 
     ended: tuple[EndedCollection, ...] = ()
     delete: tuple[ObjectRef, ...] = ()
-    starts: str = ""  # name of the Job to create, once it is known what is needed; empty: none
-    first: str = (
-        ""  # of the store's first one, which is not due yet; empty: it is, or there was one
-    )
+    starts: str = ""  # name of the Job to create, once it is known what is needed
+    first: str = ""  # name of the store's first Job, if that is not due yet
     requeue_after: float | None = None  # seconds
-    exists: bool = True  # False: there is nothing to look after
+    exists: bool = True  # there is something to collect, now or later
 
 
 @dataclass(frozen=True)
@@ -191,12 +189,9 @@ def collecting_image(config: Config) -> str:
 
 
 def first_due(namespace: str, interval: timedelta, since: datetime) -> datetime:
-    """Return when the first Job of a store is due; all of them at once would be a burst.
+    """Return when the first Job of a store is due that the operator has watched `since` then.
 
-    Args:
-        namespace: whose name decides.
-        interval: from the end of one collection to the next.
-        since: when the operator began to look at the store.
+    The name of the namespace decides, as all of them at once would be a burst.
     """
     period = interval.total_seconds()
     digest = hashlib.sha256(namespace.encode()).digest()
@@ -252,34 +247,32 @@ def collection(
         name: of the Job.
         needed: what it keeps.
         as_of: before the objects were listed that this was read from.
-        max_size: annotation of the namespace; None: the setting applies.
-        cluster: that the objects are of; None: no other one uses the store.
+        max_size: annotation of the namespace, in place of the setting.
+        cluster: that the objects are of, if others may use the store.
     """
     config, gc, namespace = facts.config, facts.config.store.gc, facts.namespace
     if needed.unreadable:
         named = "; ".join(f"{each.name}: {each.why}" for each in needed.unreadable[:_NAMED])
         rest = len(needed.unreadable) - _NAMED
         more = f"; and {rest} more" if rest > 0 else ""
-        message = (
+        return Blocked(
             f"nothing is removed from the store, as it is not known what these need: {named}{more};"
-            " update the CRDs and the operator to one version, or delete them"
+            " update the CRDs and the operator to one version, or delete them",
+            needed.unreadable,
         )
-        return Blocked(message, needed.unreadable)
     keep = needed.beginnings
     if len(keep) > MOST_KEPT:
-        message = (
+        return Blocked(
             f"nothing is removed from the store, as {len(keep)} artefacts are needed and one"
             f" namespace may need at most {MOST_KEPT}: distribute the models over several namespaces"
         )
-        return Blocked(message)
     try:
         limit = gc.max_size if max_size is None else quantity(max_size)
     except ValueError:
-        message = (
+        return Blocked(
             f"nothing is removed from the store, as the namespace's annotation {STORE_MAX_SIZE} is"
             f" {max_size!r}: write a size such as 50Gi"
         )
-        return Blocked(message)
     task = CollectTask(
         job=name,
         keep=keep,
@@ -307,12 +300,11 @@ def collection(
 def _due(facts: CollectionFacts, finished: Sequence[CollectionView]) -> datetime:
     """Return when the next Job is due."""
     interval = facts.config.store.gc.interval
-    if finished:
-        last = finished[-1]
-        return _ended_at(last) + (
-            interval if last.outcome == "Complete" else min(interval, COLLECTION_RETRY)
-        )
-    return first_due(facts.namespace, interval, facts.since)
+    if not finished:
+        return first_due(facts.namespace, interval, facts.since)
+    last = finished[-1]
+    wait = interval if last.outcome == "Complete" else min(interval, COLLECTION_RETRY)
+    return _ended_at(last) + wait
 
 
 def _is_empty(last: CollectionOutcome | None, now: datetime) -> bool:
@@ -328,14 +320,12 @@ def _ended(
     """Return how a Job has ended; `earlier` are the outcomes that are recorded."""
     own = of_job(facts.pods, job.name)
     limit = job.task.max_bytes if job.task else None
-    found = [each.collected for pod in own for each in pods.reports(pod) if each.collected]
-    if job.outcome == "Complete" and found:
-        outcome = CollectionOutcome(
-            collected=found[-1],
-            limit_bytes=limit,
-            empty_since=_empty_since(found[-1], job, earlier.values()),
-        )
-        return EndedCollection(job, outcome, _over_limit(outcome))
+    reported = [each.collected for pod in own for each in pods.reports(pod) if each.collected]
+    if job.outcome == "Complete" and reported:
+        collected = reported[-1]
+        empty_since = _empty_since(collected, job, earlier.values())
+        outcome = CollectionOutcome(collected=collected, limit_bytes=limit, empty_since=empty_since)
+        return EndedCollection(job, outcome, _over_limit(collected, limit))
     failures = [each for each in map(pods.failure, reversed(own)) if each]
     if failures:
         why = failures[0].finding.message
@@ -349,21 +339,20 @@ def _ended(
 
 
 def _empty_since(
-    found: Collected, job: CollectionView, earlier: Iterable[CollectionOutcome]
+    collected: Collected, job: CollectionView, earlier: Iterable[CollectionOutcome]
 ) -> datetime | None:
-    """Return since when there is no artefact; None: there is one."""
-    if found.artifacts > (0 if found.dry_run else found.removed_artifacts):
+    """Return since when there is no artefact, if there is none."""
+    if collected.artifacts > (0 if collected.dry_run else collected.removed_artifacts):
         return None
     return min((each.empty_since for each in earlier if each.empty_since), default=_ended_at(job))
 
 
-def _over_limit(outcome: CollectionOutcome) -> EventIntent | None:
+def _over_limit(collected: Collected, limit: int | None) -> EventIntent | None:
     """Return the Event that reports that removing cannot help: what is needed is larger than the limit."""
-    found, limit = outcome.collected, outcome.limit_bytes
-    if found is None or limit is None or found.needed_bytes <= limit:
+    if limit is None or collected.needed_bytes <= limit:
         return None
     message = (
-        f"{format_size(found.needed_bytes)} of the store are needed, and {format_size(limit)} are"
+        f"{format_size(collected.needed_bytes)} of the store are needed, and {format_size(limit)} are"
         " allowed: raise store.gc.maxSize, or remove models"
     )
     return EventIntent("Warning", StatusReason.STORE_OVER_LIMIT, message)

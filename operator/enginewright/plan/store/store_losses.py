@@ -1,8 +1,8 @@
 """What the store has lost, as pods and builds of engines found out.
 
-Only the current store counts. A revision that was rolled out with another one, such as the claims before
-they were replaced by a bucket, reads that as long as it serves: preparing its model again would fill the
-current store, which those pods never read. That is reported instead.
+Only the current store counts. A revision that was rolled out with another one, such as a claim before a bucket
+replaced it, reads that as long as it serves: preparing its model again would fill the current store, which those
+pods never read. That is reported instead.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,18 +19,8 @@ from enginewright.plan import pods
 from enginewright.plan.types import Config, Facts
 
 
-def loss_found(
-    facts: Facts,
-    reads: Callable[[Snapshot, ClassSnapshot], bool],
-    since: str,
-) -> str:
-    """Return how the current store lacked the artefact of a serving pod after `since`; empty: it did not.
-
-    Args:
-        facts: the model and its cluster.
-        reads: whether the pods of a revision on one of its classes fetch the artefact in question.
-        since: time in RFC 3339; empty: always.
-    """
+def loss_found(facts: Facts, reads: Callable[[Snapshot, ClassSnapshot], bool], since: str) -> str:
+    """Return how a serving pod that `reads` the artefact missed it in the current store after `since`, in RFC 3339."""
     readers = {
         (name, one.name)
         for name, each in _snapshots(facts.revisions)
@@ -60,7 +50,7 @@ def builds_without_model(
 
 
 def earlier_store_loss(facts: Facts) -> str:
-    """Return which revision's earlier store has lost its artefact, as a sentence; empty: none."""
+    """Return which revision's earlier store has lost its artefact, as a sentence, if one has."""
     for name, each in _snapshots(facts.revisions):
         observed = (pod for pod in facts.pods if pod.label(REVISION) == name)
         is_here = _is_in_store(facts.model.metadata.namespace, facts.config, each)
@@ -83,5 +73,5 @@ def _snapshots(revisions: Collection[RevisionView]) -> Iterator[tuple[str, Snaps
 
 
 def _is_in_store(namespace: str, config: Config, snapshot: Snapshot) -> bool:
-    """Return whether a revision's pods read the current store, with whichever credentials."""
+    """Return whether a revision's pods read the current store, with any credentials."""
     return snapshot.store.place == config.store.access(namespace).place

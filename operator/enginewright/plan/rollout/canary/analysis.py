@@ -1,6 +1,6 @@
-"""What the measurements of a canary and of the serving pods say about it, and how long a step of it lasts.
+"""The analysis of a canary by its measurements and those of the serving pods, and how long each step lasts.
 
-Comparisons are made outside of the plan, as they take seconds: it says which ones it is based on (`Plan.needs`).
+Comparisons are made outside of the plan, because they take seconds: the plan says which ones it needs (`Plan.needs`).
 """
 
 import re
@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Final
 
 from enginewright_contract.measurements import Measurements
-from enginewright_contract.verdict import Verdict
 
 from enginewright.analysis.comparison import RevisionComparison
 from enginewright.analysis.result import AnalysisLimits, AnalysisResult, joined
@@ -20,7 +19,6 @@ from enginewright.api.scalars import duration, share
 from enginewright.manifests.labels import CLASS
 from enginewright.manifests.snapshot import Revision
 from enginewright.observed.pods import PodView
-from enginewright.observed.revisions import RevisionView
 from enginewright.plan.pods import serving_pods
 from enginewright.plan.rollout.canary.transitions import Stage
 from enginewright.plan.rollout.failures import failure_of
@@ -48,37 +46,32 @@ def analyse(
     pods: Collection[PodView],
     before: TargetRevision | None,
 ) -> CanaryAnalysis:
-    """Return the analysis of the canary's `pods`.
-
-    They are compared from when they run until the serving pods are replaced; `before` is None for a
-    revision that was not the target until now. It is inconclusive while a comparison has yet to be made.
-    """
+    """Return the analysis of the canary's `pods`: inconclusive before comparisons are made, or for a new target."""
     serving = serving_pods(facts.pods, stable.name) if stable else []
     every = [*pods, *serving]
-    measured = are_measured(facts.measurements, every)
-    result = AnalysisResult("inconclusive")
+    # unlike after a restart of the operator
+    ready = (pod.name for pod in every if pod.ready and not pod.leaving)
+    measured = all(name in facts.measurements for name in ready)
+    result = None if measured else AnalysisResult("inconclusive")
     comparisons: tuple[RevisionComparison, ...] = ()
     if stable is not None and before is not None and any(pod.ready for pod in pods):
-        first = before.phase is TargetPhase.VERIFYING
-        found = _without_comparison(facts, serving, measured=measured)
-        comparisons = () if found else _comparisons(facts, serving, pods, first=first)
-        result = found or result_of(comparisons)
+        result = _without_comparison(facts, serving) or result
+        if result is None:
+            first = before.phase is TargetPhase.VERIFYING
+            comparisons = _comparisons(facts, serving, pods, first=first)
     return CanaryAnalysis(
-        result=result,
+        result=result or result_of(comparisons),
         measured=measured,
         silent=sum(pod.name in facts.silent for pod in every),
         comparisons=comparisons,
     )
 
 
-def _without_comparison(
-    facts: Facts, stable: Iterable[PodView], *, measured: bool
-) -> AnalysisResult | None:
-    """Return the result where nothing is compared; None: pods of both revisions are.
+def _without_comparison(facts: Facts, stable: Iterable[PodView]) -> AnalysisResult | None:
+    """Return the result if there is nothing to compare with.
 
-    It has passed if there is nothing to compare with: no serving pod has been ready for `canary.hold` and
-    not all merely start, or the sidecars of all are of a version that measures nothing. `measured`:
-    `are_measured` of both revisions.
+    It is a pass if no serving pod has been ready for `canary.hold` and not all are starting, or if the sidecars
+    of all are of a version that measures nothing.
     """
     present = [pod for pod in stable if not pod.leaving]
     serving = [pod.name for pod in present if pod.ready]
@@ -86,22 +79,19 @@ def _without_comparison(
         return AnalysisResult("passed" if _are_down(facts, present) else "inconclusive")
     if all(name in facts.measurements and facts.measurements[name] is None for name in serving):
         return AnalysisResult("passed")
-    return None if measured else AnalysisResult("inconclusive")
+    return None
 
 
 def _comparisons(
     facts: Facts, stable: Iterable[PodView], canary: Iterable[PodView], *, first: bool
 ) -> tuple[RevisionComparison, ...]:
-    """Return the comparisons of ready pods of both revisions, with the results of those that were made.
-
-    `first`: before the canary gets requests.
-    """
+    """Return the comparisons of ready pods of both revisions, `first` or with requests, with the results that were made."""
     old = [pod for pod in stable if pod.ready and not pod.leaving]
     new = [pod for pod in canary if pod.ready]
     allowed = limits(facts.model.spec.rollout, first=first)
-    wanted = comparisons_of(old, new, facts.measurements, allowed)
     return tuple(
-        next((made for made in facts.comparisons if made.is_of(each)), each) for each in wanted
+        next((made for made in facts.comparisons if made.is_of(each)), each)
+        for each in comparisons_of(old, new, facts.measurements, allowed)
     )
 
 
@@ -122,16 +112,16 @@ def seconds_left(
     return min(left, duration(hold)).total_seconds()  # the clock may have been set back
 
 
-def promotion_basis(known: Stage | None, stage: Stage, analysis: AnalysisResult) -> str:
-    """Return what a promotion from now on is based on; empty: none is."""
-    passes = known is not None and known.phase is TargetPhase.ANALYZING
+def promotion_basis(before: Stage | None, stage: Stage, analysis: AnalysisResult) -> str:
+    """Return what a promotion from now on is based on, if it is promoted now."""
+    passes = before is not None and before.phase is TargetPhase.ANALYZING
     if not passes or stage.phase is not TargetPhase.PROMOTING:
         return ""
     return analysis.basis or "no serving pod has measurements to compare with"
 
 
 def limits(rollout: Rollout, *, first: bool) -> AnalysisLimits:
-    """Return the limits of the spec; `first`: before the canary gets requests."""
+    """Return the limits of the spec for the `first` comparisons, before the canary gets requests, or later ones."""
     analysis, samples = rollout.analysis, rollout.canary.min_samples
     difference = analysis.max_output_difference
     ratio = float(analysis.max_latency_ratio)
@@ -150,13 +140,9 @@ def comparisons_of(
     measured: Mapping[str, object],
     allowed: AnalysisLimits,
 ) -> tuple[RevisionComparison, ...]:
-    """Return one comparison of each class that both revisions have: devices differ, and so do the shares of requests.
+    """Return one comparison of each class that both revisions have, as devices and shares of requests differ.
 
-    Args:
-        stable: pods of the serving revision.
-        canary: pods of the new one.
-        measured: by name of the pod; what is no `Measurements` is left out.
-        allowed: the limits.
+    `measured` is by name of the pod; what is no `Measurements` is left out.
     """
     old, new = (_by_class(pods, measured) for pods in (stable, canary))
     classes = sorted(old.keys() & new.keys())
@@ -166,19 +152,14 @@ def comparisons_of(
 
 
 def result_of(comparisons: Collection[RevisionComparison]) -> AnalysisResult:
-    """Return the result of the comparisons together; inconclusive until all are made, or if there are none."""
+    """Return the result of the comparisons together, inconclusive until all are made, or if there are none."""
     results = [each.result for each in comparisons if each.result]
     made = len(results) == len(comparisons) > 0
     return joined(results) if made else AnalysisResult("inconclusive")
 
 
-def are_measured(measurements: Mapping[str, Measurements | None], pods: Iterable[PodView]) -> bool:
-    """Return whether the sidecars of the ready pods have been asked, unlike after a restart of the operator."""
-    return all(pod.name in measurements for pod in pods if pod.ready and not pod.leaving)
-
-
 def have_started(facts: Facts, pods: Iterable[PodView]) -> bool:
-    """Return whether pods that there were none of can be compared with: one is ready, or they fail."""
+    """Return whether pods that have started again can be compared with: one is ready, or they fail."""
     present = [pod for pod in pods if not pod.leaving]
     if any(pod.ready for pod in present):
         return True
@@ -190,28 +171,19 @@ def have_started(facts: Facts, pods: Iterable[PodView]) -> bool:
 def _are_down(facts: Facts, unready: Collection[PodView]) -> bool:
     """Return whether none of the pods has been ready for as long as a canary is held.
 
-    Pods that merely start are not down: they may be ready soon.
+    Pods that are starting are not down: one has been ready before, has failed, or fits no node.
     """
     hold = duration(facts.model.spec.rollout.canary.hold)
     changed = (datetime.fromisoformat(pod.ready_changed or pod.created) for pod in unready)
-    return any(_cannot_serve(facts.revisions, facts.verdicts, pod) for pod in unready) and all(
-        moment + hold <= facts.now for moment in changed
+    cannot_serve = any(
+        pod.was_ready or pod.unschedulable or failure_of(facts.revisions, facts.verdicts, pod)
+        for pod in unready
     )
-
-
-def _cannot_serve(
-    revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], unready: PodView
-) -> bool:
-    """Return whether a pod has been ready before, has failed, or fits no node."""
-    return (
-        unready.was_ready
-        or bool(unready.unschedulable)
-        or failure_of(revisions, verdicts, unready) is not None
-    )
+    return cannot_serve and all(moment + hold <= facts.now for moment in changed)
 
 
 def failure(revision: str, analysis: AnalysisResult) -> RolloutFailure | None:
-    """Return why the comparison rejects a revision; None: it does not."""
+    """Return why the comparison rejects a revision, if it does."""
     if analysis.state != "failed":
         return None
     first = analysis.findings[0]
@@ -221,7 +193,7 @@ def failure(revision: str, analysis: AnalysisResult) -> RolloutFailure | None:
 
 
 def waits_for(analysis: AnalysisResult) -> str:
-    """Return what the comparison waits for, without counts; empty: for nothing."""
+    """Return what the comparison waits for, if anything, without counts."""
     return _COUNTS.sub("", analysis.waits_for) if analysis.state == "inconclusive" else ""
 
 
@@ -229,9 +201,9 @@ def _by_class(
     pods: Iterable[PodView], measured: Mapping[str, object]
 ) -> dict[str, list[Measurements]]:
     """Return the known measurements by class; a class with pods but none of them has an empty list."""
-    found: dict[str, list[Measurements]] = {}
+    by_class: dict[str, list[Measurements]] = {}
     for pod in pods:
-        known = measured.get(pod.name)
-        mine = found.setdefault(pod.label(CLASS), [])
-        mine += [known] if isinstance(known, Measurements) else []
-    return found
+        mine = by_class.setdefault(pod.label(CLASS), [])
+        if isinstance(measurements := measured.get(pod.name), Measurements):
+            mine.append(measurements)
+    return by_class

@@ -1,8 +1,7 @@
 """Bringing up a new revision beside the one that serves, until it replaces it or is rejected, and what it waits for.
 
-Its pods get requests only after their sidecars' proofs have passed and golden inferences show no
-regression; they replace the serving ones only after they have kept passing for `canary.hold`. What it waits for is a reason
-and a message in `status.target`.
+Its pods get requests only after their sidecars' checks have passed and golden inferences show no regression; they
+replace the serving ones only after they have kept passing for `canary.hold`. `status.target` says what it waits for.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -24,6 +23,7 @@ from enginewright.manifests.snapshot import Revision
 from enginewright.observed.deployments import DeploymentView
 from enginewright.observed.pods import PodView
 from enginewright.plan.history.outcomes import was_proven
+from enginewright.plan.history.spec_hash import spec_hash
 from enginewright.plan.pods import Failure, serving_pods
 from enginewright.plan.prepare.signature import SignatureChange, compare
 from enginewright.plan.rollout.bring_up import BringUp
@@ -80,14 +80,16 @@ class ServingPods(Enum):
 
 def pods_to_compare_with(
     facts: Facts,
-    wanted: Revision,
+    revision: Revision,
     stable: Revision | None,
     before: TargetRevision | None,
     deployments: Iterable[DeploymentView],
 ) -> ServingPods:
-    """Return whether there are pods to compare `wanted` with; `before`: what the status has of it."""
-    counts = _served_classes(wanted, deployments)
-    if _has_no_pods(facts.model, wanted, counts):
+    """Return whether there are pods to compare `revision` with; `before` is what the status has of it."""
+    names = {each.name for each in revision.snapshot.classes}
+    counts = {one.accelerator_class: one.desired for one in deployments}
+    counts = {name: count for name, count in counts.items() if name in names}
+    if _has_no_pods(facts.model, revision, counts):
         return ServingPods.NONE
     if stable is None or before is None or before.reason != StatusReason.SCALED_TO_ZERO:
         return ServingPods.PRESENT
@@ -95,10 +97,10 @@ def pods_to_compare_with(
     return ServingPods.STARTING if any(counts.values()) and not started else ServingPods.PRESENT
 
 
-def _has_no_pods(model: InferenceModel, wanted: Revision, counts: Mapping[str, int]) -> bool:
+def _has_no_pods(model: InferenceModel, revision: Revision, counts: Mapping[str, int]) -> bool:
     """Return whether its classes serve with no pods: none are requested, or were until now on those."""
     spec = model.spec
-    names = [each.name for each in wanted.snapshot.classes]
+    names = [each.name for each in revision.snapshot.classes]
     if not counts or not asks_for_pods(spec, names):
         return bool(counts)
     # pods that only classes on which nothing serves yet are to have come with the revision
@@ -106,24 +108,14 @@ def _has_no_pods(model: InferenceModel, wanted: Revision, counts: Mapping[str, i
     return not any(counts.values()) and any(asked.get(name) for name in counts)
 
 
-def _served_classes(wanted: Revision, deployments: Iterable[DeploymentView]) -> dict[str, int]:
-    """Return how many pods serve, or are to, on each class of a revision on which anything does."""
-    names = {each.name for each in wanted.snapshot.classes}
-    return {
-        each.accelerator_class: each.desired
-        for each in deployments
-        if each.accelerator_class in names
-    }
-
-
-def why_held(spec: InferenceModelSpec, wanted: Revision, stable: Revision | None) -> Wait | None:
-    """Return why nothing of a revision may start; None: it may."""
+def why_held(spec: InferenceModelSpec, revision: Revision, stable: Revision | None) -> Wait | None:
+    """Return why nothing of a revision may start, if so."""
     rollout = spec.rollout
     if rollout.paused:
         return Wait(StatusReason.SUSPENDED, "spec.rollout.paused is true")
     if stable is None or rollout.allow_signature_change:
         return None
-    breaking = _differences(wanted, stable).breaking
+    breaking = _differences(revision, stable).breaking
     if not breaking:
         return None
     more = f" and {len(breaking) - _SHOWN} more" if len(breaking) > _SHOWN else ""
@@ -134,16 +126,16 @@ def why_held(spec: InferenceModelSpec, wanted: Revision, stable: Revision | None
     return Wait(StatusReason.SIGNATURE_CHANGED, message)
 
 
-def widened(wanted: Revision, stable: Revision | None) -> str:
-    """Return what more clients may send or get, as a sentence; empty: nothing."""
-    compatible = _differences(wanted, stable).compatible
+def widened(revision: Revision, stable: Revision | None) -> str:
+    """Return what more clients may send or get, as a sentence, if anything."""
+    compatible = _differences(revision, stable).compatible
     return f"clients may use more: {'; '.join(compatible[:_SHOWN])}" if compatible else ""
 
 
-def _differences(wanted: Revision, stable: Revision | None) -> SignatureChange:
-    if stable is None or stable.signature is None or wanted.signature is None:
+def _differences(revision: Revision, stable: Revision | None) -> SignatureChange:
+    if stable is None or stable.signature is None or revision.signature is None:
         return SignatureChange()
-    return compare(stable.signature, wanted.signature)
+    return compare(stable.signature, revision.signature)
 
 
 def why_not_yet(
@@ -154,18 +146,10 @@ def why_not_yet(
     *,
     shadowed: bool,
 ) -> Wait | None:
-    """Return what a revision that is brought up waits for; None: for nothing but time.
-
-    Args:
-        stage: that it is in.
-        failures: of its pods.
-        refused: why the sidecar of a ready pod of the canary would not admit it.
-        analysis: of the canary.
-        shadowed: whether enough answers to clients' requests were compared.
-    """
+    """Return what a revision waits for, other than time; `refused` is why a ready canary pod is not admitted."""
     # while it is promoted, Ready reports failures
-    if (found := failures.first or refused) and stage.phase in COMPARED:
-        return Wait(found.reason, found.finding.message)
+    if (failure := failures.first or refused) and stage.phase in COMPARED:
+        return Wait(failure.reason, failure.finding.message)
     if failures.waits_for:
         return Wait(failures.reason, failures.waits_for)
     if stage.phase in COMPARED and analysis.silent:
@@ -189,7 +173,7 @@ class _CandidateRevision:
     stable: Revision | None  # that it replaces
     before: TargetRevision | None  # what the status has of it
     since: datetime  # when its step began
-    stage: Stage | None  # until now; None: it was not the target
+    stage: Stage | None  # until now, if it was the target
     deployments: Collection[DeploymentView]  # that serve
     pods: Collection[PodView]  # of its canary
     failures: PodFailures
@@ -198,72 +182,69 @@ class _CandidateRevision:
 
 def bring_up(
     facts: Facts,
-    wanted: Revision,
+    revision: Revision,
     stable: Revision | None,
     deployments: Collection[DeploymentView],
     *,
-    spec_hash: str,
     rolled_out: bool,
-    left_to_others: Collection[str] = (),
-    restores: bool = False,
+    left_to_others: Collection[str],
+    restores: bool,
 ) -> BringUp:
-    """Return what becomes of `wanted` now.
+    """Return what becomes of `revision`, the revision that the spec requests.
 
     Args:
         facts: the model and its cluster.
-        wanted: the revision that the spec requests.
+        revision: the requested revision.
         stable: the last one that was rolled out with all its pods, or the one to which a user rolls
-            that one back; None: there is none.
+            that one back, if there is one.
         deployments: that serve, one of each class.
-        spec_hash: of the spec.
-        rolled_out: whether all serving pods are of `wanted`.
+        rolled_out: whether all serving pods are of `revision`.
         left_to_others: reasons for which another backend is tried instead of a rollback.
-        restores: whether `wanted` was rolled out with all its pods, and `stable` is restored.
+        restores: whether `revision` was rolled out with all its pods, and `stable` is restored.
     """
-    if rolled_out or (stable is not None and stable.name == wanted.name):
+    if rolled_out or (stable is not None and stable.name == revision.name):
         ended = tuple(shadow.orders(facts, stable, ""))
-        return BringUp(wanted, promotes=True, rolled_out=rolled_out, shadow=ended)
+        return BringUp(revision, promotes=True, rolled_out=rolled_out, shadow=ended)
     before = facts.model.status.target
-    before = before if before and before.revision == wanted.name else None
+    before = before if before and before.revision == revision.name else None
     since = before.since if before else whole_second(facts.now)
     failures = pod_failures(
         facts,
-        wanted.name,
-        [each for each in (*facts.canaries, *deployments) if each.revision == wanted.name],
+        revision.name,
+        [each for each in (*facts.canaries, *deployments) if each.revision == revision.name],
         stable=stable.name if stable else "",
         since=since,
     )
-    pods = canary_pods(facts.pods, wanted.name)
+    pods = canary_pods(facts.pods, revision.name)
     analysis = analyse(facts, stable, pods, before)
-    if stable is not None and (
-        found := rejection(
-            facts, wanted.name, stable.name, failures, left_to_others, analysis.result
-        )
-    ):
-        back = rejected(facts, wanted, stable, found, failures, restores=restores)
-        return replace(back, comparisons=analysis.comparisons)
-    stage = _stage(facts.model.status, wanted.name, before, deployments)
-    candidate = _CandidateRevision(
-        wanted, stable, before, since, stage, deployments, pods, failures, analysis
+    why = stable and rejection(
+        facts, revision.name, stable.name, failures, left_to_others, analysis.result
     )
-    return _proceed(facts, candidate, spec_hash)
+    if why:
+        back = rejected(facts, revision, stable, why, failures, restores=restores)
+        return replace(back, comparisons=analysis.comparisons)
+    stage = _stage(facts.model.status, revision.name, before, deployments)
+    candidate = _CandidateRevision(
+        revision, stable, before, since, stage, deployments, pods, failures, analysis
+    )
+    return _proceed(facts, candidate)
 
 
-def _proceed(facts: Facts, candidate: _CandidateRevision, spec_hash: str) -> BringUp:
+def _proceed(facts: Facts, candidate: _CandidateRevision) -> BringUp:
     """Return what becomes of a revision that nothing rejects."""
-    wanted, stable, analysis = candidate.revision, candidate.stable, candidate.analysis
+    revision, stable, analysis = candidate.revision, candidate.stable, candidate.analysis
     spec = facts.model.spec
     planned = _planned(facts, candidate, candidate.before.step if candidate.before else 0)
-    skips = stable is None or _skips_analysis(facts, wanted.name)
+    skips = stable is None or _skips_analysis(facts, revision.name)
     direct = skips or not planned
     serving = ServingPods.PRESENT
     promotes = candidate.stage is not None and candidate.stage.phase is TargetPhase.PROMOTING
     if not (skips or promotes):
         serving = pods_to_compare_with(
-            facts, wanted, stable, candidate.before, candidate.deployments
+            facts, revision, stable, candidate.before, candidate.deployments
         )
     wait = _first_wait(spec, candidate, serving)
-    shadowed = shadow.is_compared(facts, stable, wanted.name)
+    shadowed = shadow.is_compared(facts, stable, revision.name)
     left = seconds_left(spec, facts.now, candidate.pods, candidate.since)
     refused = first_refusal(facts.revisions, facts.verdicts, candidate.pods)
     passes = refused is None and are_known(facts.verdicts, facts.silent, candidate.pods)
@@ -272,7 +253,8 @@ def _proceed(facts: Facts, candidate: _CandidateRevision, spec_hash: str) -> Bri
         Seen(
             held=wait is not None,
             direct=direct,
-            available=passes and is_available(facts.canaries, wanted.name, candidate.pods, planned),
+            available=passes
+            and is_available(facts.canaries, revision.name, candidate.pods, planned),
             analysis=analysis.result.state,
             shadowed=shadowed,
             held_long_enough=left <= 0 and analysis.measured,
@@ -281,18 +263,18 @@ def _proceed(facts: Facts, candidate: _CandidateRevision, spec_hash: str) -> Bri
     )
     assert stage is not None  # noqa: S101 - only what serves or is rejected has none
     mirrors = stage.phase is TargetPhase.VERIFYING and wait is None
-    behind_service = wanted.name if is_behind_service(spec, stage) else ""
+    behind_service = revision.name if is_behind_service(spec, stage) else ""
     wait = wait or why_not_yet(stage, candidate.failures, refused, analysis, shadowed=shadowed)
     return BringUp(
-        wanted,
+        revision,
         promotes=stage.phase is TargetPhase.PROMOTING,
         replaces=stable is not None,
-        target=_target(facts, candidate, stage, wait, spec_hash),
+        target=_target(facts, candidate, stage, wait),
         failures=candidate.failures,
         canaries=_canaries(facts, candidate, stage) if serving is ServingPods.PRESENT else {},
         stable_key=stable.snapshot.prepared_key if stable else None,
         labels=tuple(service_labels(facts.pods, behind_service)),
-        shadow=tuple(shadow.orders(facts, stable, wanted.name if mirrors else "")),
+        shadow=tuple(shadow.orders(facts, stable, revision.name if mirrors else "")),
         requeue_after=_requeue_after(stage, left, serving),
         comparisons=analysis.comparisons,
         promoted_for="" if direct else promotion_basis(candidate.stage, stage, analysis.result),
@@ -308,7 +290,7 @@ def _planned(facts: Facts, candidate: _CandidateRevision, step: int) -> dict[str
 def _first_wait(
     spec: InferenceModelSpec, candidate: _CandidateRevision, serving: ServingPods
 ) -> Wait | None:
-    """Return what keeps the revision in its stage; None: nothing does."""
+    """Return what keeps the revision in its stage, if anything does."""
     no_pods = None if serving is ServingPods.PRESENT else WITHOUT_PODS
     held = why_held(spec, candidate.revision, candidate.stable)
     if candidate.stage is not None and candidate.stage.phase in COMPARED:
@@ -326,7 +308,7 @@ def _canaries(facts: Facts, candidate: _CandidateRevision, stage: Stage) -> Mapp
 
 
 def _target(
-    facts: Facts, candidate: _CandidateRevision, stage: Stage, wait: Wait | None, spec_hash: str
+    facts: Facts, candidate: _CandidateRevision, stage: Stage, wait: Wait | None
 ) -> TargetRevision:
     """Return the revision as `status.target` has it from now on."""
     before, revision, stable = candidate.before, candidate.revision, candidate.stable
@@ -340,7 +322,7 @@ def _target(
         phase=stage.phase,
         step=stage.step,
         since=whole_second(facts.now) if is_new else candidate.since,
-        spec_hash=spec_hash,
+        spec_hash=spec_hash(facts.model.spec),
         reason=wait.reason if wait else "",
         message="; ".join(filter(None, messages)),
         signature=revision.signature,
@@ -349,15 +331,12 @@ def _target(
 
 def _stage(
     status: InferenceModelStatus,
-    wanted: str,
+    revision: str,
     before: TargetRevision | None,
     deployments: Iterable[DeploymentView],
 ) -> Stage | None:
-    """Return the stage in the status: of an analysed revision that serving Deployments have, promotion.
-
-    The status may not have been written after them, or was lost since.
-    """
-    applied = any(each.revision == wanted for each in deployments)
+    """Return the stage in the status, which may be older than Deployments that have an analysed revision, or be lost."""
+    applied = any(each.revision == revision for each in deployments)
     if before is None:
         is_lost = status.applied is None
         return Stage(TargetPhase.PROMOTING) if is_lost and applied else None

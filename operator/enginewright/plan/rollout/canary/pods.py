@@ -14,8 +14,8 @@ from enginewright.api.inference_model_status import TargetPhase
 from enginewright.api.scalars import share
 from enginewright.manifests.labels import CANARY, CLASS, COMPONENT, REVISION, SERVE
 from enginewright.manifests.snapshot import Revision
-from enginewright.observed.autoscalers import AutoscalerView
 from enginewright.observed.deployments import DeploymentView
+from enginewright.observed.identities import AutoscalerView
 from enginewright.observed.pods import PodView
 from enginewright.observed.revisions import RevisionView
 from enginewright.plan.pods import Failure
@@ -33,22 +33,21 @@ def canary_pods(pods: Collection[PodView], revision: str) -> list[PodView]:
 def planned_counts(
     model: InferenceModel,
     autoscalers: Collection[AutoscalerView],
-    wanted: Revision,
+    revision: Revision,
     deployments: Iterable[DeploymentView],
     step: int,
 ) -> dict[str, int]:
     """Return the canary's pods by class at a step: none on classes on which nothing serves yet.
 
-    In place, they take devices of serving pods, of which one stays, and none of those that an
-    autoscaler scales.
+    In place, they take devices of serving pods, of which one stays, and none from classes with an autoscaler.
     """
     spec = model.spec
     serving = {each.accelerator_class: each for each in deployments}
-    names = [each.name for each in wanted.snapshot.classes]
+    names = [each.name for each in revision.snapshot.classes]
     counts = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
     live = live_counts(model, autoscalers, counts, serving)
     in_place = spec.rollout.strategy == "InPlace"
-    found = {}
+    planned = {}
     for name in names:
         if in_place and name in live:
             continue
@@ -56,8 +55,8 @@ def planned_counts(
         most = total - 1 if in_place else total
         count = min(_first_or_share(model.spec, total, step), most)
         if name in serving and count > 0:
-            found[name] = count
-    return found
+            planned[name] = count
+    return planned
 
 
 def _first_or_share(spec: InferenceModelSpec, total: int, step: int) -> int:
@@ -65,10 +64,10 @@ def _first_or_share(spec: InferenceModelSpec, total: int, step: int) -> int:
     canary = spec.rollout.canary
     if step <= 1 or not canary.replicas or not canary.steps:
         return canary.replicas
-    wanted = share(canary.steps[min(step, len(canary.steps) + 1) - 2]) or 0.0
+    part = share(canary.steps[min(step, len(canary.steps) + 1) - 2]) or 0.0
     if spec.rollout.strategy == "InPlace":
-        return ceil(total * wanted)
-    return total if wanted >= 0.5 else ceil(total * wanted / (1 - wanted))
+        return ceil(total * part)
+    return total if part >= 0.5 else ceil(total * part / (1 - part))
 
 
 def is_available(
@@ -88,22 +87,19 @@ def is_available(
 def are_known(
     verdicts: Mapping[str, Verdict], silent: Collection[str], pods: Iterable[PodView]
 ) -> bool:
-    """Return whether the sidecars of those of the canary's `pods` that are ready have current verdicts.
-
-    The kubelet may reach a sidecar while the operator cannot, and finds a pod ready then.
-    """
+    """Return whether ready canary `pods` have current verdicts: the kubelet may reach sidecars that the operator cannot."""
     return all(pod.name in verdicts and pod.name not in silent for pod in pods if pod.ready)
 
 
 def first_refusal(
     revisions: Collection[RevisionView], verdicts: Mapping[str, Verdict], pods: Iterable[PodView]
 ) -> Failure | None:
-    """Return why a sidecar would not admit one of the canary's `pods` that is ready; None: all pass.
+    """Return why a sidecar would not admit one of the canary's `pods` that is ready, unless all pass.
 
     An admitted pod stays ready when its promise breaks, and not every cause rejects the revision.
     """
-    found = (refusal_of(revisions, verdicts, pod) for pod in pods if pod.ready)
-    return next(filter(None, found), None)
+    refusals = (refusal_of(revisions, verdicts, pod) for pod in pods if pod.ready)
+    return next(filter(None, refusals), None)
 
 
 def stop_canary(canaries: Collection[DeploymentView], keep: Collection[str]) -> Iterator[ObjectRef]:
@@ -136,7 +132,7 @@ def service_labels(pods: Collection[PodView], revision: str) -> Iterator[Metadat
 def serving_canaries(facts: Facts, revision: str, pods: Iterable[PodView]) -> dict[str, int]:
     """Return the canaries whose `pods` may serve until others have replaced them.
 
-    One that waits for a device would take it from those, and where they wait, it may make way for them.
+    One that waits for a device would take it from those; where they wait for it, a canary may make way for them.
     """
     ready = {pod.label(CLASS) for pod in pods if pod.ready or _serves(pod)}
     may_stay = ready - makes_way(facts, revision)
@@ -150,8 +146,7 @@ def serving_canaries(facts: Facts, revision: str, pods: Iterable[PodView]) -> di
 def covering_canaries(facts: Facts, applied: str) -> set[str]:
     """Return the classes whose canary runs the revision that is applied, and serves while too few others do.
 
-    A rollback after the promotion, whose trial is the only pod that serves, so outlives an edit, an
-    obstacle and a lost status.
+    So the only serving pod of a rollback after the promotion outlives an edit, an obstacle and a lost status.
     """
     lacking = _lacks_serving(facts.pods, facts.deployments)
     serving = {pod.label(CLASS) for pod in canary_pods(facts.pods, applied) if _serves(pod)}

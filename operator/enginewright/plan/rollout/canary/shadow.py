@@ -1,7 +1,7 @@
-"""A share of the requests that a canary answers as well, while it is verified and gets none of its own.
+"""A share of the clients' requests that a canary answers too, while it is verified and gets no others.
 
-The serving pods' sidecars send them, as annotations of the pods order. These expire, and are withdrawn
-once the canary is verified no more.
+The serving pods' sidecars send them, as annotations of the pods order. These expire, and are removed
+once the verification ends.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -24,7 +24,7 @@ WAITS: Final = "shadow: answers of both revisions to clients' requests"
 
 
 def unavailable(spec: InferenceModelSpec, stable: Revision | None) -> str:
-    """Return why no requests can be compared although the spec asks for it, as a sentence; "": they can."""
+    """Return why no requests can be compared although the spec asks for it, as a sentence, if so."""
     if not _share(spec) or stable is None or any(map(_can_send, stable.templates.values())):
         return ""
     return (
@@ -38,29 +38,24 @@ def is_compared(facts: Facts, stable: Revision | None, revision: str) -> bool:
     if not _share(facts.model.spec) or stable is None or unavailable(facts.model.spec, stable):
         return True
     measured = (facts.measurements.get(pod.name) for pod in serving_pods(facts.pods, stable.name))
-    found = (each.shadow for each in measured if each and each.shadow)
-    compared = sum(each.compared for each in found if each.revision == revision)
+    shadows = (each.shadow for each in measured if each and each.shadow)
+    compared = sum(each.compared for each in shadows if each.revision == revision)
     return compared >= facts.model.spec.rollout.canary.min_samples
 
 
 def orders(facts: Facts, stable: Revision | None, revision: str) -> Iterator[MetadataIntent]:
-    """Yield the annotations to change so that serving pods send requests to the canary of `revision`.
-
-    To its pods of their own class that are ready; "": no canary is verified.
-    """
-    wanted, now = _share(facts.model.spec), facts.now.timestamp()
+    """Yield the annotations by which serving pods send requests to ready canary pods of `revision`, or to none for ""."""
+    sent, now = _share(facts.model.spec), facts.now.timestamp()
     for pod in facts.pods:
         if pod.label(COMPONENT) != SERVE or pod.is_canary or pod.leaving:
             continue
-        known = str(pod.annotations.get(SHADOW_ANNOTATION) or "")
-        addresses = (
-            _addresses(facts.pods, revision, pod.label(CLASS)) if revision and wanted else []
-        )
+        before = str(pod.annotations.get(SHADOW_ANNOTATION) or "")
+        addresses = _addresses(facts.pods, revision, pod.label(CLASS)) if revision and sent else []
         annotation = ""
         if addresses and stable is not None and _sends(stable, pod):
-            before = read_order(known)
-            annotation = shadow_order(wanted, now, revision, addresses, before).annotation()
-        if annotation != known:
+            order = shadow_order(sent, now, revision, addresses, read_order(before))
+            annotation = order.annotation()
+        if annotation != before:
             yield MetadataIntent(
                 "v1",
                 "Pod",
@@ -79,11 +74,7 @@ def _addresses(pods: Collection[PodView], revision: str, accelerator: str) -> li
     return [
         pod.ip
         for pod in pods_of(pods, revision)
-        if pod.is_canary
-        and pod.label(CLASS) == accelerator
-        and pod.ready
-        and pod.ip
-        and not pod.leaving
+        if pod.is_canary and pod.label(CLASS) == accelerator and pod.ready and pod.ip
     ]
 
 

@@ -1,7 +1,7 @@
 """How a new revision advances: the transitions between the phases of `TargetPhase`.
 
-A function of the phase in the status and of what is observed, so an operator that restarts, or misses
-events, continues where the cluster is. docs/rollouts.md draws the transitions.
+A function of the phase in the status and of what is observed, so that an operator that restarts or misses
+events continues. docs/rollouts.md draws the transitions.
 """
 
 from dataclasses import dataclass
@@ -38,10 +38,7 @@ class Stage:
 
 
 def advance(before: Stage | None, seen: Seen) -> Stage | None:
-    """Return the phase of the target from now on; None: it serves, or was rejected.
-
-    `before` is None for a revision that was not the target until now.
-    """
+    """Return the phase of the target from now on, unless it serves or was rejected; `before` is None for a new target."""
     if seen.rolled_out or seen.rejected:
         return None
     if before is not None and before.phase is TargetPhase.PROMOTING and not seen.held:
@@ -64,7 +61,7 @@ def _begin(seen: Seen) -> Stage:
 def _may_get_requests(seen: Seen) -> bool:
     """Return whether canary pods may get requests: what is measured without them shows no regression.
 
-    A model too slow to show that within `hold`, or with too few clients, gets them nevertheless.
+    A model too slow to show that within `hold`, or with too few clients, gets them all the same.
     """
     shown = seen.analysis == "passed" and seen.shadowed
     may = seen.available and not seen.held and seen.analysis != "failed"
