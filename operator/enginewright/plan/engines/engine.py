@@ -25,7 +25,7 @@ from enginewright.plan.prepare.shared import kept_records
 from enginewright.plan.types import CollectionConfig, EventIntent, ObjectRef, Plan, image_not_pushed
 
 _RECORDED_WITHIN: Final = timedelta(hours=1)
-RECORDED_EVERY: Final = timedelta(hours=1)  # in status.lastUsed
+_RECORDED_EVERY: Final = timedelta(hours=1)  # in status.lastUsed
 _NAMED: Final = 5
 
 
@@ -59,15 +59,15 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         return EnginePlan((), (), {}, (), None, removed=_removed(since))
     engine_state = build_state(facts)
     before, prepared_key = facts.engine.status, facts.engine.spec.prepared_key
-    used = recorded_use(before, facts.users, facts.now)
+    last_used, due_in = recorded_use(before, facts.users, facts.now)
     recorded = {
-        "users": used.users,
-        "last_used": used.last_used,
+        "users": EngineUsers(count=len(facts.users), models=facts.users[:_NAMED]),
+        "last_used": last_used,
         "unused_since": since,
         "prepared": kept_records(before.prepared, facts.prepared, prepared_key),
     }
     status = status_of(facts.engine, engine_state, facts.now).model_copy(update=recorded)
-    waits = (engine_state.requeue_after, used.due_in, left)
+    waits = (engine_state.requeue_after, due_in, left)
     return EnginePlan(
         apply=engine_state.apply,
         delete=_unwanted(facts, engine_state),
@@ -166,28 +166,17 @@ def users_of(engine: InferenceEngine, uses: Iterable[EngineUse]) -> tuple[str, .
     return tuple(sorted(each.model for each in uses if each.includes(name, key)))
 
 
-@dataclass(frozen=True)
-class RecordedUse:
-    """What the status says about an engine's users, and in how many seconds that is out of date."""
-
-    users: EngineUsers
-    last_used: datetime | None
-    due_in: float | None = None
-
-
-def recorded_use(before: InferenceEngineStatus, users: Sequence[str], now: datetime) -> RecordedUse:
-    """Return the users to record, and the time of the last use: to the hour while there is a user, then exactly."""
+def recorded_use(
+    before: InferenceEngineStatus, users: Sequence[str], now: datetime
+) -> tuple[datetime | None, float | None]:
+    """Return the last use, to the hour while there is a user, then exactly, and in how many seconds that is outdated."""
     used = before.last_used
-    age = now - used if used else RECORDED_EVERY
-    is_old = not timedelta() <= age < RECORDED_EVERY  # also if the clock was set back
+    age = now - used if used else _RECORDED_EVERY
+    is_old = not timedelta() <= age < _RECORDED_EVERY  # also if the clock was set back
     has_ended = not users and before.users is not None and before.users.count > 0
     if (users and is_old) or has_ended:
         used, age = whole_second(now), timedelta()
-    return RecordedUse(
-        users=EngineUsers(count=len(users), models=tuple(users[:_NAMED])),
-        last_used=used,
-        due_in=(RECORDED_EVERY - age).total_seconds() if users else None,
-    )
+    return used, (_RECORDED_EVERY - age).total_seconds() if users else None
 
 
 def unused_since(engine: InferenceEngine, now: datetime, *, needed: bool) -> datetime | None:

@@ -121,7 +121,7 @@ def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[s
                 recipe=target.recipe,
             ),
             deadline_seconds=target.deadline_seconds,
-            resources=target.build_resources,
+            resources=spec.build.resources.manifest(),
             inputs=target.inputs,
             nodes=target.prepare_nodes,
             template=_template(spec, facts.config),
@@ -130,6 +130,6 @@ def job_manifest(facts: Facts, target: Target, name: str, shared: str) -> dict[s
             shared_hash=shared,
             record_hash=record_hash(facts.model, facts.config, target),
             images=facts.config.store.images,
-            account=target.account,
+            account=spec.pod_template.service_account_name,
         ),
     )

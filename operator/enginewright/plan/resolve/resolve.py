@@ -39,9 +39,7 @@ class Target:
     source: PinnedSource
     inputs: tuple[Input, ...]  # that stage `fetch` reads from
     prepare_nodes: dict[str, Any]  # placement fields of the prepare Job's pod
-    account: str | None  # service account of the prepare Job
     deadline_seconds: int
-    build_resources: dict[str, Any]
     pull_secrets: tuple[str, ...]
     artifact_hash: str  # of everything that decides the prepared model
     job_hash: str  # of that and everything that decides whether the Job can succeed
@@ -218,7 +216,6 @@ def _target(
     prepare_recipe = recipe(spec, backend, image_facts, classes)
     inputs = prepare_inputs(spec)
     deadline = int(duration(spec.build.timeout).total_seconds())
-    resources = spec.build.resources.manifest()
     pull_secrets = (
         *facts.config.image_pull_secrets,
         *(each.name for each in spec.pod_template.image_pull_secrets),
@@ -238,7 +235,7 @@ def _target(
         **({"pipeline": image_facts.pipeline} if image_facts.pipeline else {}),
         "secrets": [(each.name, each.secret) for each in inputs if each.secret],
         "deadline": deadline,
-        "resources": resources,
+        "resources": spec.build.resources.manifest(),
         "pull_secrets": pull_secrets,
         "account": spec.pod_template.service_account_name,
         **nodes,
@@ -265,9 +262,7 @@ def _target(
         source=source,
         inputs=inputs,
         prepare_nodes=nodes,
-        account=spec.pod_template.service_account_name,
         deadline_seconds=deadline,
-        build_resources=resources,
         pull_secrets=pull_secrets,
         artifact_hash=content_hash(artifact),
         job_hash=content_hash(job),
