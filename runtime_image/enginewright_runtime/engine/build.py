@@ -29,11 +29,6 @@ def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport
     """Fetch and check the prepared model, and build the engine; leaves `EngineBuilt`.
 
     While it runs, GET /progress on `port` returns its progress.
-
-    Raises:
-        StageFailure: EngineIncompatible, if the engine could be built but not served;
-            ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as by
-            `builder.build`.
     """
     manifest = open_store(paths, ENGINE).find_intact(task.engine_key)
     if manifest is not None:

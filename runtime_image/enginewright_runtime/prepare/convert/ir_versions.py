@@ -30,27 +30,26 @@ _TYPED_OPERATORS: Final = frozenset(
 def newer_than(model: ModelProto, version: int) -> list[str]:
     """Return the features of IR versions above `version` that the model uses, oldest first.
 
-    Annotations that change no value (metadata, device configurations, training information) are
-    excluded: `remove_annotations` removes them.
+    Annotations, which `remove_annotations` removes, are excluded.
     """
     used = _element_types(model)
-    found = [
+    features = [
         (at, f"element type {name}")
         for at, names in _TYPES.items()
         if at > version
         for name in names
         if TensorProto.DataType.Value(name) in used
     ]
-    found += [
+    features += [
         (at, feature)
         for at, (feature, is_used) in _FEATURES.items()
         if at > version and is_used(model)
     ]
-    return [feature for _, feature in sorted(found)]
+    return [feature for _, feature in sorted(features)]
 
 
 def remove_annotations(model: ModelProto, version: int) -> None:
-    """Remove, in place, annotations of newer IR versions, which affect no computation."""
+    """Remove, in place, annotations of newer IR versions: they affect no computation."""
     if version < 11:
         del model.configuration[:]
         for node in graphs.walk_nodes(model):

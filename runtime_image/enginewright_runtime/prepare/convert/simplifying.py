@@ -1,6 +1,6 @@
-"""Folds constants with ONNX Runtime's own optimiser: docs/measurements.md says why.
+"""Folds constants with ONNX Runtime's own optimizer: docs/measurements.md says why.
 
-Native code: to be called in a child process.
+Native code: call it in a child process.
 """
 
 from pathlib import Path
@@ -19,16 +19,10 @@ _WEIGHTS: Final = "weights.bin"
 
 
 def simplify(source: Path, out: Path) -> ModelProto:
-    """Return the model after ONNX Runtime's basic graph optimisations.
+    """Return the model after ONNX Runtime's basic graph optimizations, which apply to every provider.
 
-    Those apply to every provider: they fold constants, and fuse nothing into operators of ONNX
-    Runtime's own domain.
-
-    `out` is a file for ONNX Runtime to write to, in an empty folder.
-
-    Raises:
-        SessionError: ONNX Runtime refuses the model.
-        StageFailure: ExtensionFailed.
+    They fold constants, and fuse nothing into operators of ONNX Runtime's own domain. `out` is a
+    file to write to, in an empty folder. Raises SessionError if ONNX Runtime refuses the model.
     """
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(out)

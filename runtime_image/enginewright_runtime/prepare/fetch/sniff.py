@@ -31,7 +31,7 @@ _MAGIC_AT_4: Final = {
 
 
 def sniff(path: Path, *, npz: bool = False) -> str | None:
-    """Return what the file looks like, to follow "it is"; None if it may be a model.
+    """Return what the file looks like, to follow "it is", or None if it may be a model.
 
     With `npz`, a zip archive is accepted too, since an .npz file is one.
     """

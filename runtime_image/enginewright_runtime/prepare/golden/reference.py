@@ -1,8 +1,8 @@
 """Golden inputs that the model accepts, and golden outputs: the source's, by the first way that works.
 
-Outputs are the source's, even if `convert` changed the model, which must preserve them. They come
-from ONNX Runtime's CPU provider, or, if it cannot run the source, from the samples, or from ONNX's
-reference implementation, or, with a warning, from the converted model itself.
+Outputs are the source's, which `convert` must preserve. They come from ONNX Runtime's CPU provider,
+or, if it cannot run the source, from the samples, or from ONNX's reference implementation, or, with
+a warning, from the converted model itself.
 """
 
 import logging
@@ -58,7 +58,7 @@ _LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of the model
 # fields of a recipe that affect the reference run and the comparison of outputs
 _KEY_FIELDS: Final = {"max_ir_version", "rtol", "atol", "outputs"}
 
-# Where the golden outputs come from. "itself": the converted model, which nothing then proves.
+# Where the golden outputs come from; nothing proves a converted model that is compared with itself.
 Origin = Literal["source", "definition", "emulation", "expected", "itself"]
 ORIGIN_NAMES: Final[Mapping[Origin, str]] = {
     "source": "the source",
@@ -85,13 +85,7 @@ class Reference:
 
 
 def make(recipe: Recipe, work: Path) -> Reference:
-    """Write inputs.npz, outputs.npz and, where the samples have outputs, expected.npz.
-
-    Raises:
-        StageFailure: ParityFailed: no inputs are accepted, or the source's outputs differ from the
-            expected ones; ShapeProfileInvalid; UnsupportedOperator: there is no way to get outputs;
-            as `Call.run`.
-    """
+    """Write inputs.npz, outputs.npz and, where the samples have outputs, expected.npz."""
     return _GoldenFiles(recipe, work).run()
 
 
@@ -101,8 +95,6 @@ def runnable(source: Path, recipe: Recipe) -> Path:
 
 
 class _GoldenFiles:
-    """Generates the golden files."""
-
     def __init__(self, recipe: Recipe, work: Path) -> None:
         self._recipe = recipe
         self._work = work
@@ -133,9 +125,8 @@ class _GoldenFiles:
 
     def _generate(self) -> None:
         """Generate inputs; if the model refuses the integers, try ranges more likely to be indices."""
-        integer_ranges = (
-            tuple(IntegerRange) if self._has_free_integers() else (IntegerRange.DIGITS,)
-        )
+        free = self._has_free_integers()
+        integer_ranges = tuple(IntegerRange) if free else (IntegerRange.DIGITS,)
         refused: dict[str, str] = {}
         for integer_range in integer_ranges:
             samples = generate(self._validated.inputs, self._validated.profiles, integer_range)
@@ -213,12 +204,9 @@ class _GoldenFiles:
             write_arrays(self._folder / EXPECTED, expected)
 
     def _run_reference(self, model: Path, of: Path | None = None) -> dict[str, str]:
-        """Run a model on the CPU provider, which writes outputs.npz.
+        """Run a model on the CPU provider, which writes outputs.npz; return refused samples' messages by name.
 
-        `of` is the one that it was copied from; None: it is no copy.
-
-        Raises:
-            SessionError: it does not load.
+        `of` is the model that it was copied from, if any. Raises SessionError if it does not load.
         """
         _log.info("running the golden samples on backend cpu")
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
@@ -239,10 +227,8 @@ class _GoldenFiles:
             self._recipe,
         )
         if failed := outcome.failed:
-            raise StageFailure(
-                Reason.PARITY_FAILED,
-                f"{failed.description} against {EXPECTED_OUTPUTS}",
-            )
+            message = f"{failed.description} against {EXPECTED_OUTPUTS}"
+            raise StageFailure(Reason.PARITY_FAILED, message)
         if self._converted in {self._source, model}:
             self._made.parity = list(outcome.parity)
             self._made.level = outcome.level
@@ -262,11 +248,7 @@ class _GoldenFiles:
     def _need_definition(self, samples: list[Sample], refusal: str) -> dict[str, str]:
         """Use the reference implementation's outputs of the first sample, or an emulation's of all.
 
-        Returns:
-            The emulated model's error messages of refused samples, by name.
-
-        Raises:
-            StageFailure: UnsupportedOperator: neither runs, so there is nothing to compare with.
+        Return the emulated model's error messages of refused samples, by name.
         """
         cause = self._run_definition(samples[:1], self._folder)
         if cause is None:
@@ -290,7 +272,7 @@ class _GoldenFiles:
         return refused
 
     def _emulate(self, samples: list[Sample]) -> dict[str, str] | None:
-        """Run an emulated BF16 source on the CPU provider; None: it is not BF16, or does not run."""
+        """Run an emulated BF16 source on the CPU provider; None if it is not BF16, or does not run."""
         self._write(samples)
         try:
             model = emulated(runnable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
@@ -324,7 +306,7 @@ class _GoldenFiles:
         return refused
 
     def _run_definition(self, samples: list[Sample], folder: Path) -> str | None:
-        """Run the source with ONNX's reference implementation; return why not; None: it ran."""
+        """Run the source with ONNX's reference implementation; return why it did not run, if so."""
         if size_bytes(graphs.parse(self._source)) > _LARGEST_BY_DEFINITION:
             return f"it is larger than {format_bytes(_LARGEST_BY_DEFINITION)}"
         write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})

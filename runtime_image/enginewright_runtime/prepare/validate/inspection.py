@@ -166,7 +166,9 @@ def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]
     """
     refusal = planning.plan(model, recipe).refusal
     needed = planning.plan(model, recipe.model_copy(update={"target_opset": None}))
-    return ([] if refusal is None else [_named(refusal)]), bool(needed.steps or needed.refusal)
+    return (
+        [] if refusal is None else [_named(refusal)]
+    ), needed.is_needed or needed.refusal is not None
 
 
 def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
