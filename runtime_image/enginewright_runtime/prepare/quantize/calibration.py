@@ -2,7 +2,7 @@
 
 It has one of three formats, as in docs/precision.md: one .npz with an array for each input, .npy
 files, or images. Pickled data is never read. Data that does not match the model is refused, naming
-the array: a wrong range is worse than none.
+the array.
 """
 
 import zipfile
@@ -28,7 +28,6 @@ Feeds = dict[str, Array]
 ENOUGH: Final = 500
 _NPY: Final = ".npy"
 _IMAGES: Final = frozenset({".jpg", ".jpeg", ".png"})
-_GRAY: Final = "L"
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,8 @@ def read(
 ) -> CalibrationData:
     """Open the calibration data; samples are read when they are iterated.
 
-    Args:
-        folder: of the fetched data.
-        inputs: of the model.
-        limit: number of samples to use, evenly spaced; None: all.
-        preprocessing: for images.
-
-    Raises:
-        StageFailure: CalibrationInvalid, naming the file or the array; also during iteration.
+    `limit` is the number of samples to use, evenly spaced, or None for all; `preprocessing` is for
+    images. Raises CalibrationInvalid, naming the file or the array; also during iteration.
     """
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if (archive := folder / CALIBRATION_DATA) in files:
@@ -180,7 +173,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
 
 
 def _step(spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
-    """Return how many rows of an array one run takes; None: each element along axis 0 is a sample."""
+    """Return how many rows of an array one run takes, or None if each element along axis 0 is a sample."""
     rank = len(spec.shape)
     if len(shape) == rank + 1 and _fits(spec.shape, shape[1:]):
         return None
@@ -296,7 +289,7 @@ def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
     try:
         with Image.open(path) as opened:
             gray = how.color == "Gray"
-            scaled = opened.convert(_GRAY if gray else "RGB").resize(
+            scaled = opened.convert("L" if gray else "RGB").resize(
                 (how.width, how.height), Image.Resampling.BILINEAR
             )
             pixels = np.asarray(scaled, np.float32)
@@ -330,9 +323,10 @@ def _check_values(array: Array, place: str) -> None:
         raise _invalid(f"{place} has values that are NaN or infinite")
 
 
-def _fits(wanted: Sequence[int | str | None], have: Sequence[int]) -> bool:
-    return len(wanted) == len(have) and all(
-        not isinstance(size, int) or size == there for size, there in zip(wanted, have, strict=True)
+def _fits(shape: Sequence[int | str | None], sizes: Sequence[int]) -> bool:
+    return len(shape) == len(sizes) and all(
+        not isinstance(size, int) or size == actual
+        for size, actual in zip(shape, sizes, strict=True)
     )
 
 
@@ -345,11 +339,8 @@ def _shape(spec: TensorSpec) -> str:
 
 
 def _plain(error: Exception) -> str:
-    return (
-        "it holds Python objects"
-        if "pickle" in str(error).lower()
-        else " ".join(str(error).split())
-    )
+    text = " ".join(str(error).split())
+    return "it holds Python objects" if "pickle" in text.lower() else text
 
 
 def _invalid(cause: str, *, remedy: str | None = None) -> StageFailure:

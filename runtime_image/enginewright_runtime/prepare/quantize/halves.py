@@ -1,8 +1,8 @@
 """Converts a model to half precision, FP16 or BF16, with single precision where half is unsafe.
 
-Inputs and outputs keep their types: casts are inserted at the boundaries. Existing tools were tried
-(docs/measurements.md says what they break); none detects a weight that half precision cannot
-represent. Here a node stays in single precision, and is reported, if
+Inputs and outputs keep their types: casts are inserted at the boundaries. Existing tools detect no weight
+that half precision cannot represent (docs/measurements.md). Here a node stays in single precision, and is
+reported, if
 - `half_rules` demands it, by its operator, its weights, or the observed values;
 - it computes sizes (shape arithmetic), which must be exact;
 - it is excluded because it costs too much accuracy (`searching`).
@@ -158,7 +158,6 @@ class _Lowering(ModelEditor):
 
     @staticmethod
     def _halved(node: NodeProto, signature: OperatorSignature, variables: set[str]) -> list[str]:
-        """Return the inputs whose type is one of these variables."""
         formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
         return [name for name, formal in formals if formal is not None and formal.kind in variables]
 
@@ -177,11 +176,11 @@ class _Lowering(ModelEditor):
             if self._forms_of(name, node.scope):
                 formal = signature.input(index) if signature is not None else None
                 lower = formal is not None and formal.kind in variables
-                wanted = self._half.kind if lower else _FLOAT
-                node.set_input(index, self._form(name, wanted, node))
+                kind = self._half.kind if lower else _FLOAT
+                node.set_input(index, self._form(name, kind, node))
 
     def _forms_of(self, name: str, scope: Scope) -> _Forms:
-        """Return the names of a value inside a graph, by type; {} if it is not converted."""
+        """Return the names of a value inside a graph, by type; empty if it is not converted."""
         here: Scope | None = scope
         while here is not None:
             if (here, name) in self._forms:

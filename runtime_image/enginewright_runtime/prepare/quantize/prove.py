@@ -1,7 +1,7 @@
 """Compares models of a lower precision with the golden outputs: every proof here uses this.
 
-The samples are the golden ones, with the source's outputs, and some of the calibration data, with the
-original model's outputs: golden inputs may be random, which proves little about a detector.
+The samples are the golden ones, with the source's outputs, and some of the calibration data, with
+the original model's outputs: golden inputs may be random, which proves little about a detector.
 """
 
 import math
@@ -41,12 +41,12 @@ _REFERENCE: Final = "cpu"
 
 @dataclass(frozen=True)
 class ProofSample:
-    """Inputs, and the outputs that they must have."""
+    """Inputs, and the outputs that the model must have."""
 
     name: str
     feeds: Mapping[str, Array]
-    wanted: Mapping[str, Array]
-    expected: Mapping[str, Array]  # of the exporting framework; {}: not known
+    golden: Mapping[str, Array]
+    expected: Mapping[str, Array]  # of the exporting framework, if known
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Proof:
     """The result of a comparison."""
 
     agrees: bool
-    error: float  # see `error_of`; to compare proofs of one model with each other
+    error: float  # see `error_of`
     disagreement: str | None  # the first thing that does not agree
     outputs: tuple[OutputParity, ...]
 
@@ -63,7 +63,7 @@ class ReferenceModel:
     """A session on ONNX Runtime's CPU provider, run as the server does."""
 
     def __init__(self, path: Path, level: str | None = None) -> None:
-        """Load the model; `level`: of graph optimisations, a key of `optimization.LEVELS`."""
+        """Load the model; `level` is of graph optimizations, a key of `optimization.LEVELS`."""
         self._runner, self.signature, _ = load_runner(_REFERENCE, path, level)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -93,13 +93,9 @@ class ParityProver:
         further: Iterable[Mapping[str, Array]] = (),
         varying: Sequence[VaryingOutput] = (),
     ) -> "ParityProver":
-        """Read the golden samples, and run the original model on further ones.
+        """Read the golden samples, and run the original model on `further` inputs.
 
-        `further` are inputs beyond the golden ones, `varying` outputs that differ from run to run
-        of the source.
-
-        Raises:
-            SessionError: ONNX Runtime's CPU provider cannot run the original model.
+        Raises SessionError if ONNX Runtime's CPU provider cannot run the original model.
         """
         model = ReferenceModel(source)
         prover = cls(tolerances, dtypes=types_of(model.signature), varying=varying)
@@ -129,15 +125,27 @@ class ParityProver:
         """Run a model on all samples; raises SessionError if ONNX Runtime refuses it."""
         model = ReferenceModel(path, level)
         sides: tuple[tuple[ComparedWith, dict[str, Mapping[str, Array]]], ...] = (
-            ("source", {each.name: each.wanted for each in self.samples}),
+            ("source", {each.name: each.golden for each in self.samples}),
             ("expected", {each.name: each.expected for each in self.samples if each.expected}),
         )
-        comparisons = [(self._comparison(name, wanted), wanted) for name, wanted in sides if wanted]
+        comparisons = [
+            (
+                Comparison(
+                    name,
+                    self.tolerances,
+                    self.dtypes,
+                    scales_of(expected, self.dtypes),
+                    self.varying,
+                ),
+                expected,
+            )
+            for name, expected in sides
+            if expected
+        ]
         for sample in self.samples:
-            found = model.run(sample.feeds)
-            for comparison, wanted in comparisons:
-                again = partial(model.run, sample.feeds)
-                comparison.add(sample.name, wanted.get(sample.name, {}), found, again)
+            outputs, again = model.run(sample.feeds), partial(model.run, sample.feeds)
+            for comparison, expected in comparisons:
+                comparison.add(sample.name, expected.get(sample.name, {}), outputs, again)
         verdicts = [comparison.verdict() for comparison, _ in comparisons]
         return Proof(
             agrees=all(verdict.agrees for verdict in verdicts),
@@ -148,12 +156,6 @@ class ParityProver:
             outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
         )
 
-    def _comparison(
-        self, name: ComparedWith, wanted: Mapping[str, Mapping[str, Array]]
-    ) -> Comparison:
-        scales = scales_of(wanted, self.dtypes)
-        return Comparison(name, self.tolerances, self.dtypes, scales, self.varying)
-
 
 def error_of(verdict: ParityVerdict) -> float:
     """Return one figure: 1 - cosine of the worst output, infinite if there is NaN.
@@ -161,8 +163,7 @@ def error_of(verdict: ParityVerdict) -> float:
     With independent rounding in each node, the costs of nodes add up in this figure (cosine = 1 /
     sqrt(1 + e^2), and squares of errors add up); so a share of it is a share of the cost.
     """
-    errors = [_error(output) for output in verdict.outputs]
-    return max(errors, default=0.0)
+    return max(map(_error, verdict.outputs), default=0.0)
 
 
 def _error(output: OutputParity) -> float:

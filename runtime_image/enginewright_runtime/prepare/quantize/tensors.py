@@ -1,7 +1,7 @@
 """Writes a changed model with large weights.
 
-A model of gigabytes must not be in memory twice: tensors of a large model are written to an external
-file immediately.
+A model of gigabytes must not be in memory twice, so its tensors are written to an external file at
+once.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,10 +32,7 @@ class Sink:
     """Writes a model into a new folder; large tensors go to an external file immediately."""
 
     def __init__(self, folder: Path, model: ModelProto) -> None:
-        """Create the folder, which must not exist.
-
-        `model` is the source, parsed without external data.
-        """
+        """Create the folder; `model` is the source, parsed without external data."""
         folder.mkdir()
         self._folder = folder
         taken = locations(model)
@@ -63,12 +60,8 @@ class Sink:
     def write(self, model: ModelProto, source: Path) -> Path:
         """Write the model with all weights that it refers to; return the .onnx file's path.
 
-        Args:
-            model: changed in place: its external tensors are in one new file afterwards.
-            source: the folder of external files that the model still refers to.
-
-        Raises:
-            StageFailure: ModelTooLarge.
+        `source` is the folder of external files that the model still refers to; afterwards they are
+        in one new file. Raises ModelTooLarge.
         """
         if self._file is not None:
             for tensor in graphs.walk_tensors(model):

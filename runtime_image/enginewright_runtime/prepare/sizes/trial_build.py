@@ -40,18 +40,16 @@ _NAME: Final = "trial"
 class BuildableSizes:
     """The sizes, of those with which the model runs, for which an engine can be built."""
 
-    profiles: tuple[ShapeProfile, ...]  # to be proposed; (): no engine could be built
-    refused: str = ""  # the library's reason; "": an engine was built, or it could not be tried
+    profiles: tuple[ShapeProfile, ...]  # to be proposed, unless no engine could be built
+    refused: str = ""  # the library's reason, if it builds no engine
 
 
 def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> BuildableSizes:
     """Return profiles for which an engine can be built, from those found by running the model.
 
-    `profiles` are of every input; all their corners have run.
-
-    Returns:
-        The profiles; if no engine is built for them, without empty sizes, or fixed at the opt sizes.
-        The profiles unchanged if the library is missing, or cannot parse the model unconverted.
+    If no engine is built for `profiles`, which are of every input, they are tried without empty
+    sizes, then fixed at the opt sizes. They stay unchanged if the library is missing, or cannot
+    parse the model unconverted.
     """
     refused = ""
     flavor = FLAVORS.get(backend)
@@ -112,14 +110,11 @@ def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, 
     """Yield the profiles, then the same without empty sizes, then with the opt sizes only."""
     yield tuple(profiles)
     if any(0 in each.min for each in profiles):
-        yield tuple(
-            each.model_copy(
-                update={
-                    "min": tuple(
-                        low or min(1, most) for low, most in zip(each.min, each.max, strict=True)
-                    )
-                }
-            )
+        lows = [
+            tuple(low or min(1, most) for low, most in zip(each.min, each.max, strict=True))
             for each in profiles
+        ]
+        yield tuple(
+            each.model_copy(update={"min": low}) for each, low in zip(profiles, lows, strict=True)
         )
     yield tuple(each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles)

@@ -44,11 +44,11 @@ _LOCALE_OPERATOR: Final = "StringNormalizer"
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What was found by loading and running a model."""
+    """Facts from loading and running a model."""
 
     findings: tuple[Finding, ...]
     shape_nodes: tuple[str, ...]
-    placement: SessionPlacement | None = None  # None: it does not load
+    placement: SessionPlacement | None = None  # if it loads
     run: ObservedRun | None = None
     one_batch: bool = False  # whether it runs with the smallest batch only
 
@@ -61,28 +61,26 @@ def load_and_run(
 ) -> LoadResult:
     """Check the model, load it and run it once. Called in a child process.
 
-    `batched` are the inputs whose batch size is the default.
-
-    Raises:
-        StageFailure: OutOfMemory; as by `loading.create`.
+    `batched` are the inputs whose batch size is the default. Raises OutOfMemory, or as
+    `loading.create`.
     """
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if objection := checker_error(path, full=True):
         # only a warning: ONNX Runtime loads much that the checker refuses, such as unsorted nodes
-        found.append(table.finding(table.CHECKER, f"onnx.checker reports: {objection}"))
+        findings.append(table.finding(table.CHECKER, f"onnx.checker reports: {objection}"))
     shapes = shape_nodes(graphs.parse(path))
     try:
         loaded = loading.create(REFERENCE, path)
     except SessionError as error:
-        return LoadResult((*found, _refusal(path, str(error))), shapes)
-    found += _unservable(loaded)
+        return LoadResult((*findings, _refusal(path, str(error))), shapes)
+    findings += _unservable(loaded)
     observed = observe(loaded.session, inputs, profiles)
     one_batch = (
         observed is not None
         and bool(batched)
         and not takes_batches(loaded.session, inputs, profiles, batched)
     )
-    return LoadResult(tuple(found), shapes, loaded.placement, observed, one_batch)
+    return LoadResult(tuple(findings), shapes, loaded.placement, observed, one_batch)
 
 
 def _unservable(loaded: LoadedModel) -> list[Finding]:
@@ -95,7 +93,6 @@ def _unservable(loaded: LoadedModel) -> list[Finding]:
 
 
 def _refusal(path: Path, text: str) -> Finding:
-    """Return the finding for ONNX Runtime's error message."""
     error = plain(text)
     if is_out_of_memory(text):
         raise StageFailure(

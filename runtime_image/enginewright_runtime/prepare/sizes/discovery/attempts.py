@@ -42,10 +42,9 @@ class TrialRuns:
         order: Mapping[str, int],
         journal: Path,
     ) -> None:
-        """Load the outcomes in the journal.
+        """Load the outcomes in the journal, whose points are not run again.
 
-        `order` is the position of the graph's nodes, by name; points that an earlier process has
-        written to `journal` are not run again.
+        `order` is the position of the graph's nodes, by name.
         """
         self._session = session
         self._problem = problem
@@ -56,7 +55,7 @@ class TrialRuns:
             for each in (*session.get_inputs(), *session.get_outputs())
             if each.type == "tensor(bfloat16)"
         }
-        self._ranges = {each.input: (each.low, each.high) for each in problem.known}
+        self._ranges = {each.input: (each.low, each.high) for each in problem.given}
         self._outcomes = _read(journal)
         self._journal = journal.open("a")
         self._limit = TimeLimit(SECONDS)
@@ -65,14 +64,10 @@ class TrialRuns:
         self.runs = len(self._outcomes)
 
     def __call__(self, point: Point, corner: str) -> Outcome:
-        """Run a point, once.
-
-        Raises:
-            ExhaustedError: the runs or the time are used up.
-        """
+        """Run a point, once; raises ExhaustedError if the runs or the time are used up."""
         key = json.dumps([corner, sorted(point.items())])
-        if (known := self._outcomes.get(key)) is not None:
-            return known
+        if (earlier := self._outcomes.get(key)) is not None:
+            return earlier
         if self.runs >= RUNS or self._limit.over():
             raise ExhaustedError
         self.runs += 1
@@ -102,11 +97,12 @@ class TrialRuns:
             message = _TOO_LONG if limit.over() else plain(error_text)
             outcome = Outcome(ran=False, message=message, progress=progress)
         else:
-            outcome = Outcome(ran=True)
             # an empty past is valid only if the outputs are not empty
             is_empty = any(point[each.name] == 0 for each in self._problem.unknowns)
             if is_empty and any(map(_is_empty, arrays)):
                 outcome = Outcome(ran=False, message="its outputs are empty, or not finite")
+            else:
+                outcome = Outcome(ran=True)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
         if grown > _GROWTH_BYTES:
             self._too_large = size
@@ -142,12 +138,12 @@ class TrialRuns:
 
 def _read(journal: Path) -> dict[str, Outcome]:
     """Return outcomes by key; a run without one has crashed the process."""
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     if journal.exists():
         for line in journal.read_text().splitlines():
             key, *result = json.loads(line)
-            found[key] = Outcome(*result) if result else Outcome(ran=False, message=_CRASHED)
-    return found
+            outcomes[key] = Outcome(*result) if result else Outcome(ran=False, message=_CRASHED)
+    return outcomes
 
 
 def _is_empty(array: NDArray[Any] | ort.OrtValue) -> bool:

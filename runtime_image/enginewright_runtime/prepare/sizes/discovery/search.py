@@ -28,7 +28,7 @@ class Outcome:
 
     ran: bool
     message: str = ""  # of the failure
-    progress: int = -1  # index of the node that failed; -1: not known
+    progress: int = -1  # index of the node that failed, if known
 
 
 class ExhaustedError(Exception):
@@ -47,10 +47,9 @@ class FoundPoint:
 
 
 def search(problem: Problem, attempt: Attempt, start: Point | None = None) -> FoundPoint:
-    """Return a point that runs.
+    """Return a point that runs; the first one tried is `start`, or else the most likely one.
 
-    `attempt` raises ExhaustedError when no more may be run; `start` is the first point, None: the
-    most likely one.
+    `attempt` raises ExhaustedError when no more may be run.
     """
     first = dict(start or problem.start)
     order = count()
