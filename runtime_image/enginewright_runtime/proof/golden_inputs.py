@@ -1,7 +1,7 @@
 """Golden inputs: the user's samples, or values from a seeded generator.
 
-Generated values must be reproducible on every machine and accepted by the model: integers are usually
-indices, so they are small.
+Generated values must be reproducible on every machine and accepted by the model: integers are
+usually indices, so they are small.
 """
 
 import zipfile
@@ -136,24 +136,21 @@ def _bfloat16_bits(values: NDArray[np.float64]) -> NDArray[np.uint16]:
 def read_samples(
     path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> list[Sample]:
-    """Read the user's samples.
+    """Read the user's samples; raises ParityFailed, naming the invalid array.
 
     The file is an .npz with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT.
     Bare names of inputs and outputs form one sample. Pickled objects are refused.
-
-    Raises:
-        StageFailure: ParityFailed, naming the invalid array.
     """
-    known = {spec.name: spec for spec in (*inputs, *outputs)}
+    specs = {spec.name: spec for spec in (*inputs, *outputs)}
     groups: dict[str, dict[str, Array]] = {}
     for key, array in _arrays(path):
-        sample, name = (_ONE_SAMPLE, key) if key in known else key.partition("/")[::2]
-        if name not in known:
+        sample, name = (_ONE_SAMPLE, key) if key in specs else key.partition("/")[::2]
+        if name not in specs:
             raise _invalid(
                 f"the name of array {key!r} matches no input or output; the model has"
-                f" {', '.join(known)}, so use for example SAMPLE/{next(iter(known))}"
+                f" {', '.join(specs)}, so use for example SAMPLE/{next(iter(specs))}"
             )
-        groups.setdefault(sample, {})[name] = _fitting(key, array, known[name])
+        groups.setdefault(sample, {})[name] = _fitting(key, array, specs[name])
     if not groups:
         raise _invalid("the file contains no arrays")
     if len(groups) > _MOST_SAMPLES:

@@ -1,6 +1,6 @@
 """Runs models on golden inputs, in child processes of the stages.
 
-It loads and runs models as the server does, so that what passes here passes there.
+Models are loaded and run as the server does it, so that what passes here passes there.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -57,7 +57,7 @@ class GoldenFiles:
 
     inputs: Path
     outputs: Path  # of the source
-    expected: Path | None  # of the exporting framework, for some samples; None: unknown
+    expected: Path | None  # of the exporting framework, for some samples
 
     @classmethod
     def of(cls, folder: Path) -> Self:
@@ -86,7 +86,7 @@ class GoldenRun:
     level: str | None = None  # of graph optimisations
     parity: tuple[OutputParity, ...] = ()  # of every output
     failed: Disagreement | None = None  # of the first comparison that failed
-    max_abs_error: float | None = None  # of the first comparison; None: there were no numbers
+    max_abs_error: float | None = None  # of the first comparison, if there were numbers
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs
     warnings: tuple[str, ...] = ()
 
@@ -95,17 +95,10 @@ def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
 
     Samples that the model rejects, or whose outputs are too large to store, are removed from
-    inputs.npz.
-
-    Raises:
-        SessionError: the model does not load.
+    inputs.npz. Raises SessionError if it does not load.
     """
     allow_unreleased()
-
-    def judge(level: str | None) -> GoldenRun:
-        return _run_reference(model, folder, recipe, level)
-
-    return _at_the_right_level("cpu", judge)
+    return _at_the_right_level("cpu", partial(_run_reference, model, folder, recipe))
 
 
 def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None) -> GoldenRun:
@@ -132,7 +125,7 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
     write_arrays(folder / OUTPUTS, outputs)
     write_arrays(folder / INPUTS, {name: inputs[name] for name in outputs})
     warnings += _not_finite(signature, outputs) + _empty(outputs)
-    found = observe(
+    varying = observe(
         partial(run_sample, runner, signature),
         inputs,
         outputs,
@@ -140,21 +133,21 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
         random=is_random(graphs.parse(model)),
         fresh=partial(_run_fresh, model, level) if loads_fast else None,
     )
-    warnings += map(_describe_varying, found)
+    warnings += map(_describe_varying, varying)
     judged = []
     if (expected := folder / EXPECTED).exists():
         tolerances = Tolerances.of(recipe)
-        comparison, wanted = _judge(expected, signature, tolerances, "expected", found)
-        for name in outputs.keys() & wanted.keys():
+        comparison, by_sample = _judge(expected, signature, tolerances, "expected", varying)
+        for name in outputs.keys() & by_sample.keys():
             again = partial(run_sample, runner, signature, inputs[name])
-            comparison.add(name, wanted[name], outputs[name], again)
+            comparison.add(name, by_sample[name], outputs[name], again)
         judged.append(comparison)
     return replace(
         _outcome(judged),
         refused=refused,
         samples=len(outputs),
         level=level,
-        varying=tuple(found),
+        varying=tuple(varying),
         warnings=tuple(warnings),
     )
 
@@ -172,9 +165,8 @@ def _describe_varying(output: VaryingOutput) -> str:
 def run_definition(model: Path, folder: Path) -> GoldenRun:
     """Run inputs.npz with ONNX's reference implementation, which is slow but supports every opset.
 
-    Returns:
-        `refused`: its message by sample, at most one; {}: outputs.npz is written. `varying`: empty
-        also if the model is too slow for further runs.
+    If it fails, `refused` has its message by sample, at most one; else outputs.npz is written.
+    `varying` is empty also if the model is too slow for further runs.
     """
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
 
@@ -206,10 +198,10 @@ def run_definition(model: Path, folder: Path) -> GoldenRun:
     runs_fast = not run_limit.over()
     write_arrays(folder / OUTPUTS, outputs)
     types = {each.name: each.dtype for each in graphs.outputs_of(proto)}
-    found: Sequence[VaryingOutput] = ()
+    varying: Sequence[VaryingOutput] = ()
     if runs_fast:
-        found = observe(run, inputs, outputs, types, random=is_random(proto))
-    return GoldenRun(samples=len(outputs), varying=tuple(found))
+        varying = observe(run, inputs, outputs, types, random=is_random(proto))
+    return GoldenRun(samples=len(outputs), varying=tuple(varying))
 
 
 def _defined(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
@@ -235,16 +227,12 @@ class JudgedRun:
     files: GoldenFiles
     recipe: Recipe  # with the user's tolerances
     compared_with: ComparedWith  # the origin of the golden outputs
-    precision: str | None  # of the model; None: that of the source
+    precision: str | None  # of the model, unless it has the source's
     rounding: bool = False  # whether FP32 outputs may differ only by rounding
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs of the source
 
     def run(self, limits: Limits = UNLIMITED) -> GoldenRun:
-        """Run and compare in a child process.
-
-        Raises:
-            StageFailure: as `Call.run`, `loading.create`; OutOfMemory.
-        """
+        """Run and compare in a child process; raises StageFailure."""
         try:
             doing = f"running the golden inputs on backend {self.backend}"
             return Call(run_judged, doing, limits).run(self)
@@ -255,12 +243,7 @@ class JudgedRun:
 
 
 def run_judged(asked: JudgedRun) -> GoldenRun:
-    """Run golden inputs and compare, in this process.
-
-    Raises:
-        StageFailure: as `loading.create`; OutOfMemory.
-        SessionError: the model does not load.
-    """
+    """Run golden inputs and compare, in this process; raises SessionError if the model does not load."""
     tolerances = Tolerances.of(asked.recipe, asked.precision)
     exact = replace(tolerances, rounding=asked.rounding)
     files, backend, varying = asked.files, asked.backend, asked.varying
@@ -273,7 +256,7 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
         count = 0
         for name, feeds in read_arrays(files.inputs).items():
             try:
-                found = run_sample(runner, signature, feeds)
+                outputs = run_sample(runner, signature, feeds)
             except Exception as error:  # noqa: BLE001 - ONNX Runtime has no common class
                 _raise_out_of_memory(error, name, backend)
                 cause = plain(str(error))
@@ -281,12 +264,12 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
                     refusal=f"fails on backend {backend} with golden sample {name!r}: {cause}"
                 )
             again = partial(run_sample, runner, signature, feeds)
-            for comparison, wanted in judged:
-                comparison.add(name, wanted.get(name, {}), found, again)
+            for comparison, expected in judged:
+                comparison.add(name, expected.get(name, {}), outputs, again)
             count += 1
         return replace(_outcome([each for each, _ in judged]), samples=count, level=level)
 
-    # below ALL a quantised model runs QuantizeLinear and DequantizeLinear instead of integer kernels
+    # below ALL a quantized model runs QuantizeLinear and DequantizeLinear instead of integer kernels
     return judge(None) if asked.precision is not None else _at_the_right_level(backend, judge)
 
 
@@ -299,7 +282,7 @@ def _judge(
 ) -> tuple[Comparison, dict[str, Arrays]]:
     """Return a comparison, and the arrays of `path` by sample, for the outputs of the session."""
     kinds = types_of(signature)
-    wanted = {
+    expected = {
         sample: {
             name: in_memory(array, signature.outputs[name].datatype)
             for name, array in arrays.items()
@@ -307,8 +290,8 @@ def _judge(
         }
         for sample, arrays in read_arrays(path).items()
     }
-    scales = scales_of(wanted, kinds)
-    return Comparison(compared_with, tolerances, kinds, scales, varying), wanted
+    scales = scales_of(expected, kinds)
+    return Comparison(compared_with, tolerances, kinds, scales, varying), expected
 
 
 def _outcome(comparisons: Sequence[Comparison]) -> GoldenRun:
@@ -346,14 +329,10 @@ def load_runner(
 
 
 def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) -> GoldenRun:
-    """Judge at the highest level of graph optimisations that loads; if outputs fail, at lower ones.
+    """Judge at the highest level of graph optimizations that loads; if outputs fail, at lower ones.
 
-    Args:
-        backend: that runs the model; most have only one level.
-        judge: runs and compares at a level, None for the highest that loads.
-
-    Returns:
-        The result at the first level at which the outputs agree, otherwise at the highest.
+    `judge` runs and compares at a level, or at the highest that loads. Return the result at the
+    first level at which the outputs agree, otherwise at the highest.
     """
     first = judge(None)
     if first.failed is None or first.level is None or not find(backend).optimized:
@@ -395,14 +374,14 @@ def _empty(outputs: dict[str, Arrays]) -> list[str]:
 
 
 def _not_finite(signature: Signature, outputs: dict[str, Arrays]) -> list[str]:
-    found = []
+    warnings = []
     for name, arrays in outputs.items():
         for output, array in arrays.items():
             if signature.outputs[output].datatype is BF16 or array.dtype.kind != "f":
                 continue
             if count := int(np.count_nonzero(~np.isfinite(array))):
-                found.append(
+                warnings.append(
                     f"output {output!r} of golden sample {name!r} has {count} NaN or infinite values"
                     f" of {array.size}"
                 )
-    return found
+    return warnings

@@ -1,8 +1,7 @@
 """Wraps engines as an ONNX model of EPContext nodes, which ONNX Runtime loads without compiling.
 
 The attributes are those that ONNX Runtime's TensorRT and TensorRT-RTX providers read and write
-(onnx_ctx_model_helper.cc; schema of the operator: contrib_defs.cc). Nodes outside the engines
-remain, with their weights.
+(onnx_ctx_model_helper.cc; schema of the operator: contrib_defs.cc).
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,16 +73,11 @@ def compose(
     nodes: Sequence[NodeProto],
     types: Mapping[str, TensorType],
 ) -> ModelProto | None:
-    """Return the model with each context's nodes replaced by one of `nodes`, in order.
+    """Return the prepared model with each context's nodes replaced by one of `nodes`, in order.
 
-    Args:
-        model: the prepared model, without its external data.
-        contexts: disjoint.
-        nodes: EPContext nodes, one for each context.
-        types: of the contexts' outputs; ONNX Runtime cannot infer them.
-
-    Returns:
-        The model, with the same inputs and outputs; None if the contexts would form a cycle.
+    `contexts` are disjoint; `nodes` are their EPContext nodes; `types` are of the contexts'
+    outputs, which ONNX Runtime cannot infer. The result has the same inputs and outputs; it is None
+    if the contexts would form a cycle.
     """
     graph = model.graph
     inside = {index for context in contexts for index in context.nodes}

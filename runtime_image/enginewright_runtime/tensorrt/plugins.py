@@ -20,8 +20,7 @@ _OWN_MESSAGE: Final = "loadLibrary"
 def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN401 - NVIDIA's module
     """Load and register libraries; call it in a child process.
 
-    Raises:
-        StageFailure: ExtensionFailed, with the loader's or the registry's message.
+    Raises ExtensionFailed, with the loader's or the registry's message.
     """
     if not plugins:
         return

@@ -29,10 +29,9 @@ def report_progress(path: Path, percent: float, phase: str) -> None:
 
 @contextlib.contextmanager
 def served(path: Path, port: int) -> Iterator[int | None]:
-    """Answer GET /progress on `port` (0: any) with the file, from a thread, while in the context.
+    """Answer GET /progress on `port` (0 for any) with the file, from a thread, while in the context.
 
-    Yields:
-        The port; None if it cannot be bound, which is logged and does not fail the build.
+    Yield the port, or None if it cannot be bound, which does not fail the build.
     """
     report_progress(path, 0, "starting")
 

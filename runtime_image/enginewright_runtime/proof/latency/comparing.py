@@ -1,7 +1,7 @@
-"""Benchmarks candidates against each other, each in its own process, in interleaved rounds.
+"""Benchmarks candidates against each other, each in a separate process, in interleaved rounds.
 
-Interleaving prevents other load from deciding which one is faster. A candidate that crashes, hangs or
-uses too much memory does not affect the others.
+Interleaving prevents other load from deciding which one is faster. A candidate that crashes, hangs
+or uses too much memory does not affect the others.
 """
 
 import logging
@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,22 +48,21 @@ class BenchmarkResult:
 
     candidate: BenchmarkCandidate
     latencies: tuple[Latency, ...] = ()  # one for each sample, smallest first
-    rounds: Mapping[str, tuple[float, ...]] = field(
-        default_factory=dict
-    )  # median seconds, by sample
+    # median seconds, by sample
+    rounds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     failure: StageFailure | None = None  # why there are none
     provider: str = ""  # that the backend asks ONNX Runtime for
     placement: PlacementFacts = _NOWHERE  # where the nodes ran
 
     @property
     def usual(self) -> Latency | None:
-        """The latency of the usual shapes; None: it failed."""
-        found = dict(zip(self.rounds, self.latencies, strict=True))
-        return found[opt_sample(list(found))] if found else None
+        """The latency of the usual shapes, unless the candidate failed."""
+        by_sample = dict(zip(self.rounds, self.latencies, strict=True))
+        return by_sample[opt_sample(list(by_sample))] if by_sample else None
 
     @property
     def usual_rounds(self) -> tuple[float, ...]:
-        """The median seconds of each round of the usual shapes; empty: it failed."""
+        """The median seconds of each round of the usual shapes; empty if the candidate failed."""
         return self.rounds[opt_sample(list(self.rounds))] if self.rounds else ()
 
 
@@ -73,13 +73,12 @@ def measure(
     *,
     seconds: float = 10.0,
     usual_only: bool = False,
-    total: float | None = None,
+    total: float = inf,
 ) -> BenchmarkResult:
     """Measure one model; arguments as for `compare`.
 
-    Raises:
-        StageFailure: as `loading.create`; UnsupportedOperator if ONNX Runtime rejects the model or
-            a sample; BackendCrashed, OutOfMemory or Timeout.
+    Raises UnsupportedOperator if ONNX Runtime rejects the model or a sample; BackendCrashed,
+    OutOfMemory, Timeout.
     """
     candidate = BenchmarkCandidate(model.stem, model, backend)
     (result,) = compare([candidate], inputs, seconds=seconds, usual_only=usual_only, total=total)
@@ -94,18 +93,13 @@ def compare(
     *,
     seconds: float = 10.0,
     usual_only: bool = False,
-    total: float | None = None,
+    total: float = inf,
 ) -> tuple[BenchmarkResult, ...]:
-    """Measure all candidates on the same inputs.
+    """Measure all candidates on the same inputs, an .npz file of arrays SAMPLE/INPUT.
 
-    Samples named min, opt and max are run; if there are none, at most three others, by size.
-
-    Args:
-        candidates: to measure.
-        inputs: an .npz file of arrays SAMPLE/INPUT.
-        seconds: approximate limit for each candidate and sample; the warm-up has the same limit.
-        usual_only: run only the sample with the usual shapes.
-        total: limit of all together, with loading; None: each command has its own alone.
+    Samples named min, opt and max are run; if there are none, at most three others, by size; with
+    `usual_only`, only the sample with the usual shapes. `seconds` is an approximate limit for each
+    candidate and sample, and for its warm-up; `total` limits everything together, with loading.
     """
     with ExitStack() as stack:
         runs = [
@@ -134,8 +128,6 @@ def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
 
 
 class _Measured:
-    """A candidate that is being measured."""
-
     def __init__(
         self,
         candidate: BenchmarkCandidate,
@@ -144,7 +136,7 @@ class _Measured:
         seconds: float,
         *,
         usual_only: bool,
-        total: float | None,
+        total: float,
     ) -> None:
         self._candidate = candidate
         self._stack = stack
@@ -158,7 +150,7 @@ class _Measured:
         self._warm: dict[str, Warm] = {}
         self._repeats: dict[str, int] = {}
         self._loaded: Loaded | None = None
-        self.rows: dict[str, int] = {}  # by sample; {}: it has failed
+        self.rows: dict[str, int] = {}  # by sample; empty after a failure
 
     def prepare(self) -> None:
         """Load and warm up; a failure is stored."""
@@ -176,16 +168,14 @@ class _Measured:
                 only = opt_sample(list(self.rows))
                 self.rows = {only: self.rows[only]}
             for sample in self.rows:
-                found = self._process.warm_up(sample, self._seconds)
-                self._warm[sample] = found
-                fitting = int(_ROUND_SECONDS / max(found.seconds, _ROUND_SECONDS / _MOST_REPEATS))
+                self._warm[sample] = warm = self._process.warm_up(sample, self._seconds)
+                fitting = int(_ROUND_SECONDS / max(warm.seconds, _ROUND_SECONDS / _MOST_REPEATS))
                 self._repeats[sample] = max(1, fitting)
                 self._times[sample] = []
         except StageFailure as failure:
             self._fail(failure)
 
     def needs_more(self, sample: str) -> bool:
-        """Return whether a sample needs more runs."""
         count = sum(len(times) for times in self._times.get(sample, []))
         return sample in self.rows and count < _MOST_RUNS
 
@@ -206,7 +196,6 @@ class _Measured:
         self.rows = {}
 
     def result(self) -> BenchmarkResult:
-        """Return the measurements."""
         if self._failure is not None or self._loaded is None:
             return BenchmarkResult(self._candidate, failure=self._failure)
         return BenchmarkResult(

@@ -1,9 +1,8 @@
-"""Loads one model and runs it on command, in its own process; measures time and memory.
+"""Loads one model and runs it on command, in a separate process; measures time and memory.
 
-Several such processes get commands in turn, so that other load on the machine affects all of them.
-Commands are lines of JSON on standard input, results likewise on a separate descriptor, since native
-libraries write to standard output. Run manually, results are on standard output:
-`python -m enginewright_runtime.proof.latency.worker`, with the commands from the log.
+Commands are lines of JSON on standard input, results likewise on a separate descriptor, since
+native libraries write to standard output. Run manually, results are on standard output: `python -m
+enginewright_runtime.proof.latency.worker`, with the commands from the log.
 """
 
 import json
@@ -91,9 +90,8 @@ class BenchmarkWorker:
             times.append(self._run(sample))
             if time.monotonic() >= end:
                 break
-        used = device_bytes()
-        known = used is not None and self._before is not None
-        device_memory = max(0, (used or 0) - (self._before or 0)) if known else None
+        after, before = device_bytes(), self._before
+        device_memory = None if after is None or before is None else max(0, after - before)
         return Warm(len(times), times[-1], peak_bytes(), device_memory)
 
     def run(self, sample: str, runs: int) -> list[float]:

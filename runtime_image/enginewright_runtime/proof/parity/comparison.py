@@ -1,7 +1,6 @@
 """Compares the outputs of two models over all samples and reports mismatches. Pure.
 
-Each output of each sample must keep its tolerance separately: figures over all samples could hide a
-wrong one.
+Each output of each sample must keep its tolerance: figures over all samples could hide a wrong one.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -73,7 +72,7 @@ class ParityVerdict:
 
     @property
     def description(self) -> str | None:
-        """The worst failure, for a message, and the number of others; None: there is none."""
+        """The worst failure, for a message, and the number of others."""
         if self.worst is None:
             return None
         more = len(self.failures) - 1
@@ -81,14 +80,14 @@ class ParityVerdict:
 
     @property
     def worst(self) -> ParityFailure | None:
-        """The failure with the largest error; None: there is none."""
+        """The failure with the largest error."""
         return max(self.failures, key=lambda each: each.severity, default=None)
 
     @property
     def max_abs_error(self) -> float | None:
-        """The largest absolute error of any output; None: there were no numbers."""
-        known = (each.max_abs_error for each in self.outputs)
-        return max((error for error in known if error is not None), default=None)
+        """The largest absolute error of any output, if there were numbers."""
+        errors = (each.max_abs_error for each in self.outputs)
+        return max((error for error in errors if error is not None), default=None)
 
 
 class Comparison:
@@ -102,18 +101,14 @@ class Comparison:
         scales: Mapping[str, float],
         varying: Iterable[VaryingOutput] | None = (),
     ) -> None:
-        """Create it.
+        """Take the origin of the expected outputs, and the `tolerances` of the judged model.
 
-        Args:
-            compared_with: the origin of the expected outputs.
-            tolerances: of the judged model.
-            dtypes: of the outputs as the model declares them (`TensorSpec.dtype`), by name; needed
-                for types whose bits NumPy holds as integers: bfloat16 and float8.
-            scales: the largest expected magnitude of each output over all samples, where known:
-                errors of INT8 and FP8 are relative to it (see `scales_of`).
-            varying: outputs that differ between runs of the source: compared by distribution if it
-                is known, but not with the framework's expected outputs, which are of one run.
-                None: not recorded.
+        `dtypes` are of the outputs as the model declares them (`TensorSpec.dtype`), needed for
+        types whose bits NumPy holds as integers: bfloat16 and float8. `scales` are the largest
+        expected magnitudes over all samples, where known: errors of INT8 and FP8 are relative to
+        them (see `scales_of`). `varying` are outputs that differ between runs of the source, or
+        None if that was not recorded: they are compared by distribution if it is known, but not
+        with the framework's expected outputs, which are of one run.
         """
         self._compared_with = compared_with
         self._tolerances = tolerances
@@ -127,25 +122,21 @@ class Comparison:
     def add(
         self,
         sample: str,
-        wanted: Outputs,
-        found: Outputs,
+        expected: Outputs,
+        outputs: Outputs,
         again: Callable[[], Outputs] | None = None,
     ) -> None:
-        """Compare the outputs of one sample; those that `wanted` lacks are ignored.
+        """Compare the `outputs` of the judged model for one sample with the expected ones.
 
-        Args:
-            sample: its name.
-            wanted: the expected arrays, by output.
-            found: the outputs of the judged model.
-            again: runs that model once more, to judge varying outputs and to find out whether an
-                output that differs is unstable. None: only type and shape of varying outputs are
-                compared.
+        Outputs that `expected` lacks are ignored. `again` runs the judged model once more, to judge
+        varying outputs and to find out whether an output that differs is unstable; without it, only
+        type and shape of varying outputs are compared.
         """
         failures: list[ParityFailure] = []
         varying: dict[str, Array] = {}
-        for output, want in wanted.items():
+        for output, want in expected.items():
             total = self._totals.setdefault(output, _Total())
-            have = found.get(output)
+            have = outputs.get(output)
             if have is not None and output in self._varying:
                 varying[output] = want
             elif failed := self._compare(total, output, want, have):
@@ -154,8 +145,8 @@ class Comparison:
                     ParityFailure(output, sample, wrong.figure, wrong.full_description, severity)
                 )
         if again is not None:
-            failures = self._mark_unstable(failures, found, again)
-        self._failures += failures + self._judge_varying(sample, varying, found, again)
+            failures = self._mark_unstable(failures, outputs, again)
+        self._failures += failures + self._judge_varying(sample, varying, outputs, again)
 
     def verdict(self) -> ParityVerdict:
         """Return the result for the samples compared so far."""
@@ -175,15 +166,14 @@ class Comparison:
     def _judge_varying(
         self,
         sample: str,
-        wanted: Outputs,
-        found: Outputs,
+        expected: Outputs,
+        outputs: Outputs,
         again: Callable[[], Outputs] | None,
     ) -> list[ParityFailure]:
-        """Run the model until all varying outputs are judged."""
         form_only = again is None or self._compared_with == "expected"
-        trial = self._varying.trial(sample, wanted, form_only=form_only)
-        while trial.take(found) and again is not None:
-            found = again()
+        trial = self._varying.trial(sample, expected, form_only=form_only)
+        while trial.take(outputs) and again is not None:
+            outputs = again()
         for name, runs in trial.runs.items():
             self._totals[name].add_runs(runs)
         return [
@@ -192,10 +182,12 @@ class Comparison:
         ]
 
     def _mark_unstable(
-        self, failures: list[ParityFailure], found: Outputs, again: Callable[[], Outputs]
+        self, failures: list[ParityFailure], outputs: Outputs, again: Callable[[], Outputs]
     ) -> list[ParityFailure]:
         """Add to the description of outputs that also differ between runs of the judged model."""
-        suspects = {each.output: found[each.output] for each in failures if each.output in found}
+        suspects = {
+            each.output: outputs[each.output] for each in failures if each.output in outputs
+        }
         unstable = varying(suspects, again(), self._dtypes) if suspects else ()
         return [
             replace(each, description=each.description + self._unstable)
@@ -220,10 +212,10 @@ class Comparison:
         return (wrong, _severity(wrong, figures)) if wrong else None
 
 
-def scales_of(wanted: Mapping[str, Outputs], dtypes: Mapping[str, str]) -> dict[str, float]:
+def scales_of(expected: Mapping[str, Outputs], dtypes: Mapping[str, str]) -> dict[str, float]:
     """Return the largest magnitude of each output over all samples."""
     scales: dict[str, float] = {}
-    for outputs in wanted.values():
+    for outputs in expected.values():
         for name, array in outputs.items():
             scales[name] = max(scales.get(name, 0.0), largest_of(array, dtypes.get(name)))
     return scales
@@ -236,14 +228,10 @@ def difference(
     dtype: str | None,
     largest: float = 0.0,
 ) -> str | None:
-    """Return a description of how one output differs, to follow its name; None: it agrees.
+    """Return how one output differs, to follow its name, if it does.
 
-    Args:
-        want: the expected array.
-        have: the judged array.
-        allowed: its tolerance.
-        dtype: as the model declares it; None: unknown.
-        largest: expected magnitude over all samples, as `scales_of` returns it.
+    `dtype` is as the model declares it, if known; `largest` is the expected magnitude over all
+    samples, as `scales_of` returns it.
     """
     wrong = form_fault(want, have, dtype)
     if wrong is None:
@@ -261,8 +249,6 @@ def varying(once: Outputs, again: Outputs, dtypes: Mapping[str, str]) -> tuple[s
 
 
 class _Total:
-    """Figures of one output over all samples."""
-
     def __init__(self) -> None:
         self._numeric = False
         self._max_abs_error = 0.0
@@ -277,7 +263,6 @@ class _Total:
 
     @property
     def compared(self) -> bool:
-        """Whether any run was compared."""
         return self.by_values or self._runs > 0
 
     def add_runs(self, count: int) -> None:

@@ -1,17 +1,17 @@
 """Compares the distributions of outputs that differ between runs, as with dropout or sampling. Pure.
 
-Whether an output varies is determined with the source on ONNX Runtime's CPU provider. The lowest and
-highest values of some statistics over R runs are stored. A run of the served model is accepted if all
-its statistics are in these ranges, widened by their own width and by the tolerance of the precision.
-Otherwise the model is run again, and it is rejected only if the same statistic is beyond the same end
-in all of m runs. For equal distributions the probability of that is at most 1 / C(R + m, m) for each
-end of each statistic, whatever the distribution and the dependence between values of one run: it is
-the probability that the m largest of R + m exchangeable numbers are those of the served model. With
-R = 32, m = 8, two ends of 15 statistics and the test for repetition: 31 / C(40, 8) = 4.1e-7.
+Whether an output varies is determined with the source on ONNX Runtime's CPU provider. The lowest
+and highest values of some statistics over R runs are stored. A run of the served model is accepted
+if all its statistics are in these ranges, widened by their own width and by the tolerance of the
+precision. Otherwise the model is run again, and it is rejected only if the same statistic is beyond
+the same end in all of m runs. For equal distributions the probability of that is at most 1 / C(R +
+m, m) for each end of each statistic, whatever the distribution: it is the probability that the m
+largest of R + m exchangeable numbers are those of the served model. With R = 32, m = 8, two ends of
+15 statistics and the test for repetition: 31 / C(40, 8) = 4.1e-7.
 
-Not detected: another distribution whose statistics are all in the widened ranges; if the source itself
-repeats values (a single Bernoulli number), a constant that is one of them; and for a single number,
-values that are beyond its range only in some runs.
+Not detected: another distribution whose statistics are all in the widened ranges; if the source
+itself repeats values (a single Bernoulli number), a constant that is one of them; and for a single
+number, values that are beyond its range only in some runs.
 """
 
 import hashlib
@@ -62,24 +62,22 @@ def confirmations(runs: int) -> int:
 
 
 def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, float]:
-    """Return the statistics of one run; {}: there are no numbers.
+    """Return the statistics of one run, none without numbers; bool counts as 0 and 1.
 
-    Args:
-        array: any shape; bool counts as 0 and 1.
-        golden: the stored run of the reference; if its shape differs, there is no cosine.
-        dtype: as the model declares it.
+    `golden` is the stored run of the reference; if its shape differs, there is no cosine. `dtype`
+    is as the model declares it.
     """
     kind = kind_of(array, dtype)
     if kind in {"string", "other"} or not array.size:
         return {}
     named = dtype_of(array, dtype)
-    found = _shares(array, named)
+    figures = _shares(array, named)
     values = wide(_some(array), named)
     finite = values[np.isfinite(values)]
     if finite.size:
         low, high = float(finite.min()), float(finite.max())
         scale = max(abs(low), abs(high)) or 1.0  # so that squares do not overflow
-        found |= {
+        figures |= {
             "mean": scale * float((finite / scale).mean()),
             "deviation": scale * float((finite / scale).std()),
             "min": low,
@@ -87,18 +85,18 @@ def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, floa
             "magnitude": max(abs(low), abs(high)),
         }
         quantiles = np.quantile(finite, list(_QUANTILES.values()))
-        found |= dict(zip(_QUANTILES, map(float, quantiles), strict=True))
+        figures |= dict(zip(_QUANTILES, map(float, quantiles), strict=True))
     if array.shape == golden.shape:
         cosine = _cosine(wide(_some(golden), named), values)
-        found |= {} if cosine is None else {_COSINE: cosine}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        figures |= {} if cosine is None else {_COSINE: cosine}
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
 class SpreadBuilder:
     """Collects runs of the reference, one at a time."""
 
     def __init__(self, sample: str, golden: Array, dtype: str | None) -> None:
-        """Create it; `golden` is the stored run, which is not one of those that are counted."""
+        """Take the `golden` stored run, which is not one of those that are counted."""
         self._sample = sample
         self._golden = golden
         self._dtype = dtype
@@ -113,7 +111,7 @@ class SpreadBuilder:
         self._runs.append(statistics(array, self._golden, self._dtype))
 
     def spread(self) -> Spread | None:
-        """Return the spread; None: there were too few runs, or their ranks differ."""
+        """Return the spread, unless there were too few runs, or their ranks differ."""
         ranks = {len(shape) for shape in self._shapes}
         if len(self._runs) < FEWEST_RUNS or len(ranks) > 1:
             return None
@@ -162,15 +160,10 @@ class DistributionTest:
         dtype: str | None,
         repetition: Repetition | None = None,
     ) -> None:
-        """Create it.
+        """Take the reference's spread and stored run, and the output's tolerance at the served precision.
 
-        Args:
-            spread: of the reference.
-            golden: the stored run of the reference.
-            allowed: the output's tolerance at the served precision.
-            dtype: as the model declares it.
-            repetition: shared by the trials of a sample, so that one trial need not show that runs
-                differ; None: it must, which needs at least two runs.
+        `repetition` is shared by the trials of a sample, so that one trial need not show that runs
+        differ; without it a trial needs at least two runs.
         """
         self._spread = spread
         self._golden = golden
@@ -187,17 +180,17 @@ class DistributionTest:
         """Judge one run of the right type and shape; return whether another one is needed."""
         self.runs += 1
         self._repetition.take(array)
-        found = statistics(array, self._golden, self._dtype)
+        figures = statistics(array, self._golden, self._dtype)
         beyond = {
             end
             for name, bounds in self._bounds.items()
-            if (end := _beyond(name, found.get(name), bounds))
+            if (end := _beyond(name, figures.get(name), bounds))
         }
         self._beyond = beyond if self._beyond is None else self._beyond & beyond
         if self._beyond:
             if self.runs < self._needed:
                 return True
-            self.wrong = self._outside(min(self._beyond), found)
+            self.wrong = self._outside(min(self._beyond), figures)
             return False
         return self._repeats()
 
@@ -212,13 +205,13 @@ class DistributionTest:
             return False
         return self._eager and streak == self.runs
 
-    def _outside(self, end: _End, found: dict[str, float]) -> str:
+    def _outside(self, end: _End, figures: dict[str, float]) -> str:
         name = end[0]
         low, high = self._spread.ranges[name]
         return (
             f"has another distribution than the source's: in each of {self.runs} runs its"
             f" {_NAMES[name]} is {'above' if end[1] > 0 else 'below'} the allowed range, in the"
-            f" last one {_number(found.get(name))}; over {self._spread.runs} runs of the source it"
+            f" last one {_number(figures.get(name))}; over {self._spread.runs} runs of the source it"
             f" is {low:.4g} to {high:.4g}"
         )
 
