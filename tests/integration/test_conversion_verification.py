@@ -12,7 +12,8 @@ from enginewright_runtime.prepare.convert.verification import (
     form_differs,
     run_source,
 )
-from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS, run_definition
+from enginewright_runtime.proof.definition import run_definition
+from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import (

@@ -273,7 +273,6 @@ class _Build:
             raise why from error
 
     def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
-        """Build an engine of every part that the parser supports and that is worth one."""
         report_progress(self._request.progress, 5, "Looking for parts")
         doing = f"asking {self._flavor.title} which nodes it supports"
         supported = Call(partition, doing, _ANALYSIS).run(

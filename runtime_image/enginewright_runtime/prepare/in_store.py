@@ -126,7 +126,6 @@ def _record(key: str, pipeline: str) -> str:
 
 
 def _largest_outputs(path: Path) -> int:
-    """Return the bytes of the largest golden sample's outputs."""
     sizes: Counter[str] = Counter()
     for key, array in map_arrays(path).items():
         sizes[key.partition("/")[0]] += array.nbytes

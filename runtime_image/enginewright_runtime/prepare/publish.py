@@ -139,7 +139,6 @@ def _key(store: Store, keys: tuple[str, ...]) -> str:
 
 
 def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
-    """Return the digests of samples, calibration data and steps."""
     data = dict(fetched.steps)
     if fetched.calibration:
         data["calibration"] = fetched.calibration

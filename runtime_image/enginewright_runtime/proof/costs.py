@@ -71,8 +71,16 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     """Profile. Called in a child process."""
     samples = read_arrays(inputs)
     feeds = samples[opt_sample(list(samples))]
-    session = _session(model, folder)
-    counts = _placement_counts(session)
+    options = ort.SessionOptions()
+    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+    options.enable_profiling = True
+    options.profile_file_prefix = f"{folder}/run"
+    session = load_reference(model, "BASIC", options)
+    counts = Counter(
+        reported_label(node.name, node.op_type)
+        for subgraph in session.get_provider_graph_assignment_info()
+        for node in subgraph.get_nodes()
+    )
     repeats = any(name.endswith(f"({kind})") for name in counts for kind in _REPEATING)
     runs = _run(session, feeds, _REPEATING_SECONDS if repeats else _SECONDS, cut_off=repeats)
     spent = _medians(
@@ -87,22 +95,6 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     ]
     removed = [NodeCost(label=name, count=0, share=0.0) for name in _removed(model, counts)]
     return (*costs, *removed)
-
-
-def _session(model: Path, folder: str) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
-    options.enable_profiling = True
-    options.profile_file_prefix = f"{folder}/run"
-    return load_reference(model, "BASIC", options)
-
-
-def _placement_counts(session: ort.InferenceSession) -> Counter[str]:
-    return Counter(
-        reported_label(node.name, node.op_type)
-        for subgraph in session.get_provider_graph_assignment_info()
-        for node in subgraph.get_nodes()
-    )
 
 
 @dataclass

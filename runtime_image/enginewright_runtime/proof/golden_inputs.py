@@ -25,7 +25,6 @@ _SEED: Final = 20240229
 LARGEST_INPUTS: Final = 256 << 20  # bytes that one sample may store
 _ONE_SAMPLE: Final = "sample"  # name of the only sample of a file with bare input names
 _MOST_SAMPLES: Final = 64
-_WHERE: Final = "spec.parity.samples"
 
 
 @dataclass(frozen=True)
@@ -184,7 +183,6 @@ def _arrays(path: Path) -> Iterator[tuple[str, Array]]:
 
 
 def _fitting(key: str, array: Array, spec: TensorSpec) -> Array:
-    """Return the array if its type and shape fit the model."""
     if spec.dtype == "string":
         fits = array.dtype.kind in "US"
     elif spec.dtype == "bfloat16":
@@ -207,6 +205,6 @@ def _fitting(key: str, array: Array, spec: TensorSpec) -> Array:
 def _invalid(cause: str) -> StageFailure:
     return StageFailure(
         Reason.PARITY_FAILED,
-        f"the samples of {_WHERE} are invalid: {cause}",
+        f"the samples of spec.parity.samples are invalid: {cause}",
         remedy="write them with numpy.savez, arrays named SAMPLE/INPUT and SAMPLE/OUTPUT",
     )

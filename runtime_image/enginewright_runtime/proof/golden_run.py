@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
-import onnx
 from enginewright_contract.manifest import OutputParity, VaryingOutput
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Recipe
 from numpy.typing import NDArray
-from onnx import helper
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import UNLIMITED, Call, Limits
@@ -46,9 +44,7 @@ OUTPUTS: Final = "outputs.npz"
 EXPECTED: Final = "expected.npz"
 EXPECTED_OUTPUTS: Final = "the expected outputs in spec.parity.samples"  # for messages
 _LARGEST: Final = 256 << 20  # bytes of outputs that are stored per sample
-# seconds of `TimeLimit`: up to these, varying outputs are looked for
-_FAST_REFERENCE: Final = 0.5  # in more runs of the reference implementation
-_FAST_LOAD: Final = 2.0  # in a second session of the model
+_FAST_LOAD: Final = 2.0  # seconds of `TimeLimit` up to which a second session is compared
 
 
 @dataclass(frozen=True)
@@ -160,62 +156,6 @@ def _run_fresh(model: Path, level: str, feeds: Arrays) -> Arrays:
 def _describe_varying(output: VaryingOutput) -> str:
     how = "by distribution" if output.spreads else "only by type and shape"
     return f"output {output.name!r} differs between runs of the source, so it is compared {how}"
-
-
-def run_definition(model: Path, folder: Path) -> GoldenRun:
-    """Run inputs.npz with ONNX's reference implementation, which is slow but supports every opset.
-
-    If it fails, `refused` has its message by sample, at most one; else outputs.npz is written.
-    `varying` is empty also if the model is too slow for further runs.
-    """
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
-
-    proto = onnx.load(model)
-    kinds = {
-        value.name: helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        for value in (*proto.graph.input, *proto.graph.output)
-        if value.type.tensor_type.elem_type
-    }
-    names = [value.name for value in proto.graph.output]
-    outputs: dict[str, Arrays] = {}
-    inputs = read_arrays(folder / INPUTS)
-
-    def run(feeds: Arrays) -> Arrays:
-        ready = {each: _defined(array, kinds[each]) for each, array in feeds.items()}
-        results = ReferenceEvaluator(proto).run(names, ready)
-        return {
-            output: _stored(np.asarray(array), kinds.get(output))
-            for output, array in zip(names, results, strict=True)
-            if not isinstance(array, list)  # sequences are not served
-        }
-
-    run_limit = TimeLimit(_FAST_REFERENCE)
-    for name, feeds in inputs.items():
-        try:
-            outputs[name] = run(feeds)
-        except Exception as error:  # noqa: BLE001 - an operator in Python may raise anything
-            return GoldenRun(refused={name: plain(str(error))})
-    runs_fast = not run_limit.over()
-    write_arrays(folder / OUTPUTS, outputs)
-    types = {each.name: each.dtype for each in graphs.outputs_of(proto)}
-    varying: Sequence[VaryingOutput] = ()
-    if runs_fast:
-        varying = observe(run, inputs, outputs, types, random=is_random(proto))
-    return GoldenRun(samples=len(outputs), varying=tuple(varying))
-
-
-def _defined(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Return an input as the reference implementation expects it: bfloat16 as of ml_dtypes."""
-    if kind.kind == "V" and array.dtype.itemsize == kind.itemsize:
-        return array.view(kind)
-    return array.astype(object) if array.dtype.kind == "U" else array
-
-
-def _stored(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
-    """Return an output in its declared type, which Python arithmetic may have changed, as bits."""
-    if kind is not None and array.dtype.kind not in "OSU" and kind.kind != "O":
-        array = array.astype(kind)
-    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
 
 @dataclass(frozen=True)

@@ -83,8 +83,6 @@ def judge(
 
 @dataclass(frozen=True)
 class _KnownNodes:
-    """The nodes that a manifest records, by label."""
-
     shape: frozenset[str]
     costs: Mapping[str, NodeCost]  # unless not profiled
     fused: Mapping[str, str]  # original name of a node that others were fused into -> its new label
@@ -140,14 +138,12 @@ class _KnownNodes:
         return +opened
 
     def of_session(self, labels: Iterable[str]) -> Counter[str]:
-        """Return the count by label of nodes that a live session runs, engines expanded."""
         nodes = list(labels)
         engines = [each for each in nodes if each in self.partitions]
         single = Counter(self._resolve(each) for each in nodes if each not in self.partitions)
         return single + self.of_file(engines)
 
     def compute(self, nodes: Counter[str]) -> Counter[str]:
-        """Return the nodes without shape arithmetic."""
         return Counter({name: n for name, n in nodes.items() if name not in self.shape})
 
     def share(self, nodes: Counter[str]) -> float | None:

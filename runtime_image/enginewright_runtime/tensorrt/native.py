@@ -7,7 +7,7 @@ bytes for the second build of a process, and may crash. The functions here inter
 
 import resource
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -287,13 +287,13 @@ def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: A
     return ProgressMonitor()
 
 
+@dataclass
 class Phase:
     """One active phase of a build."""
 
-    def __init__(self, parent: str | None, steps: int) -> None:
-        self.parent = parent
-        self.steps = steps
-        self.done = 0
+    parent: str | None
+    steps: int
+    done: int = 0
 
 
 def share(phases: Mapping[str, Phase], parent: str | None = None) -> float:

@@ -60,7 +60,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _CLIENT_SECONDS  # of a client that sends nothing
 
     def do_GET(self) -> None:
-        """Answer /progress."""
         if self.path != "/progress":
             self.send_error(404)
             return

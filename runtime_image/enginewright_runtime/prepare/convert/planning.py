@@ -143,7 +143,6 @@ def operators_with_bodies(model: ModelProto) -> set[str]:
 
 
 def _inexpressible(model: ModelProto, opset: int, target: int, recipe: Recipe) -> Finding | None:
-    """Return the finding on nodes that the lower opset `target` cannot express."""
     nodes = [
         node
         for node, types in _typed(apart(model))

@@ -32,7 +32,7 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.storage import loadable, move_to_folder, size_bytes
+from enginewright_runtime.graph.raw.storage import loadable, move_to_folder
 from enginewright_runtime.graph.scoped.passes import Keep, PassResult, Situation
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.convert.passes import PASSES, AnyPass, run_pass
@@ -46,18 +46,17 @@ from enginewright_runtime.prepare.convert.verification import (
 )
 from enginewright_runtime.prepare.sizes.batch import fit
 from enginewright_runtime.prepare.sizes.sizing import find_sizes, unsized
+from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import IntegerRange, Sample, generate, read_samples
-from enginewright_runtime.proof.golden_run import INPUTS, run_definition
+from enginewright_runtime.proof.golden_run import INPUTS
 from enginewright_runtime.rules import table
 from enginewright_runtime.session.arrays import write_arrays
 
 _log: Final = logging.getLogger(__name__)
 _PREFIX: Final = "convert-"  # of the names of candidates
 _LIMITS: Final = Limits(seconds=900.0)  # of one child process
-_DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _SAMPLES: Final = 2  # number of samples compared
 _LARGEST: Final = 64 << 20  # bytes of inputs
-_LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of weights
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
@@ -69,8 +68,6 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A changed model, and what was done to it."""
-
     path: Path
     done: PassResult
 
@@ -165,12 +162,10 @@ class _Conversion:
         )
 
     def _change(self, rewrite: AnyPass) -> None:
-        """Make a change that serving requires."""
         candidate = self._make(rewrite)
         if candidate is None:
             raise StageFailure(Reason.INTERNAL_ERROR, "a planned conversion changed nothing")
         self._find_sizes(candidate.path)
-        self._fit(candidate.path)
         if differs := self._differs(candidate):
             raise StageFailure(
                 Reason.CONVERSION_FAILED,
@@ -179,30 +174,24 @@ class _Conversion:
         self._keep(candidate)
 
     def _find_sizes(self, path: Path) -> None:
-        """Find sizes of dynamic dimensions: this is the first model that the runtime loads."""
+        """Find sizes and default batches: this is the first model that the runtime loads."""
         inputs = self._validated.inputs
         unranked = [each.name for each in inputs if not graphs.has_rank(self._model, each.name)]
         resolved = resolve(inputs, self._recipe.shapes, frozenset(unranked))
-        if not resolved.unsized:
-            return
-        samples = self._work / SAMPLES_FILE
-        sized = find_sizes(path, self._recipe, inputs, resolved.profiles, unranked, samples)
-        for finding in unsized(inputs, resolved.unsized, unranked, self._recipe, sized):
-            raise StageFailure.of(finding, (finding,))
-        if sized.profiles:
-            self._set_profiles(sized.profiles)
-
-    def _fit(self, path: Path) -> None:
-        """Fit the default batch sizes: this is the first model that the runtime loads."""
-        profiles = self._validated.profiles
-        fitted = fit(path, self._recipe, self._validated.inputs, profiles)
+        if resolved.unsized:
+            samples = self._work / SAMPLES_FILE
+            sized = find_sizes(path, self._recipe, inputs, resolved.profiles, unranked, samples)
+            for finding in unsized(inputs, resolved.unsized, unranked, self._recipe, sized):
+                raise StageFailure.of(finding, (finding,))
+            self._set_profiles(sized.profiles or self._validated.profiles)
+        fitted = fit(path, self._recipe, inputs, self._validated.profiles)
         self._warnings += fitted.findings
-        if fitted.profiles != profiles:
-            self._set_profiles(fitted.profiles)
+        self._set_profiles(fitted.profiles)
 
     def _set_profiles(self, profiles: tuple[ShapeProfile, ...]) -> None:
-        self._validated = self._validated.model_copy(update={"profiles": profiles})
-        self._validated.write(self._work)
+        if profiles != self._validated.profiles:
+            self._validated = self._validated.model_copy(update={"profiles": profiles})
+            self._validated.write(self._work)
 
     def _improve(self, rewrite: AnyPass) -> None:
         """Make a change, and keep it if the model stays equivalent; else warn."""
@@ -225,8 +214,6 @@ class _Conversion:
         if then is not None and then.better_than(now) and not self._differs(candidate):
             self._keep(candidate)
             self._queried = {candidate.path: then}
-
-    # nodes that the backend does not support
 
     def _support(self) -> Support | None:
         """Return the backend's support of the current model; None if it cannot be queried here."""
@@ -274,8 +261,6 @@ class _Conversion:
             for spec in self._validated.inputs
         }
 
-    # candidates
-
     def _try(self, rewrite: AnyPass) -> _Candidate | None:
         """Make an optional change; None if it changes nothing, or, with a warning, if it fails."""
         try:
@@ -312,10 +297,7 @@ class _Conversion:
         folder.mkdir(exist_ok=True)
         return folder / "parser.log"
 
-    # proof
-
     def _differs(self, candidate: _Candidate) -> str | None:
-        """Return how a candidate differs from the source, if it does."""
         changed = graphs.parse(candidate.path)
         if differs := form_differs(self._model, changed, self._recipe):
             return differs
@@ -364,20 +346,9 @@ class _Conversion:
             return Call(run_source, doing, _LIMITS).run(self._runnable, folder)
         except (SessionError, StageFailure) as error:
             _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
-        if size_bytes(self._model) > _LARGEST_BY_DEFINITION:
-            return None
-        write_arrays(folder / INPUTS, {samples[0].name: samples[0].inputs})
-        doing = "running the source by ONNX's reference implementation"
-        try:
-            call = Call(run_definition, doing, Limits(seconds=_DEFINITION_SECONDS))
-            defined = call.run(self._runnable, folder)
-        except StageFailure as failure:
-            if failure.reason is Reason.STORAGE_FULL:
-                raise
-            _log.info("%s", failure.message)
-            return None
+        defined = try_definition(self._runnable, samples[0], folder)
         if defined.refused:
-            _log.info("%s fails: %s", doing, defined.refused)
+            _log.info("ONNX's reference implementation cannot run it: %s", defined.refused)
             return None
         return SourceRun(defined.samples, defined.varying)
 

@@ -130,7 +130,6 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 def _step(
     name: str, open_place: _OpenPlace, task: PrepareTask, paths: Paths, facts: dict[str, Any]
 ) -> str:
-    """Fetch a step of spec.processing and return its digest."""
     place = label(name)
     with _about(f"step {place}", f"see {place}"):
         files, source_facts = _fetch_model(
@@ -237,7 +236,6 @@ def external_locations(path: Path) -> list[str]:
 
 
 def _samples(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) -> str:
-    """Fetch the samples and return their digest."""
     target = paths.work / SAMPLES_FILE
     quota = DiskQuota(paths.work, "samples", _LARGEST_SAMPLES)
     with _about("samples", "see spec.parity.samples"):
@@ -248,7 +246,6 @@ def _samples(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) -> str
 
 
 def _calibration(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) -> str:
-    """Fetch the calibration data and return its digest."""
     folder = emptied(paths.work / CALIBRATION_FOLDER)
     quota = DiskQuota(folder, "calibration data", _LARGEST_CALIBRATION)
     with _about("calibration data", "see spec.quantization.calibration"):

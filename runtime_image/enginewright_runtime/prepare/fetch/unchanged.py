@@ -35,8 +35,6 @@ _PREFIXES: Final = tuple(prefix for each in SCHEMES for prefix in each.variable_
 
 
 class _Record(Message):
-    """The version of the content of one address."""
-
     digest: str  # of the content, as it is pinned
     asker: str  # who fetched it
     version: SourceVersion

@@ -26,13 +26,12 @@ from enginewright_runtime.core.handoff import (
     Converted,
     Validated,
 )
-from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_limit
+from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.storage import loadable, size_bytes
+from enginewright_runtime.graph.raw.storage import loadable
 from enginewright_runtime.prepare.quantize.widening import emulated
+from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
     LARGEST_INPUTS,
     IntegerRange,
@@ -45,7 +44,6 @@ from enginewright_runtime.proof.golden_run import (
     EXPECTED_OUTPUTS,
     INPUTS,
     OUTPUTS,
-    run_definition,
     run_reference,
 )
 from enginewright_runtime.proof.parity.observing import merged
@@ -53,8 +51,6 @@ from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 _log: Final = logging.getLogger(__name__)
 PREFIX: Final = "golden-"  # of temporary files beside the models, removed at the end
-_DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
-_LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of the model
 # fields of a recipe that affect the reference run and the comparison of outputs
 _KEY_FIELDS: Final = {"max_ir_version", "rtol", "atol", "outputs"}
 
@@ -238,7 +234,7 @@ class _GoldenFiles:
         return dict(outcome.refused)
 
     def _take_expected(self, samples: list[Sample]) -> bool:
-        """Use the expected outputs as golden ones, if every sample has all of them."""
+        # they replace the golden ones, if every sample has all of them
         outputs = {spec.name for spec in self._validated.outputs}
         if not all(outputs <= set(sample.expected) for sample in samples):
             return False
@@ -250,7 +246,7 @@ class _GoldenFiles:
 
         Return the emulated model's error messages of refused samples, by name.
         """
-        cause = self._run_definition(samples[:1], self._folder)
+        cause = self._run_definition(samples[0], self._folder)
         if cause is None:
             self._made.origin = "definition"
             self._made.warn(
@@ -290,7 +286,7 @@ class _GoldenFiles:
         scratch = self._work / f"{PREFIX}definition"
         scratch.mkdir(exist_ok=True)
         of_converted = self._made.varying
-        cause = self._run_definition(kept[:1], scratch)
+        cause = self._run_definition(kept[0], scratch)
         if cause is None:
             self._made.origin = "definition"
             self._made.varying = merged(self._made.varying, of_converted)
@@ -305,24 +301,12 @@ class _GoldenFiles:
         )
         return refused
 
-    def _run_definition(self, samples: list[Sample], folder: Path) -> str | None:
+    def _run_definition(self, sample: Sample, folder: Path) -> str | None:
         """Run the source with ONNX's reference implementation; return why it did not run, if so."""
-        if size_bytes(graphs.parse(self._source)) > _LARGEST_BY_DEFINITION:
-            return f"it is larger than {format_bytes(_LARGEST_BY_DEFINITION)}"
-        write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
-        memory = memory_limit()
-        _log.info("running one golden sample by ONNX's reference implementation")
-        try:
-            outcome = Call(
-                run_definition,
-                "running the source by ONNX's reference implementation",
-                Limits(_DEFINITION_SECONDS, memory // 2 if memory else None),
-            ).run(self._source, folder)
-        except StageFailure as failure:
-            return failure.cause
+        outcome = try_definition(self._source, sample, folder)
         if not outcome.refused:
             self._made.varying = outcome.varying
-        return next(iter(outcome.refused.values()), None)
+        return outcome.refused.get(sample.name)
 
 
 def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[str]]:

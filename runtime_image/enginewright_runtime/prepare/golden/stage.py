@@ -79,11 +79,17 @@ class _Golden:
             varying=self._made.varying,
         ).write(self._work)
         size = sum(path.stat().st_size for path in self._folder.iterdir())
+        message = f"{counted(count, 'golden sample')} ({kind}), {format_bytes(size)}"
+        if judged:
+            message += self._agreement()
+        if on_device:
+            message += f"; backend {self._recipe.backend} is compared with them on its device"
+        if self._made.findings:
+            message += f"; {self._made.findings[0].cause}"
         return StageReport(
             stage="golden",
             ok=True,
-            message=f"{counted(count, 'golden sample')} ({kind}), {format_bytes(size)}"
-            f"{self._agreement() if judged else ''}{self._summary(on_device)}",
+            message=message,
             findings=tuple(self._made.findings),
             facts={
                 "golden_outputs": self._made.origin,
@@ -97,13 +103,7 @@ class _Golden:
         worst = f", largest absolute error {max(errors):.3g}" if errors else ""
         return f"; the converted model agrees with {ORIGIN_NAMES[self._made.origin]}{worst}"
 
-    def _summary(self, on_device: bool) -> str:
-        where = f"; backend {self._recipe.backend} is compared with them on its device"
-        findings = self._made.findings
-        return (where if on_device else "") + (f"; {findings[0].cause}" if findings else "")
-
     def _judge_converted(self) -> None:
-        """Compare the converted model with the golden outputs, and with the expected ones."""
         _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])
         compared_with: ComparedWith = "expected" if self._made.origin == "expected" else "source"
         # quantized models amplify rounding differences to whole steps; frameworks use other kernels
@@ -169,7 +169,6 @@ class _Golden:
         )
 
     def _keeps_precision(self) -> bool:
-        """Tell whether the backend runs the model in its current precision."""
         precision = self._recipe.precision
         return precision is None or precision == own_precision(graphs.parse(self._converted))
 

@@ -76,9 +76,6 @@ def _chosen(given: int, limit: int | None) -> list[int]:
     return [index * given // limit for index in range(limit)]
 
 
-# one .npz
-
-
 class _Arrays:
     """Members of an .npz file, streamed along their first axis."""
 
@@ -189,9 +186,6 @@ def _step(spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
     )
 
 
-# .npy files
-
-
 def _npy_data(
     folder: Path, files: Sequence[Path], inputs: Sequence[TensorSpec], limit: int | None
 ) -> CalibrationData:
@@ -240,9 +234,6 @@ def _npy(path: Path, spec: TensorSpec) -> Array:
         raise _invalid(f"{place} has shape {list(array.shape)}, the model takes {_shape(spec)}")
     _check_values(array, place)
     return np.asarray(array)
-
-
-# images
 
 
 def _image_data(
@@ -305,9 +296,6 @@ def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
     if how.layout == "NCHW":
         pixels = pixels.transpose(2, 0, 1)
     return np.ascontiguousarray(pixels[np.newaxis], np.float32)
-
-
-# checks
 
 
 def _check_type(spec: TensorSpec, dtype: np.dtype[Any], place: str) -> None:

@@ -120,8 +120,6 @@ class _Lowering(ModelEditor):
             self._node(node, excluded=False)
         self._finish(body)
 
-    # what can be lowered
-
     def _variables(self, node: NodeProto, signature: OperatorSignature) -> set[str]:
         """Return the type variables of a node that are bound to float and can be half instead."""
         kinds = [self._types.get(name) for name in (*node.input, *node.output) if name]
@@ -168,8 +166,6 @@ class _Lowering(ModelEditor):
             return "it computes sizes"
         constants = self._constants[node.scope]
         return self._judge.why_not(node.proto, halved, constants, main=node.scope is self.scope)
-
-    # values and their forms
 
     def _read(self, node: Node, signature: OperatorSignature | None, variables: set[str]) -> None:
         for index, name in enumerate(node.proto.input):

@@ -177,7 +177,6 @@ def _reduce(model: ModelProto, names: Sequence[str]) -> None:
 
 
 def _expose(model: ModelProto, names: Sequence[str]) -> None:
-    """Make these values the model's only outputs."""
     graph = model.graph
     del graph.output[:]
     inputs = {value.name for value in graph.input}

@@ -6,7 +6,7 @@ the original model's outputs: golden inputs may be random, which proves little a
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -75,34 +75,29 @@ class ReferenceModel:
             raise SessionError(str(error)) from error
 
 
-@dataclass
 class ParityProver:
-    """Samples and tolerances with which each model is compared."""
+    """Compares models with the same samples and tolerances."""
 
-    tolerances: Tolerances
-    samples: list[ProofSample] = field(default_factory=list)
-    dtypes: dict[str, str] = field(default_factory=dict)
-    varying: Sequence[VaryingOutput] = ()
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         source: Path,
         golden: Path,
         tolerances: Tolerances,
-        further: Iterable[Mapping[str, Array]] = (),
-        varying: Sequence[VaryingOutput] = (),
-    ) -> "ParityProver":
+        further: Iterable[Mapping[str, Array]],
+        varying: Sequence[VaryingOutput],
+    ) -> None:
         """Read the golden samples, and run the original model on `further` inputs.
 
         Raises SessionError if ONNX Runtime's CPU provider cannot run the original model.
         """
         model = ReferenceModel(source)
-        prover = cls(tolerances, dtypes=types_of(model.signature), varying=varying)
         signature = model.signature
+        self._tolerances = tolerances
+        self._dtypes = types_of(signature)
+        self._varying = varying
         path = golden / EXPECTED
         expected = read_arrays(path) if path.exists() else {}
-        prover.samples = [
+        self._samples = [
             ProofSample(
                 each.name,
                 each.feeds,
@@ -115,34 +110,33 @@ class ParityProver:
             )
             for each in read_samples(golden / INPUTS, golden / OUTPUTS, signature)
         ]
-        prover.samples += [
+        self._samples += [
             ProofSample(f"calibration {index}", feeds, model.run(feeds), {})
             for index, feeds in enumerate(further)
         ]
-        return prover
 
     def prove(self, path: Path, level: str | None = None) -> Proof:
         """Run a model on all samples; raises SessionError if ONNX Runtime refuses it."""
         model = ReferenceModel(path, level)
         sides: tuple[tuple[ComparedWith, dict[str, Mapping[str, Array]]], ...] = (
-            ("source", {each.name: each.golden for each in self.samples}),
-            ("expected", {each.name: each.expected for each in self.samples if each.expected}),
+            ("source", {each.name: each.golden for each in self._samples}),
+            ("expected", {each.name: each.expected for each in self._samples if each.expected}),
         )
         comparisons = [
             (
                 Comparison(
                     name,
-                    self.tolerances,
-                    self.dtypes,
-                    scales_of(expected, self.dtypes),
-                    self.varying,
+                    self._tolerances,
+                    self._dtypes,
+                    scales_of(expected, self._dtypes),
+                    self._varying,
                 ),
                 expected,
             )
             for name, expected in sides
             if expected
         ]
-        for sample in self.samples:
+        for sample in self._samples:
             outputs, again = model.run(sample.feeds), partial(model.run, sample.feeds)
             for comparison, expected in comparisons:
                 comparison.add(sample.name, expected.get(sample.name, {}), outputs, again)

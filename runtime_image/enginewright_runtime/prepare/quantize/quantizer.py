@@ -141,7 +141,7 @@ class _Quantizer:
                 nodes=tuple(done.kept),
                 remedy="omit spec.precision, or choose another",
             )
-        prover = ParityProver.of(
+        prover = ParityProver(
             self._base,
             self._golden,
             Tolerances.of(self._recipe, self._request.precision),
@@ -198,8 +198,6 @@ class _Quantizer:
         labels = tuple(map(self._subject.label, group.units))
         return GroupCost(nodes=labels, error=_finite(group.error))
 
-    # inputs
-
     def _read_calibration(self) -> CalibrationData | None:
         declared = self._recipe.quantization.calibration if self._recipe.quantization else None
         if self._request.calibration is None or declared is None:
@@ -253,7 +251,6 @@ class _Quantizer:
         return form_of(self._request.precision, self._recipe.backend, self._recipe.int8_products)
 
     def _pass(self) -> PrecisionPass:
-        """Return the pass for the precision."""
         precision = self._request.precision
         recipe = self._recipe.model_copy(update={"precision": precision})
         about = Situation(recipe, self._subject.model, {}, has_data=self._data is not None)
@@ -290,7 +287,6 @@ class _Quantizer:
                 graph.value_info.append(helper.make_tensor_value_info(name, kind.element, None))
 
     def _largest(self) -> dict[str, float]:
-        """Return the largest absolute values in golden and calibration samples, by name."""
         self._report("looking for values that half precision cannot represent")
         names = single_values(self._subject.model)
         observed = limits(self._base, names, self._observed())
@@ -313,10 +309,7 @@ class _Quantizer:
             if index % step == 0 and index // step < limit:
                 yield feeds
 
-    # trials
-
     def _search(self, how: PrecisionPass, prover: ParityProver, units: Sequence[int]) -> Exclusions:
-        """Search for few nodes to exclude."""
         quantization = self._recipe.quantization
         share = _DEFAULT_EXCLUDED_SHARE if quantization is None else quantization.max_excluded_share
         allowed = int(len(units) * share)

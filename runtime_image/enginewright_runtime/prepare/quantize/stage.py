@@ -80,8 +80,6 @@ class _Quantization:
             return self._keep(None, "the model keeps its own precision")
         return self._automatic()
 
-    # a requested precision
-
     def _requested(self, precision: Precision) -> StageReport:
         have = existing(graphs.parse(self._source))
         if refused := have.refuses(precision):
@@ -151,8 +149,6 @@ class _Quantization:
             finding.model_copy(update={"cause": cause}), (finding, *self._warnings)
         )
 
-    # automatic
-
     def _automatic(self) -> StageReport:
         allowed = self._recipe.allowed_precisions
         names = ", ".join(allowed)
@@ -194,7 +190,6 @@ class _Quantization:
         return self._fails_on_backend(precision)
 
     def _measure(self, precisions: list[Precision]) -> dict[str, Times]:
-        """Return the times of the unchanged model and of those in other precisions."""
         if not precisions:
             return {}
         models = {_OWN: self._source} | {each: self._out(each) / MODEL_NAME for each in precisions}
@@ -231,8 +226,6 @@ class _Quantization:
                     precision, each, f"chosen of {len(choice.reasons) + 1}; {reasons}"
                 )
         return self._keep(None, f"the model keeps its own precision; {reasons}")
-
-    # candidates
 
     def _make(self, precision: Precision) -> QuantizedModel:
         """Convert and prove a model.
@@ -327,8 +320,6 @@ class _Quantization:
 
     def _out(self, precision: Precision) -> Path:
         return self._work / f"{PREFIX}{precision.lower()}"
-
-    # handing over
 
     def _keep(self, precision: Precision | None, message: str) -> StageReport:
         """Leave the converted model as the one to serve."""

@@ -72,16 +72,14 @@ def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layer
     """Return the nodes of the main graph that the form quantises."""
     layers = Layers()
     main = Scope(subject.model.graph)
-    for index, each in enumerate(main.nodes):
-        node = each.proto
-        if node.domain not in STANDARD or node.op_type not in form.operators:
+    for index, node in enumerate(main.nodes):
+        if node.proto.domain not in STANDARD or node.proto.op_type not in form.operators:
             continue
-        layer = _layer(subject, index, node, per_channel)
+        layer = _layer(subject, index, node, form, per_channel)
         if isinstance(layer, str):
-            layers.left[graphs.label(node)] = layer
-            continue
-        result = _result(each, subject.constants) if form.integers else ""
-        layers.layers.append(Layer(*layer, result))
+            layers.left[graphs.label(node.proto)] = layer
+        else:
+            layers.layers.append(layer)
     layers.left |= {
         graphs.label(node): "it is in the body of an If, Loop or Scan"
         for body in main.bodies()
@@ -92,9 +90,10 @@ def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layer
 
 
 def _layer(
-    subject: SourceModel, index: int, node: NodeProto, per_channel: bool
-) -> tuple[int, str, str, str, int | None] | str:
-    """Return the fields of a layer up to `axis`, or why the node is not quantized."""
+    subject: SourceModel, index: int, quantizable: Node, form: Form, per_channel: bool
+) -> Layer | str:
+    """Return the layer of a node, or why it is not quantized."""
+    node = quantizable.proto
     activation, weight = str(node.input[_ACTIVATION]), str(node.input[_WEIGHT])
     tensor = subject.constants.tensor(weight)
     constant = subject.constants.tensor(activation) is not None
@@ -112,7 +111,8 @@ def _layer(
     bias = str(node.input[_BIAS]) if len(node.input) > _BIAS else ""
     if bias and subject.constants.tensor(bias) is None:
         return "its bias is computed"
-    return index, activation, weight, bias, axis if per_channel else None
+    result = _result(quantizable, subject.constants) if form.integers else ""
+    return Layer(index, activation, weight, bias, axis if per_channel else None, result)
 
 
 def _result(node: Node, constants: Constants) -> str:

@@ -97,7 +97,6 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
 
 
 def _unfit(model: ModelProto, size: int) -> Finding | None:
-    """Return why the rules cannot be applied to the parsed model, if so."""
     if not model.ir_version or not model.HasField("graph") or not model.graph.node:
         lacks = "IR version" if not model.ir_version else "nodes"
         message = f"the file of {format_bytes(size)} is not an ONNX model: it has no {lacks}"

@@ -82,7 +82,6 @@ def _inspect(name: str, path: Path, recipe: Recipe) -> None:
 
 
 def _about(name: str, finding: Finding) -> Finding:
-    """Return a finding that names its step."""
     return finding.model_copy(update={"cause": f"step {label(name)}: {finding.cause}"})
 
 

@@ -200,7 +200,6 @@ def _batched(inspected: Inspection, recipe: Recipe) -> frozenset[str]:
 def _judge_runs(
     sized: Discovered, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Return the findings of the model's runs, and of the sizes at which it ran."""
     findings = [] if (observed := facts.get("run")) is None else _judge_run(observed, inspected)
     fixed = sized.fixed
     if facts.get("one_batch"):

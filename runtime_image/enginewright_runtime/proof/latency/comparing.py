@@ -103,7 +103,7 @@ def compare(
     """
     with ExitStack() as stack:
         runs = [
-            _Measured(candidate, stack, inputs, seconds, usual_only=usual_only, total=total)
+            _Measured(candidate, stack, inputs, seconds, usual_only, total)
             for candidate in candidates
         ]
         for run in runs:
@@ -113,7 +113,6 @@ def compare(
 
 
 def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
-    """Run rounds of all candidates for every sample, until the time limit."""
     samples = list(dict.fromkeys(name for run in runs for name in run.rows))
     for sample in samples:
         taking = [run for run in runs if sample in run.rows]
@@ -127,91 +126,79 @@ def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
             number += 1
 
 
+@dataclass
 class _Measured:
-    def __init__(
-        self,
-        candidate: BenchmarkCandidate,
-        stack: ExitStack,
-        inputs: Path,
-        seconds: float,
-        *,
-        usual_only: bool,
-        total: float,
-    ) -> None:
-        self._candidate = candidate
-        self._stack = stack
-        self._inputs = inputs
-        self._seconds = seconds
-        self._usual_only = usual_only
-        self._total = total
-        self._failure: StageFailure | None = None
-        self._process: WorkerProcess | None = None
-        self._times: dict[str, list[list[float]]] = {}
-        self._warm: dict[str, Warm] = {}
-        self._repeats: dict[str, int] = {}
-        self._loaded: Loaded | None = None
-        self.rows: dict[str, int] = {}  # by sample; empty after a failure
+    candidate: BenchmarkCandidate
+    stack: ExitStack
+    inputs: Path
+    seconds: float
+    usual_only: bool
+    total: float
+    failure: StageFailure | None = None
+    process: WorkerProcess | None = None
+    loaded: "Loaded | None" = None
+    warm: dict[str, "Warm"] = field(default_factory=dict)
+    times: dict[str, list[list[float]]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)  # by sample; empty after a failure
 
     def prepare(self) -> None:
         """Load and warm up; a failure is stored."""
-        candidate = self._candidate
+        candidate = self.candidate
         _log.info("measuring %s on backend %s", candidate.name, candidate.backend)
         doing = f"measuring {candidate.name} on backend {candidate.backend}"
         try:
-            self._process = self._stack.enter_context(
-                WorkerProcess(doing, _COMMAND_SECONDS + self._seconds, self._total)
+            self.process = self.stack.enter_context(
+                WorkerProcess(doing, _COMMAND_SECONDS + self.seconds, self.total)
             )
-            loaded = self._process.load(candidate.model, candidate.backend, self._inputs)
-            self._loaded = loaded
-            self.rows = dict(loaded.samples)
-            if self._usual_only:
+            self.loaded = self.process.load(candidate.model, candidate.backend, self.inputs)
+            self.rows = dict(self.loaded.samples)
+            if self.usual_only:
                 only = opt_sample(list(self.rows))
                 self.rows = {only: self.rows[only]}
             for sample in self.rows:
-                self._warm[sample] = warm = self._process.warm_up(sample, self._seconds)
-                fitting = int(_ROUND_SECONDS / max(warm.seconds, _ROUND_SECONDS / _MOST_REPEATS))
-                self._repeats[sample] = max(1, fitting)
-                self._times[sample] = []
+                self.warm[sample] = self.process.warm_up(sample, self.seconds)
+                self.times[sample] = []
         except StageFailure as failure:
             self._fail(failure)
 
     def needs_more(self, sample: str) -> bool:
-        count = sum(len(times) for times in self._times.get(sample, []))
+        count = sum(len(times) for times in self.times.get(sample, []))
         return sample in self.rows and count < _MOST_RUNS
 
     def round(self, sample: str) -> None:
         """Run one round of a sample; a failure is stored."""
-        if self._process is None or not self.needs_more(sample):
+        if self.process is None or not self.needs_more(sample):
             return
+        seconds = max(self.warm[sample].seconds, _ROUND_SECONDS / _MOST_REPEATS)
         try:
-            times = self._process.run(sample, self._repeats[sample])
+            times = self.process.run(sample, max(1, int(_ROUND_SECONDS / seconds)))
         except StageFailure as failure:
             self._fail(failure)
         else:
-            self._times[sample].append(times)
+            self.times[sample].append(times)
 
     def _fail(self, failure: StageFailure) -> None:
         _log.warning("%s", failure.message)
-        self._failure = failure
+        self.failure = failure
         self.rows = {}
 
     def result(self) -> BenchmarkResult:
-        if self._failure is not None or self._loaded is None:
-            return BenchmarkResult(self._candidate, failure=self._failure)
+        if self.failure is not None or self.loaded is None:
+            return BenchmarkResult(self.candidate, failure=self.failure)
         return BenchmarkResult(
-            self._candidate,
+            self.candidate,
             tuple(self._latency(sample) for sample in self.rows),
             {
                 sample: tuple(sorted(times)[len(times) // 2] for times in rounds)
-                for sample, rounds in self._times.items()
+                for sample, rounds in self.times.items()
             },
-            provider=self._loaded.provider,
-            placement=self._loaded.placement,
+            provider=self.loaded.provider,
+            placement=self.loaded.placement,
         )
 
     def _latency(self, sample: str) -> Latency:
-        times = [each for part in self._times[sample] for each in part]
-        warm = self._warm[sample]
+        times = [each for part in self.times[sample] for each in part]
+        warm = self.warm[sample]
         return latency(times, sample, self.rows[sample]).model_copy(
             update={
                 "warm_up_runs": warm.runs,

@@ -4,7 +4,7 @@ Each output of each sample must keep its tolerance: figures over all samples cou
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -175,7 +175,7 @@ class Comparison:
         while trial.take(outputs) and again is not None:
             outputs = again()
         for name, runs in trial.runs.items():
-            self._totals[name].add_runs(runs)
+            self._totals[name].runs += runs
         return [
             ParityFailure(name, sample, wrong.figure, wrong.full_description, np.inf)
             for name, wrong in trial.faults.items()
@@ -207,7 +207,8 @@ class Comparison:
             return differs, np.inf
         allowed = self._allowed(output, want)
         figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
-        total.add(figures)
+        if figures.numeric:
+            total.figures.append(figures)
         wrong = fault(figures, allowed)
         return (wrong, _severity(wrong, figures)) if wrong else None
 
@@ -248,51 +249,30 @@ def varying(once: Outputs, again: Outputs, dtypes: Mapping[str, str]) -> tuple[s
     )
 
 
+@dataclass
 class _Total:
-    def __init__(self) -> None:
-        self._numeric = False
-        self._max_abs_error = 0.0
-        self._max_rel_error = 0.0
-        self._cosine: float | None = None
-        self._rows = 0
-        self._rows_agreeing = 0
-        self._nan = 0
-        self._inf = 0
-        self._runs = 0
-        self.by_values = False  # whether compared by value
+    figures: list[Figures] = field(default_factory=list)  # by sample, of numbers
+    runs: int = 0  # of a varying output
+    by_values: bool = False  # whether compared by value
 
     @property
     def compared(self) -> bool:
-        return self.by_values or self._runs > 0
-
-    def add_runs(self, count: int) -> None:
-        """Count runs of a varying output."""
-        self._runs += count
-
-    def add(self, figures: Figures) -> None:
-        if not figures.numeric:
-            return
-        self._numeric = True
-        self._max_abs_error = max(self._max_abs_error, figures.max_abs_error)
-        self._max_rel_error = max(self._max_rel_error, figures.max_rel_error)
-        if figures.cosine is not None:
-            self._cosine = min(figures.cosine, 1.0 if self._cosine is None else self._cosine)
-        self._rows += figures.rows
-        self._rows_agreeing += figures.rows_agreeing
-        self._nan += figures.nan
-        self._inf += figures.inf
+        return self.by_values or self.runs > 0
 
     def parity(self, name: str, compared_with: str) -> OutputParity:
+        figures, rows = self.figures, sum(each.rows for each in self.figures)
+        agreeing = sum(each.rows_agreeing for each in figures)
+        cosines = (each.cosine for each in figures if each.cosine is not None)
         return OutputParity(
             name=name,
             compared_with=compared_with,
-            max_abs_error=_finite(self._max_abs_error) if self._numeric else None,
-            max_rel_error=_finite(self._max_rel_error) if self._numeric else None,
-            cosine=self._cosine,
-            top1_agreement=self._rows_agreeing / self._rows if self._rows else None,
-            nan=self._nan,
-            inf=self._inf,
-            runs=self._runs or None,
+            max_abs_error=_finite(max(each.max_abs_error for each in figures)) if figures else None,
+            max_rel_error=_finite(max(each.max_rel_error for each in figures)) if figures else None,
+            cosine=min(cosines, default=None),
+            top1_agreement=agreeing / rows if rows else None,
+            nan=sum(each.nan for each in figures),
+            inf=sum(each.inf for each in figures),
+            runs=self.runs or None,
         )
 
 

@@ -149,8 +149,6 @@ def _feeds(inputs: Path, sample: str) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class _Value:
-    """A tensor's value and its declared type."""
-
     array: Array
     dtype: str
 
@@ -169,11 +167,9 @@ class _Exposed:
         return {name for node in nodes for name in node.output if name}
 
     def run(self, names: Sequence[str]) -> dict[str, _Value]:
-        """Return the values of those tensors that are arrays."""
         return self._runs(names, 1)[0]
 
     def varying(self, names: Sequence[str]) -> list[str]:
-        """Return those tensors that differ between two runs of one session."""
         if not names:
             return []
         once, again = self._runs(names, 2)

@@ -16,6 +16,7 @@ number, values that are beyond its range only in some runs.
 
 import hashlib
 import math
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -92,36 +93,35 @@ def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, floa
     return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
+@dataclass
 class SpreadBuilder:
     """Collects runs of the reference, one at a time."""
 
-    def __init__(self, sample: str, golden: Array, dtype: str | None) -> None:
-        """Take the `golden` stored run, which is not one of those that are counted."""
-        self._sample = sample
-        self._golden = golden
-        self._dtype = dtype
-        self._shapes = {golden.shape}
-        self._digests: list[bytes] = []
-        self._runs: list[dict[str, float]] = []
+    sample: str
+    golden: Array  # the stored run, which is not one of those that are counted
+    dtype: str | None
+    _digests: list[bytes] = field(default_factory=list)
+    _shapes: list[tuple[int, ...]] = field(default_factory=list)
+    _runs: list[dict[str, float]] = field(default_factory=list)
 
     def add(self, array: Array) -> None:
         """Add one run."""
-        self._shapes.add(array.shape)
+        self._shapes.append(array.shape)
         self._digests.append(_digest(array))
-        self._runs.append(statistics(array, self._golden, self._dtype))
+        self._runs.append(statistics(array, self.golden, self.dtype))
 
     def spread(self) -> Spread | None:
         """Return the spread, unless there were too few runs, or their ranks differ."""
-        ranks = {len(shape) for shape in self._shapes}
+        shapes = {self.golden.shape, *self._shapes}
+        ranks = {len(shape) for shape in shapes}
         if len(self._runs) < FEWEST_RUNS or len(ranks) > 1:
             return None
         common = set.intersection(*(set(each) for each in self._runs))
         return Spread(
-            sample=self._sample,
+            sample=self.sample,
             runs=len(self._runs),
             shape=tuple(
-                sizes[0] if len(set(sizes)) == 1 else None
-                for sizes in zip(*self._shapes, strict=True)
+                sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)
             ),
             distinct=len(set(self._digests)) == len(self._digests),
             ranges={

@@ -33,11 +33,13 @@ class Tolerance:
     """
 
     rtol: float
-    atol: float
-    scale: float
-    outliers: float  # share of the elements that may exceed that
-    outlier_size: float  # by at most this share of `largest`
-    unequal: float  # share of integers, booleans and strings that may differ
+    atol: float = (
+        1e-6  # negligible for outputs near 1; for outputs near zero, as of a detector on noise
+    )
+    scale: float = 0.0
+    outliers: float = 0.0  # share of the elements that may exceed that
+    outlier_size: float = 0.0  # by at most this share of `largest`
+    unequal: float = 0.01  # share of integers, booleans and strings that may differ
     cosine: float | None = None  # minimum for the output as one vector
     top1: float | None = None  # minimum share of rows with the same top class
     zero_atol: float = 0.0  # absolute tolerance of an output that is expected to be zero
@@ -47,31 +49,25 @@ class Tolerance:
     all_numbers: bool = False  # `rtol` and `atol` apply to integers too, instead of `unequal`
 
 
-# By precision of the artefact, from tightest to loosest. `_ROUNDING` is negligible for outputs near 1,
-# and covers outputs that are nearly zero, such as 1e-8 of a text detector on noise.
-_ROUNDING: Final = 1e-6
-# Below this, errors of `_ROUNDING`, which are allowed, lower the cosine below FP32's minimum.
+# Below this, errors of the default `atol`, which are allowed, lower the cosine below FP32's minimum.
 _COSINE_FLOOR: Final = 1e-4
+# By precision of the artefact, from tightest to loosest.
 DEFAULTS: Final[dict[str, Tolerance]] = {
     "FP32": Tolerance(
         rtol=0.01,
-        atol=_ROUNDING,
         scale=0.01,
         outliers=0.01,
         outlier_size=0.1,
-        unequal=0.01,
         cosine=0.9998,
         top1=1.0,
-        zero_atol=_ROUNDING,
+        zero_atol=1e-6,
         cosine_floor=_COSINE_FLOOR,
     ),
     "FP16": Tolerance(
         rtol=0.02,
-        atol=_ROUNDING,
         scale=0.02,
         outliers=0.01,
         outlier_size=0.25,
-        unequal=0.01,
         cosine=0.999,
         top1=0.99,
         zero_atol=1e-3,
@@ -79,7 +75,6 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
     ),
     "BF16": Tolerance(
         rtol=0.05,
-        atol=_ROUNDING,
         scale=0.05,
         outliers=0.02,
         outlier_size=0.5,
@@ -91,7 +86,6 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
     ),
     "INT8": Tolerance(
         rtol=0.1,
-        atol=_ROUNDING,
         scale=0.1,
         outliers=0.05,
         outlier_size=1.0,
@@ -104,7 +98,6 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
     ),
     "FP8": Tolerance(
         rtol=0.1,
-        atol=_ROUNDING,
         scale=0.1,
         outliers=0.1,
         outlier_size=1.0,
@@ -120,14 +113,12 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
 # order of summation costs about 1e-6 of the largest value, a change of semantics more.
 ROUNDING: Final = Tolerance(
     rtol=1e-3,
-    atol=_ROUNDING,
     scale=1e-3,
     outliers=1e-3,
     outlier_size=0.01,
-    unequal=0.01,
     cosine=0.99999,
     top1=1.0,
-    zero_atol=_ROUNDING,
+    zero_atol=1e-6,
     cosine_floor=_COSINE_FLOOR,
     label="FP32 rounding",
 )
@@ -179,10 +170,6 @@ def _declared(
     return Tolerance(
         rtol=rtol or 0.0,
         atol=atol or 0.0,
-        scale=0.0,
-        outliers=0.0,
-        outlier_size=0.0,
-        unequal=DEFAULTS["FP32"].unequal,
         label=label,
         all_numbers=all_numbers,
     )

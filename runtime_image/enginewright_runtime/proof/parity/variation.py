@@ -80,7 +80,6 @@ class VaryingOutputs:
         self._repetitions: dict[tuple[str, str], Repetition] | None = {} if repeated else None
 
     def __contains__(self, output: object) -> bool:
-        """Return whether an output varies."""
         return output in self._spreads
 
     def trial(self, sample: str, golden: Mapping[str, Array], *, form_only: bool = False) -> Trial:

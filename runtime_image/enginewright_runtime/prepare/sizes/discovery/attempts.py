@@ -7,6 +7,7 @@ process during a run, and a restarted process then skips that point, and repeats
 import json
 import resource
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,8 +60,8 @@ class TrialRuns:
         self._outcomes = _read(journal)
         self._journal = journal.open("a")
         self._limit = TimeLimit(SECONDS)
-        self._too_large: int | None = None  # bytes of inputs, of a run that used too much memory
-        self._too_slow: int | None = None  # likewise, of one that took too long
+        self._too_large = inf  # bytes of inputs, of a run that used too much memory
+        self._too_slow = inf  # likewise, of one that took too long
         self.runs = len(self._outcomes)
 
     def __call__(self, point: Point, corner: str) -> Outcome:
@@ -82,9 +83,9 @@ class TrialRuns:
         if any(size < 0 for shape in shapes.values() for size in shape):
             return Outcome(ran=False, message="its sizes contradict each other")
         size = sum(bytes_of(spec.dtype, shapes[spec.name]) for spec in self._problem.inputs)
-        if size > _INPUT_BYTES or (self._too_large is not None and size >= self._too_large):
+        if size > _INPUT_BYTES or size >= self._too_large:
             return Outcome(ran=False, message="it would take too much memory")
-        if self._too_slow is not None and size >= self._too_slow:
+        if size >= self._too_slow:
             return Outcome(ran=False, message=_TOO_LONG)
         sample = self._sample(point, shapes, corner)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
