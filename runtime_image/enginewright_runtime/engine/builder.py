@@ -178,11 +178,7 @@ class _Build:
         )
 
     def _build_expanded(self, refused: BuildResult) -> BuildResult:
-        """Build again with refused operators replaced by their function bodies.
-
-        The engine covers the same nodes, so its wrapper is the same. Returns `refused` if this does
-        not help.
-        """
+        """Build again with refused operators replaced by their bodies; return `refused` if that fails."""
         why = diagnosis.failure(refused, self._about())
         operators = self._operators_to_expand(refused) if why.reason in _REFUSALS else []
         if not operators:

@@ -47,10 +47,7 @@ class Timings:
             self.path.write_bytes(self._loaded)
 
     def save(self, log: Path) -> None:
-        """Put the file into the store, merged with what another build has stored meanwhile.
-
-        The library's messages are appended to `log`.
-        """
+        """Put the file into the store, merged with what another build has stored meanwhile."""
         if not self.path.is_file():
             return
         try:

@@ -32,8 +32,7 @@ _FOLDER: Final = "stored"  # golden samples, from the store
 def keys_of(task: PrepareTask, digest: str, data: Mapping[str, str]) -> tuple[str, ...]:
     """Return the key of what a task prepares, and the one that earlier versions gave it, if that differs.
 
-    `digest` is of the model; `data` has the digests of samples, calibration data and steps, by
-    name.
+    `digest` is of the model, `data` of samples, calibration data and steps, by name.
     """
     return prepared_keys(digest, task.recipe, content_of(task, data))
 
@@ -74,10 +73,7 @@ def _find(
 def find_passed(
     task: PrepareTask, digest: str, data: Mapping[str, str], paths: Paths
 ) -> Published | None:
-    """Return what the store has, if it is whole and has passed all stages of this pipeline before.
-
-    Arguments as of `keys_of`.
-    """
+    """Return what the store has, if it is whole and has passed all stages of this pipeline before."""
     if task.pipeline is None:
         return None
     store = open_store(paths)

@@ -189,11 +189,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _time_by_label(events: Iterable[_Event], counts: Counter[str]) -> dict[str, float]:
-    """Return the time of each label in us; that of a node with a body excludes the body.
-
-    Nodes that ONNX Runtime adds only for the CPU, such as casts of half precision, have no label in
-    `counts`.
-    """
+    """Return the time of each label of `counts` in us; that of a node with a body excludes the body."""
     spent: dict[str, float] = defaultdict(float)
     around: list[tuple[_Event, str]] = []
     # an event is written when it ends, so of two with equal times the later one contains the other
@@ -219,8 +215,8 @@ def _label(event: _Event, counts: Counter[str]) -> str:
 def _removed(path: Path, counts: Counter[str]) -> list[str]:
     """Return labels of the file that placements do not show, because the node was removed.
 
-    A node that ONNX Runtime replaced by others, as it does for functions, is not among these: its
-    cost is that of the others.
+    The cost of a node that ONNX Runtime replaced by others, as it does for functions, is that of
+    the others.
     """
     model = graphs.parse(path)
     there = Counter(reported_label(node.name, node.op_type) for node in graphs.walk_nodes(model))

@@ -47,10 +47,9 @@ def try_definition(model: Path, sample: Sample, folder: Path) -> GoldenRun:
 
 
 def run_definition(model: Path, folder: Path) -> GoldenRun:
-    """Run inputs.npz and write outputs.npz. Called in a child process.
+    """Run inputs.npz and write outputs.npz, unless a sample fails. Called in a child process.
 
-    If it fails, `refused` has its message by sample, at most one. `varying` is empty also if the
-    model is too slow for further runs.
+    Varying outputs are looked for only if the model is fast enough for further runs.
     """
     from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
 

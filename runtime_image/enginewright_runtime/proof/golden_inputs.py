@@ -1,8 +1,4 @@
-"""Golden inputs: the user's samples, or values from a seeded generator.
-
-Generated values must be reproducible on every machine and accepted by the model: integers are
-usually indices, so they are small.
-"""
+"""Golden inputs: the user's samples, or values from a seeded generator, the same on every machine."""
 
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,8 +54,7 @@ def generate(
 ) -> list[Sample]:
     """Return one sample each for the min, opt and max shapes of the profiles, named so.
 
-    Floats are uniform in [0, 1) or the profile's range, integers in `integers` or that range
-    (inclusive), booleans likewise.
+    Values are in the profile's range, inclusive; else floats in [0, 1), integers in `integers`.
     """
     ranges = {profile.input: (profile.low, profile.high) for profile in profiles}
     return [

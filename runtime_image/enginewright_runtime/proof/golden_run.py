@@ -1,7 +1,4 @@
-"""Runs models on golden inputs, in child processes of the stages.
-
-Models are loaded and run as the server does it, so that what passes here passes there.
-"""
+"""Runs models on golden inputs as the server does it, in child processes of the stages."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -271,8 +268,7 @@ def load_runner(
 def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) -> GoldenRun:
     """Judge at the highest level of graph optimizations that loads; if outputs fail, at lower ones.
 
-    `judge` runs and compares at a level, or at the highest that loads. Return the result at the
-    first level at which the outputs agree, otherwise at the highest.
+    Return the result at the first level at which the outputs agree, otherwise at the highest.
     """
     first = judge(None)
     if first.failed is None or first.level is None or not find(backend).optimized:

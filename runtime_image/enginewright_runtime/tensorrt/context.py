@@ -119,10 +119,7 @@ def compose(
 
 
 def save(model: ModelProto, source: Path, folder: Path) -> list[str]:
-    """Write a composed model with the weights that it still needs; return the files' names.
-
-    `source` is the folder of the prepared model's external data.
-    """
+    """Write a composed model with its weights from the folder `source`; return the files' names."""
     for tensor in graphs.walk_tensors(model):
         if uses_external_data(tensor):
             load_external_data_for_tensor(tensor, str(source))

@@ -131,11 +131,7 @@ def unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFai
 
 
 def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
-    """Return the failure of a partly supported model, if the provider loads no partial engines.
-
-    `why` is the failure of the complete model; the sentence `limit` states which engines the
-    provider loads.
-    """
+    """Return the failure of a model supported in parts, which the provider does not load: `limit`."""
     return StageFailure(
         why.reason,
         f"{why.cause}; {limit}, so no engine is built for a part",

@@ -59,11 +59,7 @@ def find(backend: str) -> Flavor:
 
 
 def load(flavor: Flavor, version: str) -> Any:  # noqa: ANN401 - NVIDIA's module, without types
-    """Import the library, which must be of `version`.
-
-    Call it only in a child process: the library is native and keeps its first logger. Raises
-    ProviderMissing or EngineVersionMismatch.
-    """
+    """Import the library, which must be of `version`, in a child process: it keeps its first logger."""
     errors = []
     for name in flavor.modules:
         try:

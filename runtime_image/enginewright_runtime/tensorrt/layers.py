@@ -59,11 +59,7 @@ def kernels(inspected: str) -> list[str]:
 def write(
     path: Path, library: str, engines: Sequence[Path], kernels_of: Mapping[str, Sequence[str]]
 ) -> None:
-    """Write the layers of all engines of an artefact into one file, and remove theirs.
-
-    `library` is title and version; `kernels_of` has kernels by the name of the engine's file, where
-    they are known.
-    """
+    """Write the layers of all engines of an artefact into one file, with known kernels by file name."""
     remaining = _MAX_ENTRIES
     listed = []
     for engine in engines:

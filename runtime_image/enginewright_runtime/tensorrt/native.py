@@ -105,10 +105,7 @@ def load_plugins(*, backend: str, version: str, plugins: Sequence[Path], log: Pa
 
 
 def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Sequence[Path]) -> str:
-    """Load an engine on its device; return its inspector's JSON, empty if it cannot be loaded.
-
-    Arguments as in `build`.
-    """
+    """Load an engine on its device; return its inspector's JSON, empty if it cannot be loaded."""
     trt = flavors.load(flavors.find(backend), version)
     with log.open("a") as sink:
         logger = logger_of(trt, sink)
@@ -124,10 +121,7 @@ def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Seq
 def merge_timings(
     *, backend: str, version: str, timings: Sequence[Path], target: Path, log: Path
 ) -> bool:
-    """Write all timings of several files to `target`; return whether they could be merged.
-
-    `target` may be one of the files; other arguments as in `build`.
-    """
+    """Write all timings of several files to `target`, if they can be merged; return whether they were."""
     trt = flavors.load(flavors.find(backend), version)
     with log.open("a") as sink:
         config = trt.Builder(logger_of(trt, sink)).create_builder_config()

@@ -29,10 +29,7 @@ def report_progress(path: Path, percent: float, phase: str) -> None:
 
 @contextlib.contextmanager
 def served(path: Path, port: int) -> Iterator[int | None]:
-    """Answer GET /progress on `port` (0 for any) with the file, from a thread, while in the context.
-
-    Yield the port, or None if it cannot be bound, which does not fail the build.
-    """
+    """Answer GET /progress with the file while in the context; yield the port if it can be bound."""
     report_progress(path, 0, "starting")
 
     class Handler(_Handler):

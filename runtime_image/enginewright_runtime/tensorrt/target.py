@@ -14,11 +14,7 @@ from enginewright_runtime.tensorrt.flavor import Flavor, find
 
 
 def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
-    """Return the compute capability to build for; without a requested one, the device's.
-
-    Raises DriverMissing or DriverTooOld without a usable device, EngineIncompatible if the device
-    differs from the class.
-    """
+    """Return the compute capability to build for, requested or the device's; raises StageFailure."""
     if recipe.ahead_of_time and flavor.targets:
         return recipe.compute_capability
     device = driver.ask(recipe.cuda_major)

@@ -26,11 +26,7 @@ _LARGEST_SHAPE: Final = 16  # elements of an integer tensor that may be a shape
 
 
 def types(model: Path) -> dict[str, TensorType]:
-    """Return the type of every tensor that is an input of the main graph or an output of its nodes.
-
-    Sequences, maps and tensors without a rank are excluded. Raises SessionError if ONNX Runtime
-    refuses the model.
-    """
+    """Return the types of ranked tensors: the main graph's inputs and its nodes' outputs."""
     proto = onnx.load(model, load_external_data=False)
     names = [name for node in proto.graph.node if node.op_type != CONSTANT for name in node.output]
     session = _session(model, proto, names)

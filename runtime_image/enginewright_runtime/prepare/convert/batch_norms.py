@@ -33,10 +33,7 @@ class Folded:
 
 
 def fold(model: ModelProto, folder: Path) -> Folded:
-    """Fold all normalizations that can be folded, in place.
-
-    The model has opset 7 or later, and is parsed without external data, which is in `folder`.
-    """
+    """Fold normalizations, in place, in a model of opset 7 or later whose external data is in `folder`."""
     folded = Folded()
     graph = model.graph
     if not any(node.op_type == "BatchNormalization" for node in graph.node):

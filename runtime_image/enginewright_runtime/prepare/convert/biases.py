@@ -17,10 +17,7 @@ from enginewright_runtime.graph.scoped.scopes import Scope
 
 
 def fold_biases(model: ModelProto, folder: Path) -> list[str]:
-    """Replace, in place, every such node of the main graph by its output; return their labels.
-
-    The model is parsed without external data, which is in `folder`.
-    """
+    """Replace such nodes of the main graph by their outputs, in place; return their labels."""
     graph = model.graph
     constants = Constants(graph, folder)
     kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}

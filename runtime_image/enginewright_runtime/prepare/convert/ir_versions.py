@@ -28,10 +28,7 @@ _TYPED_OPERATORS: Final = frozenset(
 
 
 def newer_than(model: ModelProto, version: int) -> list[str]:
-    """Return the features of IR versions above `version` that the model uses, oldest first.
-
-    Annotations, which `remove_annotations` removes, are excluded.
-    """
+    """Return the features of IR versions above `version` that the model uses, oldest first."""
     used = _element_types(model)
     features = [
         (at, f"element type {name}")

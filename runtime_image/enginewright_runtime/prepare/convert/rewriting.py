@@ -30,11 +30,7 @@ def older_form(
     constants: Mapping[str, TensorProto],
     types: Mapping[str, TypeProto],
 ) -> NodeProto:
-    """Return a copy of the node of `opset` rewritten for the lower opset `target`.
-
-    `schemas.fit` returns REWRITE for it. Raises InexpressibleError if it depends on a value that is
-    not constant, or on unknown sizes.
-    """
+    """Return a copy of the node of `opset` for the lower opset `target`; raises InexpressibleError."""
     newer, older = schema_of(node, opset), schema_of(node, target)
     if newer is None or older is None:
         raise InexpressibleError(f"opset {target} has no {node.op_type}")

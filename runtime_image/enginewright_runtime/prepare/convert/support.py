@@ -57,10 +57,7 @@ class Support:
 def query_support(
     backend: str, model: Path, shape_nodes: Iterable[str], log: Path
 ) -> Support | None:
-    """Query the backend; None if that is not possible here.
-
-    Nodes labelled in `shape_nodes` may run anywhere; the library's messages go to `log`.
-    """
+    """Query the backend, if possible here; nodes labelled in `shape_nodes` may run anywhere."""
     if backend in FLAVORS:
         elsewhere = _parser(backend, model, log)
         if elsewhere is None:

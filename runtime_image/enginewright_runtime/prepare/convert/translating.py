@@ -75,10 +75,7 @@ def translate(model: ModelProto, target: int) -> Done:
 
 
 def expand(model: ModelProto, operators: Collection[str]) -> Done:
-    """Replace every node of these operators by its operator's body, in place; the opset stays.
-
-    Raises TranslationError.
-    """
+    """Replace every node of these operators by its operator's body, in place; raises TranslationError."""
     opset = graphs.default_opset(model) or 1
     return _Translator(model, opset, opset, frozenset(operators)).run()
 

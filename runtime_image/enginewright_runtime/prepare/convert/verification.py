@@ -1,7 +1,4 @@
-"""Whether a changed model is equivalent: same interface, same kinds of weights, same outputs.
-
-Functions that run models are called in child processes.
-"""
+"""Whether a changed model is equivalent: same interface, same kinds of weights, same outputs."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -105,11 +102,7 @@ class SourceRun:
 
 
 def run_source(model: Path, folder: Path) -> SourceRun:
-    """Run a model on inputs.npz with ONNX Runtime's CPU provider, and write outputs.npz.
-
-    Samples that the model refuses are left out of outputs.npz. Raises SessionError if it does not
-    load.
-    """
+    """Run a model on inputs.npz on the CPU provider; write outputs.npz for accepted samples."""
     allow_unreleased()
     runner, signature, _ = load_runner(_REFERENCE, model, LOWEST)
     outputs: dict[str, Arrays] = {}
@@ -128,10 +121,7 @@ def run_source(model: Path, folder: Path) -> SourceRun:
 def compare(
     model: Path, source: Path, folder: Path, varying: Sequence[VaryingOutput]
 ) -> str | None:
-    """Run a changed model on inputs.npz; return how its outputs differ from outputs.npz, if they do.
-
-    Raises SessionError if it does not load, or fails on a sample that the source accepts.
-    """
+    """Run a changed model on inputs.npz; return how its outputs differ from outputs.npz, if they do."""
     if complaint := _complaint(model, source):
         return complaint
     # graph optimizations would fold some of what is compared
@@ -177,10 +167,7 @@ class _Judge:
 
 
 def check(model: Path, source: Path) -> str | None:
-    """Check a changed model with onnx.checker and load it, where outputs cannot be compared.
-
-    Return what is wrong with it. Raises SessionError if it does not load.
-    """
+    """Return onnx.checker's error for a changed model; raises SessionError if it does not load."""
     complaint = _complaint(model, source)
     if complaint is None:
         load_runner(_REFERENCE, model, LOWEST)

@@ -199,10 +199,9 @@ def _external_data(fetched: FetchedFile, model: Path, quota: DiskQuota) -> list[
 
 
 def external_locations(path: Path) -> list[str]:
-    """Return the model's external data files, sorted. Called in a child process.
+    """Return the model's external data files, sorted; none if `validate` will find it unparsable.
 
-    A small untrusted file may need much memory when parsed. For a model that cannot be parsed the
-    list is empty: `validate` reports why.
+    Called in a child process, since a small untrusted file may need much memory when parsed.
     """
     if path.stat().st_size > graphs.LARGEST_PROTOBUF:
         return []

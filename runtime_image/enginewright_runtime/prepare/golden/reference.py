@@ -200,10 +200,7 @@ class _GoldenFiles:
             write_arrays(self._folder / EXPECTED, expected)
 
     def _run_reference(self, model: Path, of: Path | None = None) -> dict[str, str]:
-        """Run a model on the CPU provider, which writes outputs.npz; return refused samples' messages by name.
-
-        `of` is the model that it was copied from, if any. Raises SessionError if it does not load.
-        """
+        """Run a model, or a copy `of` one, on the CPU provider; return errors of refused samples."""
         _log.info("running the golden samples on backend cpu")
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
         outcome = shared_results.run_shared(
@@ -242,10 +239,7 @@ class _GoldenFiles:
         return True
 
     def _need_definition(self, samples: list[Sample], refusal: str) -> dict[str, str]:
-        """Use the reference implementation's outputs of the first sample, or an emulation's of all.
-
-        Return the emulated model's error messages of refused samples, by name.
-        """
+        """Use the reference implementation's outputs of the first sample, or an emulation's of all."""
         cause = self._run_definition(samples[0], self._folder)
         if cause is None:
             self._made.origin = "definition"

@@ -53,11 +53,7 @@ def read(
     limit: int | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> CalibrationData:
-    """Open the calibration data; samples are read when they are iterated.
-
-    `limit` is the number of samples to use, evenly spaced, or None for all; `preprocessing` is for
-    images. Raises CalibrationInvalid, naming the file or the array; also during iteration.
-    """
+    """Open at most `limit` samples, evenly spaced, to be read when iterated; raises CalibrationInvalid."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if (archive := folder / CALIBRATION_DATA) in files:
         return _Arrays(archive, inputs).data(limit)

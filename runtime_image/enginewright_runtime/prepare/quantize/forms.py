@@ -87,10 +87,7 @@ _DYNAMIC_INT8: Final = replace(
 
 
 def form_of(precision: str, backend: str, products: Int8Products | None = None) -> Form:
-    """Return the form of INT8 or FP8 for a backend that supports it.
-
-    `products` says whether the serving CPUs compute INT8 products exactly, if that is known.
-    """
+    """Return the form of INT8 or FP8 for a backend, and for INT8 products of the serving CPUs."""
     if precision == "FP8":
         return _TENSORRT_FP8
     if backend in COMPILED_BACKENDS:

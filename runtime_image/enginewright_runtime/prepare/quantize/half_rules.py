@@ -1,8 +1,4 @@
-"""16-bit formats, and which nodes must not compute in them. Pure.
-
-A short list of operators, from the documents named below; all others are judged by the weights and
-values of the model.
-"""
+"""16-bit formats, and which nodes must not compute in them, by operator, weights and values. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -123,8 +119,8 @@ class Judge:
     ) -> str | None:
         """Return why the node must stay in single precision, if it must.
 
-        `halved` are its inputs that would become half; `main` says whether it is in the main graph,
-        whose values were observed.
+        `halved` are its inputs that would become half; values are observed in the `main` graph
+        only.
         """
         listed = (
             _UNSAFE.get(node.op_type)

@@ -68,10 +68,9 @@ def limits(
     samples: Iterable[Feeds],
     after_sample: Callable[[], None] = lambda: None,
 ) -> dict[str, ValueLimits]:
-    """Return the limits of values over all samples; `after_sample` is called after each.
+    """Return the limits of single-precision values of the main graph over all samples.
 
-    `names` are of single-precision values of the main graph; the folder of the model at `path` must
-    be writable. Raises SessionError if ONNX Runtime refuses the model or a sample.
+    The folder of the model at `path` must be writable. Raises SessionError.
     """
     observed = {name: ValueLimits() for name in names}
     if not observed:
@@ -101,11 +100,7 @@ def histograms(
     samples: Callable[[], Iterable[Feeds]],
     after_sample: Callable[[], None] = lambda: None,
 ) -> dict[str, ValueHistogram]:
-    """Return histograms of values between their limits.
-
-    To bound memory, one pass over the samples observes a limited number of values. `ranges` are the
-    result of `limits` for these samples; `samples` returns them, for every pass.
-    """
+    """Return histograms of values between their limits, in as many passes as memory needs."""
     by_name = {
         name: ValueHistogram(each.low, each.high, np.zeros(BINS, np.int64))
         for name, each in ranges.items()

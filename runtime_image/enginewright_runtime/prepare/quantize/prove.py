@@ -86,10 +86,7 @@ class ParityProver:
         further: Iterable[Mapping[str, Array]],
         varying: Sequence[VaryingOutput],
     ) -> None:
-        """Read the golden samples, and run the original model on `further` inputs.
-
-        Raises SessionError if ONNX Runtime's CPU provider cannot run the original model.
-        """
+        """Read the golden samples, and run the original model on `further` inputs; raises SessionError."""
         model = ReferenceModel(source)
         signature = model.signature
         self._tolerances = tolerances

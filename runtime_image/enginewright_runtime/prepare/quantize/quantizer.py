@@ -1,7 +1,4 @@
-"""Lowers a model's precision, proves it, and excludes costly nodes until the proof holds.
-
-Runs in a child process, since all native code of the stage is here.
-"""
+"""Lowers a model's precision in a child process, and excludes costly nodes until the proof holds."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -109,8 +106,7 @@ class QuantizedModel(Message):
 def quantize(request: QuantizationRequest) -> QuantizedModel:
     """Carry out a request; the model is in `out` if parity holds.
 
-    Raises SessionError if ONNX Runtime's CPU provider refuses the original or the lowered model;
-    StageFailure, such as QuantizationFailed if no node can be lowered.
+    Raises SessionError if ONNX Runtime's CPU provider refuses the original or the lowered model.
     """
     return _Quantizer(request).run()
 

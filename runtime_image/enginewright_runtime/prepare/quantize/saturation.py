@@ -19,11 +19,7 @@ _ZERO_POINT: Final = 2  # input of QuantizeLinear
 
 
 def saturable(model: ModelProto, folder: Path, backend: str) -> bool:
-    """Tell whether a quantized model has products that overflow 16 bits.
-
-    The model is parsed without its external data, which is in `folder`: weights are read one at a
-    time.
-    """
+    """Tell whether a quantized model, with weights in `folder`, has products that overflow 16 bits."""
     if not existing(model).quantized:
         return False
     if backend == "cpu" and not any(map(_makes_unsigned, graphs.walk_nodes(model))):

@@ -54,10 +54,7 @@ class Selection:
 
 
 def select(own: Times | None, candidates: Sequence[TriedPrecision]) -> Selection:
-    """Return the fastest precision whose parity holds, if it is faster by more than the noise.
-
-    `own` are the times of the unchanged model: without them nothing can be faster.
-    """
+    """Return the fastest precision whose parity holds, if it is faster by more than the noise."""
     best: TriedPrecision | None = None
     reasons: dict[str, str] = {}
     for candidate in sorted(candidates, key=lambda each: _ORDER.index(each.precision)):

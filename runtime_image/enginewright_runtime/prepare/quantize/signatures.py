@@ -55,8 +55,5 @@ def _of_onnxruntime() -> dict[tuple[str, str], list[tuple[int, Any]]]:
 
 
 def element_types(model: ModelProto) -> dict[str, str]:
-    """Return the type strings of all values, in subgraphs too, as far as schemas determine them.
-
-    The model is sorted, and no two scopes share a name (`scopes.rename_apart`).
-    """
+    """Return the type strings of all values of a sorted model, as far as schemas determine them."""
     return types_of(model, OperatorSignatures(model).of)

@@ -228,11 +228,7 @@ class _Quantization:
         return self._keep(None, f"the model keeps its own precision; {reasons}")
 
     def _make(self, precision: Precision) -> QuantizedModel:
-        """Convert and prove a model.
-
-        Raises ProcessorMismatch if this machine's processor cannot prove the form; other failures
-        as `quantize`.
-        """
+        """Convert and prove a model; raises StageFailure if it cannot be proven here."""
         self._check_processor(precision)
         _log.info("quantizing the model to %s", precision)
         progress = self._work / f"{PREFIX}progress"
@@ -292,10 +288,7 @@ class _Quantization:
             )
 
     def _fails_on_backend(self, precision: Precision) -> str | None:
-        """Return why the candidate fails on the backend that is to serve, if it is known to fail.
-
-        Every proof runs on backend cpu; backends with a device are proven there.
-        """
+        """Return why the candidate fails on the backend that is to serve; devices prove it elsewhere."""
         backend = self._recipe.backend
         if backend == "cpu" or backend in DEVICE_BACKENDS:
             return None

@@ -22,10 +22,7 @@ _FREE_INITIALIZERS: Final = 4
 
 @dataclass(frozen=True)
 class SourceModel:
-    """A model parsed without its external data; `model` is never changed.
-
-    Its nodes are identified by their index in the main graph: labels may be shared.
-    """
+    """A model parsed without external data; nodes are identified by index, since labels may repeat."""
 
     model: ModelProto
     folder: Path  # of its external data
@@ -67,10 +64,7 @@ class PrecisionPass(ABC):
 
     @abstractmethod
     def change(self, model: ModelProto, sink: Sink, excluded: frozenset[int]) -> PassResult:
-        """Lower `model`, a copy of the subject, in place, with `sink` as the writer of large tensors.
-
-        The `excluded` nodes, by index, stay unchanged, including their bodies.
-        """
+        """Lower `model`, a copy of the subject, in place, except the `excluded` nodes and their bodies."""
 
     def write(self, folder: Path, excluded: frozenset[int] = frozenset()) -> PassResult:
         """Lower the subject and write the result as `MODEL_NAME` into a new folder."""

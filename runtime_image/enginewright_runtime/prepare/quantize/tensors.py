@@ -1,8 +1,4 @@
-"""Writes a changed model with large weights.
-
-A model of gigabytes must not be in memory twice, so its tensors are written to an external file at
-once.
-"""
+"""Writes a changed model with large weights at once to an external file: memory may not hold it twice."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
@@ -58,11 +54,7 @@ class Sink:
         return tensor
 
     def write(self, model: ModelProto, source: Path) -> Path:
-        """Write the model with all weights that it refers to; return the .onnx file's path.
-
-        `source` is the folder of external files that the model still refers to; afterwards they are
-        in one new file. Raises ModelTooLarge.
-        """
+        """Write the model and its weights, which are in the folder `source`; raises ModelTooLarge."""
         if self._file is not None:
             for tensor in graphs.walk_tensors(model):
                 entries = graphs.external_entries(tensor)

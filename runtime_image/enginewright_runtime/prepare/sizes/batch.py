@@ -63,10 +63,7 @@ class Fitted:
 def fit(
     model: Path, recipe: Recipe, inputs: Sequence[TensorSpec], profiles: tuple[ShapeProfile, ...]
 ) -> Fitted:
-    """Return the profiles, with smaller batches if the default ones cost too much.
-
-    The reference loads `model`; the user's shapes, in the recipe, are kept.
-    """
+    """Return the profiles, with smaller batches if the default ones cost too much; the user's are kept."""
     names = defaulted(inputs, profiles, recipe.shapes)
     if not names or len(profiles) < len(inputs):
         return Fitted(profiles)
@@ -95,10 +92,7 @@ def fit(
 
 
 def largest_batch(cost: RunCost, memory: int | None) -> int:
-    """Return the largest batch, a power of two, that a run can afford.
-
-    `cost` is of a run of batch 1, `memory` the limit of a process in bytes, if there is one.
-    """
+    """Return the largest batch, a power of two, that a run can afford within `memory` bytes."""
     limit = MAX_BYTES if memory is None else min(MAX_BYTES, memory // _SHARE)
     batch = DEFAULT_BATCH.max
     while batch > 1 and (

@@ -48,8 +48,8 @@ def find_sizes(
 ) -> Discovered:
     """Run the model at `path` on the reference until sizes are found with which it runs.
 
-    `given` are profiles of the inputs whose sizes are known; sizes of the user's `samples` are tried
-    first, and the file need not exist.
+    `given` are profiles of inputs with known sizes; sizes of the user's `samples`, if any, are
+    tried first.
     """
     doing = "running the model to find sizes that it accepts"
     _log.info("%s", doing)

@@ -1,7 +1,6 @@
 """Runs a model once, at its smallest shapes, to observe its outputs, in a child of `validate`.
 
-Errors are left to `golden`, which tries more inputs: a model that fails here, or is slow, is not
-observed.
+A model that fails or is slow is not observed: `golden`, which tries more inputs, reports errors.
 """
 
 import math
@@ -33,10 +32,7 @@ def observe(
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
 ) -> ObservedRun | None:
-    """Run a session on generated inputs of the profiles' min sizes.
-
-    Return None if the model did not run, or one of its inputs has no profile.
-    """
+    """Run a session on generated inputs of the profiles' min sizes; None if it did not run."""
     return _observe(session, inputs, profiles)[0]
 
 
@@ -46,11 +42,7 @@ def takes_batches(
     profiles: Sequence[ShapeProfile],
     batched: Sequence[str],
 ) -> bool:
-    """Tell whether a session that runs at the min sizes also runs with a batch larger by one.
-
-    `batched` are the inputs whose first dimension is the batch. A run beyond the time limit counts
-    as success.
-    """
+    """Tell whether a session that runs at the min sizes also runs with batches larger by one."""
     larger = [
         each.model_copy(update={"min": (each.min[0] + 1, *each.min[1:])})
         if each.input in batched
@@ -86,10 +78,7 @@ def _observe(
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[ort.RunOptions]:
-    """Yield options with which ONNX Runtime ends a run beyond its `TimeLimit`, and logs nothing.
-
-    Runs that block without using the processor end with their process (`Limits`).
-    """
+    """Yield options with which ONNX Runtime ends a run beyond its `TimeLimit`, and logs nothing."""
     options = ort.RunOptions()
     options.log_severity_level = _FATAL_ONLY  # failures become findings
     limit = TimeLimit(seconds)

@@ -78,10 +78,7 @@ def inspect_here(path: Path, recipe: Recipe) -> Inspection:
 
 
 def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
-    """Parse a model without its external data; a finding says why the rules cannot be applied.
-
-    Raises MemoryError if the parser exceeds the process's limit.
-    """
+    """Parse a model without external data, or return why the rules cannot be applied; raises MemoryError."""
     if not path.is_file():  # reading a pipe would block
         return None, table.finding(table.NOT_A_MODEL, "the model is not a regular file")
     size = path.stat().st_size

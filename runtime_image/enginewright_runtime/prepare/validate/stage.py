@@ -56,10 +56,7 @@ _POSITIONS: Final = {rule.name: position for position, rule in enumerate(table.R
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Validate what `fetch` left; leaves `Validated`.
-
-    Raises the most important of the errors, with all findings.
-    """
+    """Validate what `fetch` left; leaves `Validated`, or raises the first error with all findings."""
     fetched = Fetched.read(paths.work)
     path = paths.work / MODEL_FOLDER / MODEL_NAME
     recipe = task.recipe

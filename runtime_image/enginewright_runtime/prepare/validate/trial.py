@@ -1,7 +1,4 @@
-"""Loads a model on the reference, ONNX Runtime's CPU provider, and returns what it found.
-
-It runs in a child process of `validate`: a model can make native code crash, hang or exhaust memory.
-"""
+"""Loads a model on the reference, ONNX Runtime's CPU provider, in a child process of `validate`."""
 
 import re
 from collections.abc import Sequence
@@ -59,11 +56,7 @@ def load_and_run(
     profiles: Sequence[ShapeProfile],
     batched: Sequence[str],
 ) -> LoadResult:
-    """Check the model, load it and run it once. Called in a child process.
-
-    `batched` are the inputs whose batch size is the default. Raises OutOfMemory, or as
-    `loading.create`.
-    """
+    """Check the model, load it and run it once, in a child process; `batched` are default batches."""
     findings: list[Finding] = []
     if objection := checker_error(path, full=True):
         # only a warning: ONNX Runtime loads much that the checker refuses, such as unsorted nodes

@@ -75,11 +75,7 @@ def measure(
     usual_only: bool = False,
     total: float = inf,
 ) -> BenchmarkResult:
-    """Measure one model; arguments as for `compare`.
-
-    Raises UnsupportedOperator if ONNX Runtime rejects the model or a sample; BackendCrashed,
-    OutOfMemory, Timeout.
-    """
+    """Measure one model, with arguments as for `compare`; raises StageFailure."""
     candidate = BenchmarkCandidate(model.stem, model, backend)
     (result,) = compare([candidate], inputs, seconds=seconds, usual_only=usual_only, total=total)
     if result.failure is not None:

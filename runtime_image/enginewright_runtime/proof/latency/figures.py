@@ -41,11 +41,7 @@ def latency(times: Sequence[float], shapes: str, row_count: int) -> Latency:
 
 
 def chosen(shapes: Mapping[str, tuple[tuple[int, ...], ...]], corners: Sequence[str]) -> list[str]:
-    """Return the samples to run: those of the profiles' `corners`, else at most three others.
-
-    `shapes` are of each sample's inputs, by its name. The result has different shapes, smallest
-    first.
-    """
+    """Return the samples to run, smallest first: those of the corners, else at most three others."""
     first: dict[tuple[tuple[int, ...], ...], str] = {}
     for name, each in shapes.items():
         first.setdefault(each, name)

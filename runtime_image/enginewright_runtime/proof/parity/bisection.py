@@ -93,10 +93,10 @@ class Ancestry:
 def first_drifting(
     graph: GraphProto, output: str, observable: frozenset[str], probe: Probe
 ) -> Drifting | None:
-    """Return the first node whose output drifts, if it can be determined.
+    """Return the first node whose output drifts, given an `output` of the reference that does.
 
-    `output` of the reference model's `graph` drifts; `observable` are tensors that both models
-    have. `probe` is called about log2(number of nodes) times, each with the tensors of one cut.
+    `probe` is called about log2(number of nodes) times, with `observable` tensors that both models
+    have.
     """
     ancestry = Ancestry(graph, output)
     search = _Search(ancestry, observable, probe)

@@ -1,7 +1,4 @@
-"""Compares the outputs of two models over all samples and reports mismatches. Pure.
-
-Each output of each sample must keep its tolerance: figures over all samples could hide a wrong one.
-"""
+"""Compares each output of each sample of two models, and reports mismatches. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -229,11 +226,7 @@ def difference(
     dtype: str | None,
     largest: float = 0.0,
 ) -> str | None:
-    """Return how one output differs, to follow its name, if it does.
-
-    `dtype` is as the model declares it, if known; `largest` is the expected magnitude over all
-    samples, as `scales_of` returns it.
-    """
+    """Return how one output differs, to follow its name, if it does; `largest` is as of `scales_of`."""
     wrong = form_fault(want, have, dtype)
     if wrong is None:
         wrong = fault(measure(want, have, allowed, dtype, largest), allowed)

@@ -1,7 +1,4 @@
-"""Measures how one array differs from another and checks it against a tolerance. Pure.
-
-Numbers are converted to float64 in pieces, so that comparing large arrays needs little more memory.
-"""
+"""Measures how one array differs from another, in pieces, and checks it against a tolerance. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -99,11 +96,7 @@ def _text(element: object) -> str:
 def form_fault(
     want: Array, have: Array, dtype: str | None, shape: tuple[int | None, ...] | None = None
 ) -> Mismatch | None:
-    """Return how type or shape differ, if they do.
-
-    `dtype` is as the model declares it; `shape`, with None for dynamic sizes, replaces that of
-    `want`.
-    """
+    """Return how type or shape differ; `shape`, with None for dynamic sizes, replaces `want`'s."""
     types = dtype_of(want, dtype), dtype_of(have, dtype)
     if types[0] != types[1]:
         return Mismatch("type", f"has type {types[1]}, expected {types[0]}")

@@ -44,10 +44,7 @@ def is_random(model: ModelProto) -> bool:
 def merged(
     source: Sequence[VaryingOutput], converted: Sequence[VaryingOutput]
 ) -> tuple[VaryingOutput, ...]:
-    """Return the source's varying outputs, with spreads of the converted model for other samples.
-
-    The reference implementation ran the source with the first golden sample alone.
-    """
+    """Return the source's varying outputs, with spreads of the converted model for samples without one."""
     others = {each.name: each.spreads for each in converted}
     return tuple(
         each.model_copy(

@@ -63,11 +63,7 @@ def confirmations(runs: int) -> int:
 
 
 def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, float]:
-    """Return the statistics of one run, none without numbers; bool counts as 0 and 1.
-
-    `golden` is the stored run of the reference; if its shape differs, there is no cosine. `dtype`
-    is as the model declares it.
-    """
+    """Return the statistics of one run, with the cosine to `golden` if the shapes agree."""
     kind = kind_of(array, dtype)
     if kind in {"string", "other"} or not array.size:
         return {}
@@ -160,11 +156,7 @@ class DistributionTest:
         dtype: str | None,
         repetition: Repetition | None = None,
     ) -> None:
-        """Take the reference's spread and stored run, and the output's tolerance at the served precision.
-
-        `repetition` is shared by the trials of a sample, so that one trial need not show that runs
-        differ; without it a trial needs at least two runs.
-        """
+        """Without the `repetition` that trials of a sample share, a trial must show that runs differ."""
         self._spread = spread
         self._golden = golden
         self._dtype = dtype

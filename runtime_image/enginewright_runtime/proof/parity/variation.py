@@ -1,7 +1,4 @@
-"""Judges outputs that differ between runs of the source. Pure.
-
-Type and shape are always judged, the distribution if that of the source is known.
-"""
+"""Judges type, shape and, where known, distribution of outputs that differ between runs. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -83,11 +80,7 @@ class VaryingOutputs:
         return output in self._spreads
 
     def trial(self, sample: str, golden: Mapping[str, Array], *, form_only: bool = False) -> Trial:
-        """Return a trial that judges runs on a sample.
-
-        `golden` is the stored run of the reference, whose other outputs are ignored. With
-        `form_only`, distributions are ignored, because `golden` is not of the reference.
-        """
+        """Return a trial of a sample; with `form_only`, distributions are ignored."""
         forms = {}
         distributions = {}
         for name, array in golden.items():

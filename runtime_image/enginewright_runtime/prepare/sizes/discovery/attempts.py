@@ -43,10 +43,7 @@ class TrialRuns:
         order: Mapping[str, int],
         journal: Path,
     ) -> None:
-        """Load the outcomes in the journal, whose points are not run again.
-
-        `order` is the position of the graph's nodes, by name.
-        """
+        """Load the outcomes of runs in the journal; `order` is the position of nodes, by name."""
         self._session = session
         self._problem = problem
         self._order = order

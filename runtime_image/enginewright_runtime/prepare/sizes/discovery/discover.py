@@ -53,8 +53,7 @@ class Discovered:
 def discover(path: Path, request: DiscoveryRequest, journal: Path) -> Discovered:
     """Find sizes with which the model runs on the reference. Called in a child process.
 
-    `journal` is a file in which runs are recorded; pass it again to resume after a crash. Raises
-    SessionError if the model does not load.
+    Pass the same `journal` of runs again to resume after a crash. Raises SessionError.
     """
     model = graphs.parse(path)
     clues = graph.read(model, [spec.name for spec in request.inputs])

@@ -136,11 +136,7 @@ def pose(
     unranked: frozenset[str],
     clues: Clues,
 ) -> Problem:
-    """Return the unknowns of a model's inputs.
-
-    `given` are profiles of inputs that are declared, or have no dynamic dimension; `unranked`
-    inputs declare no rank.
-    """
+    """Return the unknowns of inputs without `given` profiles; `unranked` ones declare no rank."""
     sized = {each.input for each in given}
     open_inputs = [spec for spec in inputs if spec.name not in sized]
     symbols = frozenset(each for spec in inputs for each in spec.shape if isinstance(each, str))

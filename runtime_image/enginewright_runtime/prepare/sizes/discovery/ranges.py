@@ -1,7 +1,6 @@
 """How far sizes can be varied from a point that runs, and which must change together. Pure.
 
-Everything returned has run: both ends of each range alone, and all ranges together at their minimum
-and maximum.
+Both ends of each range have run alone, and all ranges together at their minimum and maximum.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -69,10 +68,7 @@ class Ranges:
 
 
 def explore(problem: Problem, seed: Point, attempt: Attempt, caps: Caps) -> Ranges:
-    """Return how far sizes can be varied from `seed`, the opt point, which runs.
-
-    `attempt` runs a point; when it raises ExhaustedError, the ranges known by then are returned.
-    """
+    """Return how far sizes can be varied from the opt point `seed`, within the allowed attempts."""
     opt, fixed = dict(seed), []
     corners = {"min": opt, "opt": opt, "max": opt}
     spans: list[tuple[Direction, int, int]] = []

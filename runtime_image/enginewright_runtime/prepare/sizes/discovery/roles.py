@@ -39,11 +39,7 @@ _VIDEO: Final = 5
 
 
 def role_of(name: str, spec: TensorSpec, axis: int, *, alone: bool) -> Role:
-    """Return what a dimension most likely counts.
-
-    `name` is the dimension's, or its input's and axis; `alone` tells whether the model has no other
-    input.
-    """
+    """Return what the dimension `name` most likely counts; `alone` if the model has no other input."""
     rank = len(spec.shape)
     if _BATCH.search(name) and "+" not in name:
         return Role.BATCH

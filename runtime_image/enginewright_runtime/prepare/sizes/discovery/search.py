@@ -47,10 +47,7 @@ class FoundPoint:
 
 
 def search(problem: Problem, attempt: Attempt, start: Point | None = None) -> FoundPoint:
-    """Return a point that runs; the first one tried is `start`, or else the most likely one.
-
-    `attempt` raises ExhaustedError when no more may be run.
-    """
+    """Return a point that runs, if the allowed attempts from `start` or the likeliest one find any."""
     first = dict(start or problem.start)
     order = count()
     # by the progress of the run that it derives from, then by the sum of the ranks of its changes
