@@ -31,6 +31,11 @@ class Sample:
     inputs: Mapping[str, Array]
     expected: Mapping[str, Array]
 
+    @property
+    def input_bytes(self) -> int:
+        """Return the bytes of all inputs."""
+        return sum(array.nbytes for array in self.inputs.values())
+
 
 class IntegerRange(StrEnum):
     """Ranges of integers without a declared range, tried in this order until the model accepts one."""

@@ -49,7 +49,7 @@ def judge(
     the provider does not run all nodes, becomes the verdict's reason. The verdict is `active` if
     there is fallback to report: under Budget, only fallback that exceeds it.
     """
-    placed = _find(facts, provider, _KnownNodes.of(manifest))
+    total, elsewhere, share, message = _count(facts, provider, _KnownNodes.of(manifest))
     if promise.asked_backend is not None:
         # the complete model runs on another backend than requested, wherever its nodes are placed
         asked = f"backend {promise.asked_backend} was requested, but {provider} serves"
@@ -57,27 +57,27 @@ def judge(
             active=True,
             kind="BackendFallback",
             reason=cause or Reason.BACKEND_FALLBACK,
-            message=f"{asked}, where {placed.message}" if placed.elsewhere else asked,
+            message=f"{asked}, where {message}" if elsewhere else asked,
             broken=promise.policy != "Allow",
             policy=promise.policy,
-            nodes_total=placed.total,
-            nodes_elsewhere=placed.total,
+            nodes_total=total,
+            nodes_elsewhere=total,
             compute_share=1.0,
         )
-    compute = None if placed.share is None else billionths(placed.share)
-    broken = excess(promise, placed.total, placed.elsewhere, compute)
-    active = bool(placed.elsewhere) and (broken is not None or promise.policy == "Allow")
+    compute = None if share is None else billionths(share)
+    broken = excess(promise, total, elsewhere, compute)
+    active = bool(elsewhere) and (broken is not None or promise.policy == "Allow")
     by_policy = Reason.FALLBACK_OVER_BUDGET if promise.policy == "Budget" else Reason.NODE_FALLBACK
     return FallbackVerdict(
         active=active,
         kind="NodeFallback" if active else None,
         reason=(cause or by_policy) if active else None,
-        message=placed.message + (broken or ""),
+        message=message + (broken or ""),
         broken=broken is not None,
         policy=promise.policy,
-        nodes_total=placed.total,
-        nodes_elsewhere=placed.elsewhere,
-        compute_share=placed.share,
+        nodes_total=total,
+        nodes_elsewhere=elsewhere,
+        compute_share=share,
     )
 
 
@@ -162,15 +162,10 @@ class _KnownNodes:
         return name if name in self.costs else self.fused.get(name.rpartition(" (")[0], name)
 
 
-@dataclass(frozen=True)
-class _NodesElsewhere:
-    total: int
-    elsewhere: int
-    share: float | None
-    message: str
-
-
-def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _NodesElsewhere:
+def _count(
+    facts: PlacementFacts, provider: str, model: _KnownNodes
+) -> tuple[int, int, float | None, str]:
+    """Return the compute nodes, those elsewhere, their share of the time if known, and a message."""
     outside = model.of_session(facts.elsewhere)
     elsewhere = model.compute(outside)
     others = sum(count for name, count in facts.nodes.items() if name != provider)
@@ -188,8 +183,7 @@ def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _NodesEls
     count = elsewhere.total() + nameless
     total = count + direct + model.compute(inside).total()
     share = None if nameless else model.share(elsewhere)
-    message = _describe(facts, provider, total, count, share, elsewhere)
-    return _NodesElsewhere(total, count, share, message)
+    return total, count, share, _describe(facts, provider, total, count, share, elsewhere)
 
 
 def _describe(

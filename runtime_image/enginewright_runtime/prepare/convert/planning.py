@@ -1,9 +1,6 @@
-"""Which version changes a model needs so that a runtime loads it: pure, fast, without weights.
+"""Which version changes a model needs so that a runtime loads it: pure, fast, without weights."""
 
-`validate` checks that a plan exists; `convert` carries it out and proves the result.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -120,16 +117,16 @@ def _typed(model: ModelProto) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
 def _out_of_range(opset: int, target: int, recipe: Recipe) -> Finding | None:
     newest = onnx.defs.onnx_opset_version()
     if target > recipe.max_opset:
-        return _finding(
-            Reason.OPSET_UNSUPPORTED,
-            f"spec.targetOpset is {target} and ONNX Runtime {recipe.ort_version} loads at most opset"
+        return Finding(
+            reason=Reason.OPSET_UNSUPPORTED,
+            cause=f"spec.targetOpset is {target} and ONNX Runtime {recipe.ort_version} loads at most opset"
             f" {recipe.max_opset}",
             remedy=f"set spec.targetOpset to {recipe.max_opset} or less, or omit it",
         )
     if opset > newest and opset != target:
-        return _finding(
-            Reason.OPSET_UNSUPPORTED,
-            f"the model has opset {opset} and ONNX Runtime {recipe.ort_version} loads at most"
+        return Finding(
+            reason=Reason.OPSET_UNSUPPORTED,
+            cause=f"the model has opset {opset} and ONNX Runtime {recipe.ort_version} loads at most"
             f" {recipe.max_opset}; no released onnx supports opset {opset}, so it cannot be converted",
             remedy=f"export with opset {recipe.max_opset}",
         )
@@ -150,18 +147,20 @@ def _inexpressible(model: ModelProto, opset: int, target: int, recipe: Recipe) -
     ]
     if not nodes:
         return None
-    labels = name_nodes([graphs.label(node) for node in nodes])
+    labels = [graphs.label(node) for node in nodes]
     if recipe.target_opset is not None:
         limit = f"spec.targetOpset is {target}"
         remedy = "raise spec.targetOpset or omit it"
     else:
         limit = f"ONNX Runtime {recipe.ort_version} loads at most {target}"
         remedy = f"export with opset {target}"
-    return _finding(
-        Reason.OPSET_UNSUPPORTED,
-        f"the model has opset {opset} and {limit}; these nodes have no equivalent in opset {target}: {labels}",
-        nodes,
+    return Finding(
+        reason=Reason.OPSET_UNSUPPORTED,
+        cause=f"the model has opset {opset} and {limit}; these nodes have no equivalent in opset {target}:"
+        f" {name_nodes(labels)}",
         remedy=remedy,
+        nodes=tuple(labels[:_MAX_NODES]),
+        node_count=len(nodes),
     )
 
 
@@ -176,22 +175,10 @@ def _ir_version(
     if version <= recipe.max_ir_version:
         return version, None
     if used := newer_than(model, recipe.max_ir_version):
-        return version, _finding(
-            Reason.IR_VERSION_UNSUPPORTED,
-            f"the model has IR version {version}, the runtime image loads at most"
+        return version, Finding(
+            reason=Reason.IR_VERSION_UNSUPPORTED,
+            cause=f"the model has IR version {version}, the runtime image loads at most"
             f" {recipe.max_ir_version}, and the model uses newer features: {', '.join(used)}",
             remedy=f"export without them, or use a runtime image that loads IR version {version}",
         )
     return recipe.max_ir_version, None
-
-
-def _finding(
-    reason: Reason, cause: str, nodes: Sequence[NodeProto] = (), *, remedy: str | None = None
-) -> Finding:
-    return Finding(
-        reason=reason,
-        cause=cause,
-        remedy=remedy,
-        nodes=tuple(graphs.label(node) for node in nodes[:_MAX_NODES]),
-        node_count=len(nodes),
-    )

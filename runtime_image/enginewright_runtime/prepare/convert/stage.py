@@ -360,9 +360,5 @@ class _Conversion:
             return
         for integer_range in IntegerRange:
             drawn = generate(inputs, self._validated.profiles, integer_range)
-            small = [
-                sample
-                for sample in drawn
-                if sum(array.nbytes for array in sample.inputs.values()) <= _LARGEST
-            ]
+            small = [sample for sample in drawn if sample.input_bytes <= _LARGEST]
             yield (small or drawn[:1])[:_SAMPLES]

@@ -1,7 +1,4 @@
-"""Which nodes of a model the backend that is to serve supports, and whether it loads the model.
-
-Only the library itself can answer, if the image has it and it needs no device.
-"""
+"""Which nodes of a model the backend that is to serve supports, as far as its library can say here."""
 
 import logging
 from collections.abc import Iterable

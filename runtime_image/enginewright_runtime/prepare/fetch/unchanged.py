@@ -26,7 +26,7 @@ from enginewright_runtime.prepare.fetch.places import MODEL, Place, places
 from enginewright_runtime.prepare.in_store import find_intact
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
-from enginewright_runtime.store import Store, open_store
+from enginewright_runtime.store import open_store
 
 _log: Final = logging.getLogger(__name__)
 _SALT_BYTES: Final = 16
@@ -48,8 +48,12 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Published, str] | N
     store = open_store(paths)
     shown = []
     for name, place in by_name.items():
-        record = _read(store, name, place)
-        if record is None or record.digest != task.fetched[name]:
+        content = store.get_cache(_name(name, place))
+        try:
+            record = _Record.model_validate_json(content or b"")
+        except ValidationError:  # missing, or of another release
+            return None
+        if record.digest != task.fetched[name]:
             return None
         salt = record.asker.partition(":")[0]
         if not hmac.compare_digest(record.asker, _identify_asker(place.credentials, salt)):
@@ -81,16 +85,6 @@ def record_versions(
             store.put_cache(_name(name, place), record.to_json().encode())
         except StageFailure as failure:
             _log.warning("the version of the %s is not recorded: %s", name, failure.message)
-
-
-def _read(store: Store, name: str, place: Place) -> _Record | None:
-    content = store.get_cache(_name(name, place))
-    if content is None:
-        return None
-    try:
-        return _Record.model_validate_json(content)
-    except ValidationError:  # of another release
-        return None
 
 
 def _name(name: str, place: Place) -> str:

@@ -307,9 +307,9 @@ def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[str]]:
     """Return samples small enough to store, always the first, and warnings on the others."""
     kept, left_out = samples[:1], []
     for sample in samples[1:]:
-        size = sum(array.nbytes for array in sample.inputs.values())
-        if size <= LARGEST_INPUTS:
+        if sample.input_bytes <= LARGEST_INPUTS:
             kept.append(sample)
         else:
-            left_out.append(f"the {sample.name} shapes ({format_bytes(size)}) are not proven")
+            size = format_bytes(sample.input_bytes)
+            left_out.append(f"the {sample.name} shapes ({size}) are not proven")
     return kept, left_out

@@ -70,9 +70,7 @@ class _DynamicWriter(ModelEditor):
         tensor = self.subject.constants.tensor(layer.weight)
         if tensor is None or len(tensor.dims) != _MATRIX:
             return "its weight has more than two dimensions"
-        if _number(node, "transA", 0):
-            return "its input is transposed"
-        return None
+        return "its input is transposed" if _number(node, "transA", 0) else None
 
     def _product(self, node: NodeProto, layer: Layer) -> Iterator[NodeProto]:
         """Yield the nodes that replace one: the integer product keeps its name."""

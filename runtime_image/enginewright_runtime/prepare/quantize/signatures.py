@@ -1,8 +1,4 @@
-"""Which element types an operator accepts, and so which values of a node can have lower precision.
-
-ONNX's schemas cover its own domains; ONNX Runtime's schemas cover com.microsoft and users'
-libraries. Native code: for child processes.
-"""
+"""Which element types an operator accepts, by the schemas of ONNX and of ONNX Runtime. For child processes."""
 
 from functools import cache
 from typing import Any

@@ -1,8 +1,4 @@
-"""Converts the model to the requested precision, or the fastest with parity: docs/precision.md.
-
-A candidate is proven before it is kept: on ONNX Runtime's CPU provider, and on the backend that is
-to serve if that needs no device.
-"""
+"""Converts the model to the requested precision, or the fastest with proven parity: docs/precision.md."""
 
 import logging
 import shutil

@@ -122,17 +122,16 @@ def measure(
     runner, signature, _ = load_runner(_REFERENCE, model)
     smallest = [each.model_copy(update={"opt": each.min, "max": each.min}) for each in profiles]
     for integer_range in IntegerRange:
-        feeds = generate(inputs, smallest, integer_range)[0].inputs
+        sample = generate(inputs, smallest, integer_range)[0]
         before = resident_bytes()
         try:
             with peak_since() as peak:
-                seconds = _timed(runner, signature, feeds)
+                seconds = _timed(runner, signature, sample.inputs)
         except Exception:  # noqa: BLE001, S112 - ONNX Runtime's errors share no other base class
             continue
         if seconds * DEFAULT_BATCH.max > MAX_PROCESSOR_SECONDS:  # a first run allocates too
-            seconds = min(seconds, _timed(runner, signature, feeds))
-        size = sum(array.nbytes for array in feeds.values())
-        return RunCost(seconds, max(0, peak() - before), size)
+            seconds = min(seconds, _timed(runner, signature, sample.inputs))
+        return RunCost(seconds, max(0, peak() - before), sample.input_bytes)
     return None
 
 

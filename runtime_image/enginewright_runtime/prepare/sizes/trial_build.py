@@ -26,7 +26,6 @@ from enginewright_runtime.session.extensions.libraries import of_model
 from enginewright_runtime.tensorrt import diagnosis
 from enginewright_runtime.tensorrt.attempts import EngineBuilds, target_name
 from enginewright_runtime.tensorrt.flavor import FLAVORS
-from enginewright_runtime.tensorrt.results import BuildResult
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST: Final = 256 << 20  # bytes of a model for which trial engines are built
@@ -89,21 +88,17 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
                     return BuildableSizes(candidate)
                 if not answer.parsed:  # conversion may fix that, and it is unrelated to sizes
                     return BuildableSizes(profiles)
-                refused = _why(answer, flavor.title, candidate)
+                about = diagnosis.Circumstances(
+                    title=flavor.title,
+                    target=target_name(_CAPABILITY),
+                    label=lambda error: reported_label(error.name, error.operator),
+                    inputs=tuple(f"{each.input} {list(each.opt)}" for each in candidate),
+                )
+                refused = diagnosis.failure(answer, about).cause
     except (StageFailure, SessionError) as error:
         _log.info("trial engines cannot be built here: %s", error)
         return BuildableSizes(profiles)
     return BuildableSizes((), refused)
-
-
-def _why(answer: BuildResult, title: str, profiles: Sequence[ShapeProfile]) -> str:
-    about = diagnosis.Circumstances(
-        title=title,
-        target=target_name(_CAPABILITY),
-        label=lambda error: reported_label(error.name, error.operator),
-        inputs=tuple(f"{each.input} {list(each.opt)}" for each in profiles),
-    )
-    return diagnosis.failure(answer, about).cause
 
 
 def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, ...]]:

@@ -1,8 +1,4 @@
-"""Checks whether the runtime image can serve the model, and why not, before it is converted.
-
-All findings are collected, so that an owner fixes an export once. The rules are applied to the file
-(`rules`, docs/reference/rules.md); then the model is loaded, and run once.
-"""
+"""Checks whether the runtime image can serve the model, and collects all findings, before conversion."""
 
 import logging
 from pathlib import Path

@@ -1,8 +1,4 @@
-"""Benchmarks candidates against each other, each in a separate process, in interleaved rounds.
-
-Interleaving prevents other load from deciding which one is faster. A candidate that crashes, hangs
-or uses too much memory does not affect the others.
-"""
+"""Benchmarks candidates in separate processes and interleaved rounds, so that other load affects all alike."""
 
 import logging
 import time

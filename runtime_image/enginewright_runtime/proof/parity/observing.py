@@ -4,7 +4,8 @@ Several runs on several samples and one in a fresh session are compared; more ru
 random operators, since their results may agree by chance. Called in child processes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from enginewright_contract.manifest import Spread, VaryingOutput
@@ -75,12 +76,13 @@ def observe(
     whether it has random operators. `fresh` runs the source in a new session, unless loading it
     again is too slow.
     """
-    unstable = _unstable(run, inputs, outputs, dtypes, random=random)
+    source = _SourceRuns(run, inputs, outputs, dtypes)
+    unstable = source.find_unstable(random=random)
     first = next(iter(outputs), None)
     if first is None:
         return ()
     others = varying(outputs[first], fresh(inputs[first]), dtypes) if fresh else ()
-    spreads = _spreads(run, inputs, outputs, dtypes, unstable) if unstable else {}
+    spreads = source.measure_spreads(unstable) if unstable else {}
     # outputs that differ only between sessions get no spread, since spreads are of one session
     return tuple(
         VaryingOutput(name=name, spreads=tuple(spreads.get(name, ())))
@@ -89,49 +91,41 @@ def observe(
     )
 
 
-def _unstable(
-    run: Run,
-    inputs: Mapping[str, Arrays],
-    outputs: Mapping[str, Arrays],
-    dtypes: Mapping[str, str],
-    *,
-    random: bool,
-) -> set[str]:
-    unstable: set[str] = set()
-    limit = TimeLimit(_LOOK_SECONDS)
-    for number, (sample, once) in enumerate(outputs.items()):
-        if number and limit.over():
-            break
-        looks = (_RANDOM_LOOKS if random else _LOOKS) if not number else 1
-        for _ in range(looks):
-            stable = {name: array for name, array in once.items() if name not in unstable}
-            unstable |= set(varying(stable, run(inputs[sample]), dtypes))
-    return unstable
+@dataclass(frozen=True)
+class _SourceRuns:
+    run: Run
+    inputs: Mapping[str, Arrays]
+    outputs: Mapping[str, Arrays]
+    dtypes: Mapping[str, str]
 
+    def find_unstable(self, *, random: bool) -> set[str]:
+        unstable: set[str] = set()
+        limit = TimeLimit(_LOOK_SECONDS)
+        for number, (sample, once) in enumerate(self.outputs.items()):
+            if number and limit.over():
+                break
+            looks = (_RANDOM_LOOKS if random else _LOOKS) if not number else 1
+            for _ in range(looks):
+                stable = {name: array for name, array in once.items() if name not in unstable}
+                unstable |= set(varying(stable, self.run(self.inputs[sample]), self.dtypes))
+        return unstable
 
-def _spreads(
-    run: Run,
-    inputs: Mapping[str, Arrays],
-    outputs: Mapping[str, Arrays],
-    dtypes: Mapping[str, str],
-    names: set[str],
-) -> dict[str, list[Spread]]:
-    """Run the samples as often as time allows, the first one as often as needed."""
-    spreads: dict[str, list[Spread]] = {}
-    limit = TimeLimit(_SPREAD_SECONDS)
-    for number, (sample, once) in enumerate(outputs.items()):
-        builders = {name: SpreadBuilder(sample, once[name], dtypes.get(name)) for name in names}
-        for results in _runs(run, inputs[sample], limit, fewest=0 if number else FEWEST_RUNS):
+    def measure_spreads(self, names: set[str]) -> dict[str, list[Spread]]:
+        """Run the samples as often as time allows, the first one as often as needed."""
+        spreads: dict[str, list[Spread]] = {}
+        limit = TimeLimit(_SPREAD_SECONDS)
+        for number, (sample, once) in enumerate(self.outputs.items()):
+            builders = {
+                name: SpreadBuilder(sample, once[name], self.dtypes.get(name)) for name in names
+            }
+            fewest = 0 if number else FEWEST_RUNS
+            for count in range(REFERENCE_RUNS):
+                if count >= fewest and limit.over():
+                    break
+                results = self.run(self.inputs[sample])
+                for name, builder in builders.items():
+                    builder.add(results[name])
             for name, builder in builders.items():
-                builder.add(results[name])
-        for name, builder in builders.items():
-            if spread := builder.spread():
-                spreads.setdefault(name, []).append(spread)
-    return spreads
-
-
-def _runs(run: Run, feeds: Arrays, limit: TimeLimit, fewest: int) -> Iterator[Arrays]:
-    for count in range(REFERENCE_RUNS):
-        if count >= fewest and limit.over():
-            return
-        yield run(feeds)
+                if spread := builder.spread():
+                    spreads.setdefault(name, []).append(spread)
+        return spreads

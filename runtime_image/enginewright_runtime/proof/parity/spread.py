@@ -234,9 +234,8 @@ def _bounds(
 
 
 def _beyond(name: str, value: float | None, bounds: tuple[float, float]) -> _End | None:
-    if value is None:
-        return name, -1  # no finite value, unlike in every run of the source
-    if value < bounds[0]:
+    # every run of the source has a finite value
+    if value is None or value < bounds[0]:
         return name, -1
     return (name, 1) if value > bounds[1] else None
 

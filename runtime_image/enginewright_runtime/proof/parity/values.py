@@ -51,9 +51,7 @@ def _is_narrow(dtype: str | None) -> bool:
 
 
 def _fits(array: Array, dtype: str) -> bool:
-    if not _is_narrow(dtype):
-        return False
-    return array.dtype.itemsize == (2 if dtype == "bfloat16" else 1)
+    return _is_narrow(dtype) and array.dtype.itemsize == (2 if dtype == "bfloat16" else 1)
 
 
 def _narrow_type(dtype: str) -> np.dtype[Any]:

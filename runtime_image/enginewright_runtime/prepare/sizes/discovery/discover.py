@@ -14,7 +14,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.sizes.discovery import graph
 from enginewright_runtime.prepare.sizes.discovery.attempts import TrialRuns
 from enginewright_runtime.prepare.sizes.discovery.problem import Problem, pose
-from enginewright_runtime.prepare.sizes.discovery.ranges import Caps, Ranges, explore
+from enginewright_runtime.prepare.sizes.discovery.ranges import Caps, explore
 from enginewright_runtime.prepare.sizes.discovery.search import search
 from enginewright_runtime.prepare.sizes.trial_run import observe
 from enginewright_runtime.rules.behaviour import ObservedRun
@@ -70,7 +70,12 @@ def discover(path: Path, request: DiscoveryRequest, journal: Path) -> Discovered
     return Discovered(
         attempts.runs,
         profiles=tuple(profiles),
-        fixed=_places(problem, ranges),
+        fixed=tuple(
+            f"{name}[{axis}]"
+            for name, shape in problem.shapes.items()
+            for axis, dimension in enumerate(shape)
+            if set(dimension.terms) & set(ranges.fixed)
+        ),
         integers=problem.integer_range(result.point).value,
         observed=observe(session, request.inputs, profiles),
     )
@@ -86,15 +91,6 @@ def _start(problem: Problem, samples: Mapping[str, Sequence[int]]) -> dict[str, 
             if len(dimension.terms) == 1:
                 point[dimension.terms[0]] = size - dimension.number
     return point
-
-
-def _places(problem: Problem, ranges: Ranges) -> tuple[str, ...]:
-    return tuple(
-        f"{name}[{axis}]"
-        for name, shape in problem.shapes.items()
-        for axis, dimension in enumerate(shape)
-        if set(dimension.terms) & set(ranges.fixed)
-    )
 
 
 def sample_shapes(path: Path) -> dict[str, list[int]]:

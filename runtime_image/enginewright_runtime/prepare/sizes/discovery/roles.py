@@ -1,7 +1,4 @@
-"""What a dynamic dimension most likely counts, by its axis and name. Pure.
-
-The guess decides only the order in which sizes are tried, and the largest.
-"""
+"""What a dynamic dimension most likely counts: a guess that orders and limits the sizes to try. Pure."""
 
 import re
 from collections.abc import Mapping
