@@ -1,8 +1,6 @@
 """Measures the prepared model on other backends than the engine's, so that the fastest can be chosen.
 
-Backends are verified and measured one after the other in separate processes, so that each has the
-whole device. A backend that cannot serve is excluded with its reason; the engine is built all the
-same.
+Backends run one after the other in separate processes, so that each has the whole device.
 """
 
 import logging

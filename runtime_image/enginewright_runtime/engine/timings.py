@@ -1,7 +1,7 @@
 """TensorRT's timing cache: kernel timings measured on the device, which speed up the next build.
 
-Kept in the store for each version and class. If it is missing, damaged or of another device, the
-build measures again, so errors here are only logged.
+Kept in the store for each version and class. Without it the build measures again, so errors are
+only logged.
 """
 
 import logging

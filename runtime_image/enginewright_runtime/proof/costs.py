@@ -52,9 +52,8 @@ _DIGITS: Final = 7
 def measure(model: Path, inputs: Path, recipe: Recipe) -> tuple[NodeCost, ...]:
     """Profile a model with golden inputs, an .npz file of arrays SAMPLE/INPUT, in a child process.
 
-    Return one entry per label; the shares sum to 1. `count` is of nodes as in placements; it is 0
-    for nodes of the file that ONNX Runtime folds or fuses into another node. Raises Timeout when
-    the model's loops run too long; SessionError if ONNX Runtime rejects the model or the sample.
+    Shares sum to 1. `count` is of nodes as in placements: 0 if ONNX Runtime folds or fuses the
+    node. Raises Timeout when the model's loops run too long; SessionError.
     """
     # created here, so that it is removed even if the child crashes
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
@@ -83,9 +82,8 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     )
     repeats = any(name.endswith(f"({kind})") for name in counts for kind in _REPEATING)
     runs = _run(session, feeds, _REPEATING_SECONDS if repeats else _SECONDS, cut_off=repeats)
-    spent = _medians(
-        [_time_by_label(run, counts) for run in _events(Path(session.end_profiling()), runs)]
-    )
+    events = _events(Path(session.end_profiling()), runs)
+    spent = _medians([_time_by_label(run, counts) for run in events])
     total = sum(spent.values())
     if counts and not total:
         raise StageFailure(Reason.INTERNAL_ERROR, "the profile contains no node", remedy="")

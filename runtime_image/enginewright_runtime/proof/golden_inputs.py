@@ -102,7 +102,9 @@ def _draw(
         least, most = (int(bool(low)), int(bool(high))) if low is not None else (0, 1)
         return generator.integers(least, most + 1, shape).astype(np.bool_)
     if spec.dtype == "bfloat16":
-        return _bfloat16_bits(_floats(generator, shape, low, high))
+        # the upper half of float32's bits, since NumPy has no bfloat16
+        bits = _floats(generator, shape, low, high).astype(np.float32).view(np.uint32) >> 16
+        return bits.astype(np.uint16)
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "f":
         return _floats(generator, shape, low, high).astype(dtype)
@@ -127,18 +129,12 @@ def _floats(
     return generator.uniform(least, most, shape)
 
 
-def _bfloat16_bits(values: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """Return bfloat16 bits, the upper half of float32's, since NumPy has no bfloat16."""
-    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
 def read_samples(
     path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> list[Sample]:
-    """Read the user's samples; raises ParityFailed, naming the invalid array.
+    """Read an .npz of arrays SAMPLE/INPUT or SAMPLE/OUTPUT, unpickled; raises ParityFailed.
 
-    The file is an .npz with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT.
-    Bare names of inputs and outputs form one sample. Pickled objects are refused.
+    Bare names of inputs and outputs form one sample.
     """
     specs = {spec.name: spec for spec in (*inputs, *outputs)}
     groups: dict[str, dict[str, Array]] = {}

@@ -87,8 +87,7 @@ class GoldenRun:
 def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
 
-    Samples that the model rejects, or whose outputs are too large to store, are removed from
-    inputs.npz. Raises SessionError if it does not load.
+    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz.
     """
     allow_unreleased()
     return _at_the_right_level("cpu", partial(_run_reference, model, folder, recipe))

@@ -26,9 +26,8 @@ _CONSTANT: Final = "(Constant)"  # suffix of the label of a constant, which is n
 def coverage(labels_elsewhere: Iterable[str], manifest: Manifest) -> tuple[int, int, float | None]:
     """Count the nodes that a builder leaves outside its engine, with one label for each.
 
-    Labels of constants and shape arithmetic are ignored. Return the number of compute nodes of the
-    model, of those elsewhere, and the latter's share of the time, 0 to 1, if the model was
-    profiled.
+    Return the number of compute nodes of the model, of those elsewhere, and the latter's share of
+    the time, 0 to 1, if the model was profiled.
     """
     model = _KnownNodes.of(manifest)
     elsewhere = model.compute(model.of_file(labels_elsewhere))

@@ -56,11 +56,9 @@ class EngineBuilds:
         profiles: Sequence[TensorProfile],
         span: tuple[float, float],
     ) -> BuildResult:
-        """Build the engine `name` of the prepared model, or of a part of it.
+        """Build the engine `name` of the prepared model, or of a part of it, beside its external data.
 
-        The external data of `model` is beside the prepared model; `profiles` are of its inputs;
-        `span` are the percentages of the complete build at which this one starts and ends. Refusals
-        of the library are in the result.
+        `span` are the percentages of the complete build at which this one starts and ends.
         """
         names = graph.contradicts(model, profiles)
         if model is self.prepared and not names:

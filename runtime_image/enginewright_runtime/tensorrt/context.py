@@ -75,9 +75,8 @@ def compose(
 ) -> ModelProto | None:
     """Return the prepared model with each context's nodes replaced by one of `nodes`, in order.
 
-    `contexts` are disjoint; `nodes` are their EPContext nodes; `types` are of the contexts'
-    outputs, which ONNX Runtime cannot infer. The result has the same inputs and outputs; it is None
-    if the contexts would form a cycle.
+    `types` are of the contexts' outputs, which ONNX Runtime cannot infer. None if they would form a
+    cycle.
     """
     graph = model.graph
     inside = {index for context in contexts for index in context.nodes}

@@ -53,11 +53,9 @@ def parse_header(head: bytes) -> EngineHeader | None:
 def check_engine(
     path: Path, expected: EngineInfo, compute_capability: str | None, backend_version: str | None
 ) -> None:
-    """Refuse an engine that cannot run here, without loading it.
+    """Refuse an engine that cannot run here, without loading it; raises StageFailure.
 
-    `compute_capability`, such as "8.9", is of the device that is to run it, `backend_version` of
-    its library, where they are known. Raises EngineCorrupt, EngineVersionMismatch or
-    EngineIncompatible.
+    The compute capability, "8.9", and the library's version are those here, where they are known.
     """
     header = _checked_content(path, expected)
     built_by = header.version if header else expected.recipe.backend_version

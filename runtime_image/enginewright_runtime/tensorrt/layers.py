@@ -1,8 +1,6 @@
 """The layers of each engine and the nodes that they come from, in one bounded file of the artefact.
 
-Layers are those of the parsed network, which can be read without a device; each names its ONNX
-nodes. With a device, the kernels of the built engine are added, as TensorRT's engine inspector
-names them.
+With a device, TensorRT's engine inspector adds the kernels of the built engine.
 """
 
 import json

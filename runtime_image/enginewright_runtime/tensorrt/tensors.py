@@ -46,11 +46,10 @@ def sizes(
     names: Sequence[str],
     corners: Sequence[Mapping[str, Sequence[int]]],
 ) -> list[TensorProfile]:
-    """Run the model at the corners of its shape profiles; return the profiles of the tensors `names` inside it.
+    """Run the model at the corners of its shape profiles; return the profiles of the tensors `names`.
 
-    `golden` are its golden inputs: the first sample's values are repeated to fill the corners.
-    `corners` are shapes of the inputs, for min, opt and max. Raises SessionError if the model fails
-    at a corner.
+    The first golden sample's values are repeated to fill the corners: shapes of inputs for min, opt
+    and max. Raises SessionError if the model fails at a corner.
     """
     proto = onnx.load(model, load_external_data=False)
     session = _session(model, proto, names)
@@ -83,7 +82,9 @@ def sizes(
         TensorProfile(
             name,
             *_sorted_columns(rows),
-            values=_sorted_columns(held) if len(held) == len(corners) and _alike(held) else None,
+            values=_sorted_columns(held)
+            if len(held) == len(corners) and len(set(map(len, held))) == 1
+            else None,
         )
         for name, rows, held in zip(names, shapes, values, strict=True)
     ]
@@ -116,10 +117,6 @@ def _value(array: NDArray[Any], kind: str) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy(
         array.astype(object) if array.dtype.kind == "U" else array
     )
-
-
-def _alike(rows: Sequence[Sequence[int]]) -> bool:
-    return len({len(row) for row in rows}) == 1
 
 
 def _sorted_columns(rows: Sequence[Sequence[int]]) -> _Rows:

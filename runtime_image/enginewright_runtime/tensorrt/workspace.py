@@ -1,7 +1,7 @@
 """The workspace limit of a build, after one that ran out of device memory. Pure.
 
-The same message has two causes, distinguished by the size in it: if it exceeds the limit, the limit
-was too small for any kernel; if not, the device had less free memory than that.
+A message with a size beyond the limit means that the limit was too small for any kernel; else the
+device had less free memory than that.
 """
 
 import re

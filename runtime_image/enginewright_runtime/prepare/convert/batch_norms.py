@@ -1,9 +1,9 @@
 """Folds batch normalizations into the convolutions before them, ahead of a lower precision.
 
-A variance may exceed the range of float16 (97,903,600 in a text detector, against 65,504): a cast
-silently truncates it, and the outputs are wrong. After folding, only the product of scale and
-1/sqrt(variance) remains, which is as large as weights are. A normalization that cannot be folded
-becomes a multiplication and an addition, if float16 cannot represent its parameters.
+A variance may exceed the range of float16 (97,903,600 in a text detector, against 65,504). After
+folding, only the product of scale and 1/sqrt(variance) remains, which is as large as weights are. A
+normalization that cannot be folded, and that float16 cannot represent, becomes a multiplication and
+an addition.
 """
 
 from collections.abc import Mapping

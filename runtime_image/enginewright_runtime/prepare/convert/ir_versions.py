@@ -1,7 +1,6 @@
 """What each IR version of ONNX introduced, and whether a model uses it.
 
-From the comments at `enum Version` in onnx.proto and docs/IR.md of onnx 1.23. A model that uses no
-feature of newer versions is identical to one of an older version except for the version number.
+From the comments at `enum Version` in onnx.proto and docs/IR.md of onnx 1.23.
 """
 
 from collections.abc import Callable, Iterator

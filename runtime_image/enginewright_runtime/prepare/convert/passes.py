@@ -77,11 +77,7 @@ class ChangeVersions(Pass):
 
 
 class NameNodes(Pass):
-    """Names nodes without names, so that the placement of each is known.
-
-    ONNX Runtime reports nodes by name, and its CUDA provider leaves shape arithmetic on the CPU:
-    without names, shape arithmetic cannot be told from other nodes.
-    """
+    """Names nodes without names, to tell the shape arithmetic that CUDA leaves on the CPU from others."""
 
     doing = "naming nodes"
     order = 15

@@ -95,7 +95,6 @@ class _Conversion:
         return self._leave()
 
     def _run_passes(self, kind: type[AnyPass]) -> None:
-        """Run the passes of a kind that may apply; keep those that are proven."""
         keep = kind.keep_on(self._recipe.backend)
         if keep is Keep.BETTER and not self._is_improvable():
             return

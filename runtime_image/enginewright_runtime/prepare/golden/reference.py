@@ -1,8 +1,7 @@
 """Golden inputs that the model accepts, and golden outputs: the source's, by the first way that works.
 
-Outputs are the source's, which `convert` must preserve. They come from ONNX Runtime's CPU provider,
-or, if it cannot run the source, from the samples, or from ONNX's reference implementation, or, with
-a warning, from the converted model itself.
+Outputs are those of ONNX Runtime's CPU provider, or, if it cannot run the source, of the samples,
+of ONNX's reference implementation, or, with a warning, of the converted model itself.
 """
 
 import logging

@@ -1,8 +1,7 @@
 """Generates the golden inputs and outputs with which every artefact and serving pod is compared.
 
-The converted model is compared with the source's outputs, and with the outputs of the exporting
-framework if the samples have them. The backend that is to serve runs on the same inputs in a child
-process, unless it needs a device, which a prepare Job lacks.
+The converted model is compared with them, and the backend that is to serve unless it needs a
+device, which a prepare Job lacks.
 """
 
 import logging
@@ -81,7 +80,10 @@ class _Golden:
         size = sum(path.stat().st_size for path in self._folder.iterdir())
         message = f"{counted(count, 'golden sample')} ({kind}), {format_bytes(size)}"
         if judged:
-            message += self._agreement()
+            parity = self._made.parity
+            errors = [each.max_abs_error for each in parity if each.max_abs_error is not None]
+            worst = f", largest absolute error {max(errors):.3g}" if errors else ""
+            message += f"; the converted model agrees with {ORIGIN_NAMES[self._made.origin]}{worst}"
         if on_device:
             message += f"; backend {self._recipe.backend} is compared with them on its device"
         if self._made.findings:
@@ -96,12 +98,6 @@ class _Golden:
                 "parity": [each.model_dump(mode="json") for each in self._made.parity],
             },
         )
-
-    def _agreement(self) -> str:
-        parity = self._made.parity
-        errors = [each.max_abs_error for each in parity if each.max_abs_error is not None]
-        worst = f", largest absolute error {max(errors):.3g}" if errors else ""
-        return f"; the converted model agrees with {ORIGIN_NAMES[self._made.origin]}{worst}"
 
     def _judge_converted(self) -> None:
         _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])
@@ -126,7 +122,6 @@ class _Golden:
     def _run_judged(
         self, backend: str, compared_with: ComparedWith, *, rounding: bool = False
     ) -> GoldenRun:
-        """Run the converted model and compare it with the golden outputs; raises UnsupportedOperator."""
         outcome = JudgedRun(
             model=self._converted,
             backend=backend,

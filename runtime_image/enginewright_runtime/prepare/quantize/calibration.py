@@ -132,7 +132,6 @@ class _Arrays:
                     yield feeds
 
     def _pieces(self, file: IO[bytes], spec: TensorSpec, step: int | None) -> Iterator[Array]:
-        """Yield the samples of one array: slices, or elements, along the first axis."""
         shape, dtype, fortran = _header(file)
         rows = step or 1
         if fortran:  # its first axis varies fastest, so samples are not contiguous

@@ -1,8 +1,7 @@
 """Dynamic quantization of matrix products: activation ranges are computed at run time. Pure.
 
-It needs no calibration data. Only ONNX Runtime's CPU provider fuses the nodes written here into one
-kernel; TensorRT's parser does not support them. Convolutions stay: dynamically quantized they are 5
-to 10 times slower than in single precision (docs/measurements.md).
+It needs no calibration data. Only ONNX Runtime's CPU provider fuses the nodes. Convolutions stay:
+dynamically quantized they are 5 to 10 times slower than in single precision (docs/measurements.md).
 """
 
 from collections.abc import Iterator

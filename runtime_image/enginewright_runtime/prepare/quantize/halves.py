@@ -1,11 +1,9 @@
 """Converts a model to half precision, FP16 or BF16, with single precision where half is unsafe.
 
-Inputs and outputs keep their types: casts are inserted at the boundaries. Existing tools detect no weight
-that half precision cannot represent (docs/measurements.md). Here a node stays in single precision, and is
-reported, if
-- `half_rules` demands it, by its operator, its weights, or the observed values;
-- it computes sizes (shape arithmetic), which must be exact;
-- it is excluded because it costs too much accuracy (`searching`).
+Inputs and outputs keep their types: casts are inserted at the boundaries. A node stays in single
+precision, and is reported, if `half_rules` demands it, by its operator, its weights, or the
+observed values; if it computes sizes, which must be exact; or if it costs too much accuracy
+(`searching`).
 """
 
 from collections.abc import Mapping

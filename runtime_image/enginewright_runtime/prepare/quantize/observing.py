@@ -1,8 +1,8 @@
 """Runs a model and observes the values inside it: their limits and distributions.
 
 ONNX Runtime's own calibrators keep every activation of every sample until the end (3 to 3.5 GB for
-a text detector). Here the graph computes the limits, and histograms are computed one sample at a
-time, of as many values at once as fit into a fixed amount of memory.
+a text detector). Here one sample, and as many values as fit into a fixed amount of memory, are
+observed at a time.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,6 @@
 """Compares models of a lower precision with the golden outputs: every proof here uses this.
 
-The samples are the golden ones, with the source's outputs, and some of the calibration data, with
-the original model's outputs: golden inputs may be random, which proves little about a detector.
+Samples are golden ones and calibration data: random inputs prove little about a detector.
 """
 
 import math
@@ -119,20 +118,12 @@ class ParityProver:
             ("source", {each.name: each.golden for each in self._samples}),
             ("expected", {each.name: each.expected for each in self._samples if each.expected}),
         )
-        comparisons = [
-            (
-                Comparison(
-                    name,
-                    self._tolerances,
-                    self._dtypes,
-                    scales_of(expected, self._dtypes),
-                    self._varying,
-                ),
-                expected,
-            )
-            for name, expected in sides
-            if expected
-        ]
+        comparisons = []
+        for name, expected in sides:
+            if expected:
+                scales = scales_of(expected, self._dtypes)
+                comparison = Comparison(name, self._tolerances, self._dtypes, scales, self._varying)
+                comparisons.append((comparison, expected))
         for sample in self._samples:
             outputs, again = model.run(sample.feeds), partial(model.run, sample.feeds)
             for comparison, expected in comparisons:

@@ -28,11 +28,10 @@ def calibrate(
     method: Method,
     report: Callable[[float], None] = lambda _: None,
 ) -> Ranges:
-    """Return the minimum and maximum of each value, by name, without values that were never finite.
+    """Return the minimum and maximum of each value that was ever finite, by name.
 
-    `names` are of values of the model in single precision, whose folder must be writable. MinMax
-    clips nothing; Percentile clips outliers; Entropy loses least information. `report` gets the
-    completed share, 0 to 1. Raises SessionError if ONNX Runtime refuses a sample.
+    MinMax clips nothing; Percentile clips outliers; Entropy loses least information. `report` gets
+    the completed share, 0 to 1. Raises SessionError if ONNX Runtime refuses a sample.
     """
     runs = max(1, data.samples * (1 if method == "MinMax" else 2))
     done = count(1)

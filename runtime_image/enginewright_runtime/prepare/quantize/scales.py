@@ -77,11 +77,10 @@ def channel_axis(operator: str, rank: int, *, transposed: bool) -> int | None:
 
 
 def entropy_limit(counts: Sequence[int] | NDArray[np.int64], largest: float) -> float:
-    """Return the limit at which values are best clipped, by the divergence of the distributions.
+    """Return the limit at which values are best clipped: `counts` are of absolute values up to `largest`.
 
     The calibration of S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): the limit for which
     the distribution in 128 levels has the smallest Kullback-Leibler divergence from the true one.
-    `counts` is a histogram of absolute values from 0 to `largest`.
     """
     histogram = np.asarray(counts, np.float64).copy()
     # Zeros, half of all values after a Relu, lose nothing at any limit, so they must not count

@@ -69,11 +69,10 @@ def search(
     allowed: int,
     budget: Budget,
 ) -> Exclusions:
-    """Find nodes to exclude.
+    """Find at most `allowed` nodes to exclude, or as far as the budget suffices.
 
     `units` are the indices of lowered nodes, in the order of the graph; with all of them parity
-    fails. `evaluate` lowers the model without the given nodes, and proves it. At most `allowed`
-    nodes are excluded. When `budget` is spent, the search ends with its findings so far.
+    fails. `evaluate` lowers the model without the given nodes, and proves it.
     """
     return _ExclusionSearch(tuple(units), evaluate, allowed, budget).run()
 
@@ -126,7 +125,6 @@ class _ExclusionSearch:
         return done
 
     def _costliest(self) -> list[Group]:
-        """Return as many of the costliest groups as may be excluded."""
         costliest: list[Group] = []
         remaining = self._allowed
         for group in sorted(self._groups, key=lambda each: each.density, reverse=True):

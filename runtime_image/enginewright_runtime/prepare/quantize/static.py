@@ -1,7 +1,6 @@
 """Writes a model with quantized nodes: QuantizeLinear and DequantizeLinear around them (QDQ). Pure.
 
-The form determines which values and weights are quantized, and their types. Nodes that are not
-quantized are listed with the reason. Only nodes of the main graph are quantized: others have no
+The form determines which values and weights are quantized. Only nodes of the main graph have
 ranges.
 """
 

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 class Sink:
-    """Writes a model into a new folder; large tensors go to an external file immediately."""
+    """Writes a model into a new folder; large tensors go to an external file at once."""
 
     def __init__(self, folder: Path, model: ModelProto) -> None:
         """Create the folder; `model` is the source, parsed without external data."""

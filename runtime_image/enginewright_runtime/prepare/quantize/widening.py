@@ -1,10 +1,10 @@
 """Emulates a device's half precision on processors without such kernels.
 
-ONNX Runtime's CPU provider runs FP16 nodes in single precision between casts that it inserts, and
-removes consecutive casts (onnxruntime/core/optimizer/insert_cast_transformer.cc): values that
-overflow on a device do not overflow there. It does not run BF16 at all. Here every half-precision
-node is widened instead, and each of its results is rounded to the format by casts that ONNX Runtime
-keeps: the results are a device's except for the order of summation.
+ONNX Runtime's CPU provider runs FP16 nodes in single precision between casts, of which it removes
+consecutive ones (onnxruntime/core/optimizer/insert_cast_transformer.cc), so that values do not
+overflow there; it does not run BF16 at all. Here every half-precision node is widened, and its
+results are rounded to the format by casts that remain: they are a device's except for the order of
+summation.
 """
 
 import logging

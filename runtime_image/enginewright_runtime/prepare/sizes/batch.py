@@ -1,9 +1,8 @@
 """The default batch sizes, limited to what a run can afford: measured by running the smallest batch.
 
-A model whose runs are slow or large gets a smaller default than 32: the cost of a run of the
-smallest batch is extrapolated linearly. Costs are processor time and memory, so that neither the
-number of cores nor other load matters; sizes are powers of two, so that small differences rarely
-matter. Keys contain the requested sizes, the manifest the resulting ones.
+Costs are extrapolated linearly. They are processor time and memory, so that neither the number of
+cores nor other load matters; sizes are powers of two, so that small differences rarely matter. Keys
+contain the requested sizes, the manifest the resulting ones.
 """
 
 import logging

@@ -100,9 +100,7 @@ def unsized(
 ) -> list[Finding]:
     """Return the findings on the inputs `names` with dynamic dimensions, by the backend that is to serve.
 
-    Engines are built for sizes that the owner declares. Other backends serve every size, and need
-    sizes only for golden inputs, which the user's samples may provide. `sized` was found by running
-    the model.
+    Engines need declared sizes; other backends only for golden inputs, which samples may provide.
     """
     if not names:
         return []

@@ -46,9 +46,8 @@ class BuildableSizes:
 def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> BuildableSizes:
     """Return profiles for which an engine can be built, from those found by running the model.
 
-    If no engine is built for `profiles`, which are of every input, they are tried without empty
-    sizes, then fixed at the opt sizes. They stay unchanged if the library is missing, or cannot
-    parse the model unconverted.
+    They are tried as they are, without empty sizes, then fixed at the opt sizes. They stay
+    unchanged if the library is missing, or cannot parse the model unconverted.
     """
     refused = ""
     flavor = FLAVORS.get(backend)

@@ -1,7 +1,6 @@
-"""Reads a model and applies the rules, in a child process: the model's author is not trusted.
+"""Reads a model and applies the rules, in a child process with limits: its author is not trusted.
 
-A parser may need hundreds of bytes for two of the file, and rules visit every node and weight, so
-the child's memory and time are limited.
+A parser may need hundreds of bytes for two of the file, and rules visit every node and weight.
 """
 
 from collections.abc import Iterable, Sequence

@@ -104,11 +104,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 def _load_sessions(
     path: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Load on the reference, in a separate process.
+    """Load on the reference, in a separate process; `convert` tries the backend that is to serve.
 
-    `convert` checks whether the backend that is to serve loads the model. A prepare Job has no
-    device, so a backend that needs one is proven in the engine Job and the pods, and may run
-    operators that the reference lacks.
+    Without a device here, the engine Job and the pods prove a backend that needs one.
     """
     findings = _try_session(path, recipe, inspected, facts)
     if recipe.backend in DEVICE_BACKENDS:

@@ -1,6 +1,7 @@
 """Computes a benchmark's figures from times of single runs, and when a warm-up is complete. Pure."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -47,9 +48,6 @@ def chosen(shapes: Mapping[str, tuple[tuple[int, ...], ...]], corners: Sequence[
         first.setdefault(each, name)
     if corner_samples := [name for name in corners if name in first.values()]:
         return corner_samples
-    ordered = sorted(first.values(), key=lambda name: _size(shapes[name]))
+    sizes = {name: sum(map(prod, shapes[name])) for name in first.values()}
+    ordered = sorted(sizes, key=lambda name: sizes[name])
     return [ordered[index] for index in sorted({0, len(ordered) // 2, len(ordered) - 1})]
-
-
-def _size(shapes: tuple[tuple[int, ...], ...]) -> int:
-    return sum(int(np.prod(shape)) for shape in shapes)

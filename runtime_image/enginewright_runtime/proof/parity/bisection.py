@@ -160,7 +160,6 @@ class _Search:
         return [name for name in tensors if self.drifts[name] is not None]
 
     def _walk_up(self, tensor: str) -> Drifting | None:
-        """Follow the drift of `tensor` upstream to its origin."""
         for _ in range(_MOST_STEPS):
             sources = [
                 name

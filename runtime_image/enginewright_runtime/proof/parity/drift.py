@@ -1,7 +1,6 @@
 """Finds the first node at which two models that should agree diverge, for failure messages.
 
-Inner tensors become outputs of copies of the models that share the external data, so no weights are
-read here. If the search crashes, times out or runs out of memory, the message omits the node.
+Inner tensors become outputs of copies of the models that share the external data.
 """
 
 import logging
@@ -219,7 +218,6 @@ class _Exposed:
 
 
 def _drifts(want: _Value, have: _Value, allowed: Tolerance) -> str | None:
-    """Return how a tensor drifts, if it does and can be compared."""
     if want.array.shape != have.array.shape:
         return None  # the name has another meaning in the other model
     first, second, dtype = want.array, have.array, want.dtype

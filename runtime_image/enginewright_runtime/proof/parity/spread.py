@@ -200,16 +200,13 @@ class DistributionTest:
     def _outside(self, end: _End, figures: dict[str, float]) -> str:
         name = end[0]
         low, high = self._spread.ranges[name]
+        last = f"{figures[name]:.4g}" if name in figures else "not a number"
         return (
             f"has another distribution than the source's: in each of {self.runs} runs its"
             f" {_NAMES[name]} is {'above' if end[1] > 0 else 'below'} the allowed range, in the"
-            f" last one {_number(figures.get(name))}; over {self._spread.runs} runs of the source it"
+            f" last one {last}; over {self._spread.runs} runs of the source it"
             f" is {low:.4g} to {high:.4g}"
         )
-
-
-def _number(value: float | None) -> str:
-    return "not a number" if value is None else f"{value:.4g}"
 
 
 def _bounds(

@@ -1,7 +1,7 @@
 """Runs one session at many points, within limits; the only part of discovery that runs anything.
 
-The outcome of every run is written to a journal before the next starts: native code may crash the
-process during a run, and a restarted process then skips that point, and repeats no run.
+Outcomes are written to a journal, so that a process restarted after a crash skips the points
+before.
 """
 
 import json

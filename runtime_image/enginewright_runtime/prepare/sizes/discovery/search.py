@@ -1,8 +1,4 @@
-"""Searches one set of sizes with which the model runs, best first. Pure.
-
-Of the points that failed, the one whose run got furthest in the graph is varied first: by the hints
-of its message, then by default sizes.
-"""
+"""Searches a point with which the model runs, from failed runs that got furthest in the graph. Pure."""
 
 import heapq
 import re
