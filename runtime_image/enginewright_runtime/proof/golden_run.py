@@ -76,7 +76,7 @@ class GoldenRun:
     refused: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's message by sample
     refusal: str | None = None  # why a `JudgedRun` has no result; text that follows "the model"
     samples: int = 0  # that were run
-    level: str | None = None  # of graph optimisations
+    level: str | None = None  # of graph optimizations
     parity: tuple[OutputParity, ...] = ()  # of every output
     failed: Disagreement | None = None  # of the first comparison that failed
     max_abs_error: float | None = None  # of the first comparison, if there were numbers
@@ -257,7 +257,7 @@ def _raise_out_of_memory(error: Exception, sample: str, backend: str) -> None:
 def load_runner(
     backend: str, model: Path, level: str | None = None
 ) -> tuple[Runner, Signature, str]:
-    """Load a model as `loading.create` does; return the level of graph optimisations too."""
+    """Load a model as `loading.create` does; return the level of graph optimizations too."""
     loaded = loading.create(backend, model, level=level)
     session = loaded.session
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())

@@ -71,7 +71,7 @@ class Reference:
     origin: Origin = "source"
     findings: list[Finding] = field(default_factory=list)
     parity: list[OutputParity] = field(default_factory=list)  # of a model that is its own source
-    level: str | None = None  # of graph optimisations, at which such a model's outputs are correct
+    level: str | None = None  # of graph optimizations at which its outputs are correct
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
 
     def warn(self, cause: str, reason: Reason = Reason.PARITY_FAILED) -> None:

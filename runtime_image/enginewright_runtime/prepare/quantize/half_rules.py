@@ -53,7 +53,7 @@ HALVES: Final = {
 #   TensorRT compute those in single precision internally, which ONNX's LayerNormalization declares by
 #   stash_type.)
 # - NVIDIA TensorRT, "Working with Quantized Types", strongly typed networks: Pow and Reduce of a layer
-#   normalisation composed of primitive operators overflow in FP16.
+#   normalization composed of primitive operators overflow in FP16.
 # - ONNX Runtime, transformers/float16.py, DEFAULT_OP_BLOCK_LIST: these process indices and counts.
 _UNSAFE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Exp", "Pow"), "its results exceed half precision's range for common inputs"),

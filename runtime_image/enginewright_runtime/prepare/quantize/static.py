@@ -68,7 +68,7 @@ class Layers:
 
 
 def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layers:
-    """Return the nodes of the main graph that the form quantises."""
+    """Return the nodes of the main graph that the form quantizes."""
     layers = Layers()
     main = Scope(subject.model.graph)
     for index, node in enumerate(main.nodes):

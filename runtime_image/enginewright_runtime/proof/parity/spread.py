@@ -5,7 +5,7 @@ and highest values of some statistics over R runs are stored. A run of the serve
 if all its statistics are in these ranges, widened by their own width and by the tolerance of the
 precision. Otherwise the model is run again, and it is rejected only if the same statistic is beyond
 the same end in all of m runs. For equal distributions the probability of that is at most 1 / C(R +
-m, m) for each end of each statistic, whatever the distribution: it is the probability that the m
+m, m) for each end of each statistic, for any distribution: it is the probability that the m
 largest of R + m exchangeable numbers are those of the served model. With R = 32, m = 8, two ends of
 15 statistics and the test for repetition: 31 / C(40, 8) = 4.1e-7.
 
