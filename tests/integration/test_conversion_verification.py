@@ -5,14 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from enginewright_runtime.core.failure import SessionError
+from enginewright_contract.reasons import Reason
+from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.prepare.convert import simplifying, verification
 from enginewright_runtime.prepare.convert.verification import (
     compare,
     form_differs,
     run_source,
 )
-from enginewright_runtime.proof.definition import run_definition
+from enginewright_runtime.proof.definition import run_definition, try_definition
+from enginewright_runtime.proof.golden_inputs import Sample
 from enginewright_runtime.proof.golden_run import INPUTS, OUTPUTS
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
@@ -174,3 +176,11 @@ def test_simplification_brings_no_domains(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     changed = simplifying.simplify(path, tmp_path / "out/m.onnx")
     assert [entry.domain for entry in changed.opset_import] == [""]
+
+
+def test_full_disk_is_no_refusal_by_the_reference_implementation(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_bytes(relu().SerializeToString())
+    (tmp_path / OUTPUTS).symlink_to("/dev/full")
+    with pytest.raises(StageFailure) as caught:
+        try_definition(tmp_path / "m.onnx", Sample("opt", {"x": X}, {}), tmp_path)
+    assert caught.value.reason is Reason.STORAGE_FULL

@@ -31,11 +31,11 @@ _FAST: Final = 0.5  # seconds of `TimeLimit` up to which varying outputs are loo
 
 def try_definition(model: Path, sample: Sample, folder: Path) -> GoldenRun:
     """Run one sample in a child process, with files as of `run_definition`; `refused` says why not."""
-    doing = "running the source by ONNX's reference implementation"
-    _log.info("%s", doing)
-    write_arrays(folder / INPUTS, {sample.name: sample.inputs})
     if size_bytes(graphs.parse(model)) > _LARGEST:
         return GoldenRun(refused={sample.name: f"it is larger than {format_bytes(_LARGEST)}"})
+    write_arrays(folder / INPUTS, {sample.name: sample.inputs})
+    doing = "running the source by ONNX's reference implementation"
+    _log.info("%s", doing)
     memory = memory_limit()
     try:
         call = Call(run_definition, doing, Limits(_SECONDS, memory // 2 if memory else None))
