@@ -70,9 +70,8 @@ def find_drift(
     output: str,
     *,
     tolerances: Tolerances,
-    seconds: float = _SECONDS,
 ) -> Drift | None:
-    """Return the first node whose output drifts, if it can be determined within `seconds`.
+    """Return the first node whose output drifts, if it can be determined in time.
 
     The nodes of `reference` are reported; `judged` is another model, or the same on another
     backend. `inputs` is an .npz file of arrays SAMPLE/INPUT, `sample` preferably the one with the
@@ -80,7 +79,7 @@ def find_drift(
     """
     limit = memory_limit()
     try:
-        limits = Limits(seconds=seconds, memory_bytes=limit // 2 if limit else None)
+        limits = Limits(seconds=_SECONDS, memory_bytes=limit // 2 if limit else None)
         return Call(search, "searching for the first node that drifts", limits).run(
             reference=reference,
             judged=judged,
