@@ -11,6 +11,7 @@ import onnx
 import pytest
 from enginewright_runtime.core import isolated
 from enginewright_runtime.core.children import name_of
+from enginewright_runtime.proof.parity import drift
 from enginewright_runtime.proof.parity.drift import Drift, Side, find_drift, search
 from enginewright_runtime.proof.parity.tolerances import Tolerances
 from onnx import (
@@ -84,7 +85,7 @@ class Pair:
         self.output = model.graph.output[0].name
         self.model = model
 
-    def find(self, seconds: float = 120, rtol: float | None = None) -> Drift | None:
+    def find(self, rtol: float | None = None) -> Drift | None:
         onnx.save(self.model, self.judged)
         found = find_drift(
             Side(self.right),
@@ -93,7 +94,6 @@ class Pair:
             "s",
             self.output,
             tolerances=Tolerances(rtol=rtol),
-            seconds=seconds,
         )
         left = [path.name for path in self.judged.parent.parent.rglob("drift-*")]
         assert not left
@@ -238,10 +238,11 @@ def test_the_tolerance_asked_for_decides_what_drifts(tmp_path: Path) -> None:
     assert found.label == "first (Mul)"
 
 
-def test_time_is_up(models: Path, tmp_path: Path) -> None:
+def test_time_is_up(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drift, "_SECONDS", 0.05)
     pair = Pair(tmp_path, onnx.load(real(models, "standard_v3_3/model.onnx")), MAGIKA)
     scale_weight(pair.model, "Conv", 0)
-    assert pair.find(seconds=0.05) is None
+    assert pair.find() is None
 
 
 def test_on_another_backend(models: Path, openvino_python: Path, tmp_path: Path) -> None:

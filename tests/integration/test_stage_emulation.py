@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from enginewright_contract.task import ShapeProfile
-from enginewright_runtime.prepare.golden import reference as golden_reference
+from enginewright_runtime.proof import definition
 from enginewright_runtime.session.arrays import read_arrays
 from onnx import ModelProto
 
@@ -58,7 +58,7 @@ def test_the_emulation_gives_what_the_reference_implementation_does(
     origin, defined = golden(Workplace(tmp_path / "one", in_process=True))
     assert (origin, set(defined)) == ("definition", {"min"})
     # every model is larger: what happens above 512 MiB
-    monkeypatch.setattr(golden_reference, "_LARGEST_BY_DEFINITION", 0)
+    monkeypatch.setattr(definition, "_LARGEST", 0)
     origin, emulated = golden(Workplace(tmp_path / "other", in_process=True))
     assert (origin, set(emulated)) == ("emulation", {"min", "opt", "max"})
     # a softmax of BF16: 8 bits of precision

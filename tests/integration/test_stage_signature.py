@@ -11,8 +11,9 @@ from enginewright_contract.report import Published
 from enginewright_contract.signature import ANY_SIZE, PublishedSignature, TensorText
 from enginewright_contract.task import PrepareTask, ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import SessionError
+from enginewright_runtime.core.handoff import Validated
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.prepare.signature import Declared, load, signature_of
+from enginewright_runtime.prepare.signature import load, signature_of
 from onnx import ModelProto, TensorProto, helper
 
 from tests.support import broken_models as broken
@@ -121,7 +122,14 @@ def test_without_a_session_it_has_the_declared_sizes(tmp_path: Path) -> None:
     for source, refused in ((broken.no_kernel(), True), (linear_model(), False)):
         path.write_bytes(source.SerializeToString())
         recipe = Workplace(tmp_path).task("", backend="cuda").recipe
-        declared = Declared(graphs.inputs_of(source), graphs.outputs_of(source), ())
+        declared = Validated(
+            opset=17,
+            ir_version=8,
+            nodes=1,
+            inputs=graphs.inputs_of(source),
+            outputs=graphs.outputs_of(source),
+            profiles=(),
+        )
         if refused:
             with pytest.raises(SessionError):
                 load(path)

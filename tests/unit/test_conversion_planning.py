@@ -1,11 +1,12 @@
-"""What is planned for a model's versions: nothing where they suit, a way down, or a refusal."""
+"""Plans of a model's versions: no change where the runtime loads them, other versions, or a refusal."""
 
 from typing import Any
 
 import pytest
 from enginewright_contract.reasons import Reason
+from enginewright_runtime.graph.raw.schemas import Fit, fit
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
-from enginewright_runtime.prepare.convert.planning import Action, plan
+from enginewright_runtime.prepare.convert.planning import ConversionPlan, plan
 from onnx import TensorProto, helper
 
 from tests.support.broken_models import build, external, relu, value
@@ -16,17 +17,13 @@ INT64 = TensorProto.INT64
 
 
 def test_the_number_alone_where_no_node_is_newer() -> None:
-    found = plan(relu(opset=28, ir_version=14), recipe())
-    assert [(step.action, step.opset, step.ir_version) for step in found.steps] == [
-        (Action.RELABEL, 26, None),
-        (Action.IR_VERSION, None, 13),
-    ]
+    assert plan(relu(opset=28, ir_version=14), recipe()) == ConversionPlan(26, 13)
 
 
 def test_an_operator_that_only_widened_its_types_needs_no_change() -> None:
     """Einsum of opset 28 takes bfloat16 too; of floats it is Einsum of opset 12."""
     model = one("Einsum", 28, shape=("b", 4), out=("b",), equation="ij->i")
-    assert [step.action for step in plan(model, recipe()).steps] == [Action.RELABEL]
+    assert plan(model, recipe()) == ConversionPlan(26)
     halves = copy(model)
     for each in (halves.graph.input[0], halves.graph.output[0]):
         each.type.tensor_type.elem_type = TensorProto.BFLOAT16
@@ -49,23 +46,18 @@ def test_inside_a_function_names_stand_for_other_values() -> None:
     )
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("own", 1))
-    found = plan(model, recipe())
-    assert found.refusal is None
-    assert [step.action for step in found.steps] == [Action.RELABEL]
+    assert plan(model, recipe()) == ConversionPlan(26)
 
 
 def test_attention_is_expanded_for_an_older_runtime() -> None:
-    steps = plan(attention(24), recipe(max_opset=22, max_ir_version=10)).steps
-    assert [step.action for step in steps] == [Action.EXPAND, Action.RELABEL, Action.IR_VERSION]
-    assert (steps[0].operators, steps[0].nodes) == (("Attention",), ("attention (Attention)",))
+    planned = plan(attention(24), recipe(max_opset=22, max_ir_version=10))
+    assert planned == ConversionPlan(22, 10)
 
 
 def test_axes_become_an_attribute() -> None:
     axes = helper.make_tensor("axes", INT64, [1], [1])
     model = one("ReduceMean", 18, axes, shape=("b", 4), out=("b", 1))
-    steps = plan(model, recipe(target_opset=13)).steps
-    assert [step.action for step in steps] == [Action.REWRITE, Action.RELABEL]
-    assert steps[0].nodes == ("node (ReduceMean)",)
+    assert plan(model, recipe(target_opset=13)) == ConversionPlan(13)
 
 
 def test_what_has_no_older_form_is_named() -> None:
@@ -107,15 +99,14 @@ def test_what_only_the_newer_version_can_say_is_refused(
 def test_a_default_that_is_written_out_is_no_obstacle() -> None:
     shape = helper.make_tensor("shape", INT64, [2], [2, 4])
     model = one("Reshape", 14, shape, shape=(2, 4), allowzero=0)
-    steps = plan(model, recipe(target_opset=13)).steps
-    assert [step.action for step in steps] == [Action.REWRITE, Action.RELABEL]
+    assert plan(model, recipe(target_opset=13)) == ConversionPlan(13)
 
 
 def test_group_normalization_means_something_else_before_opset_21() -> None:
     """Scale and bias had one element a group: the schemas do not say so."""
     model = one("GroupNormalization", 21, weight("s", 4), weight("b", 4), num_groups=2)
-    steps = plan(model, recipe(target_opset=20)).steps
-    assert steps[0].action is Action.EXPAND
+    assert fit(model.graph.node[0], 21, 20, {}) is Fit.NONE
+    assert plan(model, recipe(target_opset=20)) == ConversionPlan(20)
 
 
 def test_a_target_above_the_runtime_is_refused() -> None:
@@ -127,24 +118,16 @@ def test_a_target_above_the_runtime_is_refused() -> None:
     )
 
 
-def test_an_opset_that_nobody_knows_is_refused() -> None:
+def test_an_unreleased_opset_is_refused() -> None:
     refusal = plan(relu(opset=99), recipe()).refusal
     assert refusal is not None
     assert "no released onnx supports opset 99" in refusal.message
 
 
 def test_a_target_is_reached_upwards_with_the_ir_version_that_it_needs() -> None:
-    steps = plan(relu(opset=13, ir_version=7), recipe(target_opset=21)).steps
-    assert [(step.action, step.opset, step.ir_version) for step in steps] == [
-        (Action.RELABEL, 21, None),
-        (Action.IR_VERSION, None, 10),
-    ]
-    mean = one("ReduceMean", 13, shape=("b", 4), out=("b", 1), axes=[1])
-    steps = plan(mean, recipe(target_opset=18)).steps
-    assert [(step.action, step.nodes) for step in steps] == [
-        (Action.CONVERT, ("node (ReduceMean)",))
-    ]
-    assert plan(relu(opset=17), recipe(target_opset=17)).steps == ()
+    raised = plan(relu(opset=13, ir_version=7), recipe(target_opset=21))
+    assert raised == ConversionPlan(21, 10)
+    assert not plan(relu(opset=17), recipe(target_opset=17)).is_needed
 
 
 def test_an_opset_older_than_the_runtime_is_raised_where_a_node_changes() -> None:
@@ -155,9 +138,9 @@ def test_an_opset_older_than_the_runtime_is_raised_where_a_node_changes() -> Non
         opset=6,
         ir_version=3,
     )
-    assert [step.opset for step in plan(old, recipe()).steps] == [7]
-    assert plan(relu(opset=6, ir_version=3), recipe()).steps == ()
-    assert plan(relu(opset=8, ir_version=3), recipe(backend="tensorrt")).steps == ()
+    assert plan(old, recipe()) == ConversionPlan(7)
+    assert not plan(relu(opset=6, ir_version=3), recipe()).is_needed
+    assert not plan(relu(opset=8, ir_version=3), recipe(backend="tensorrt")).is_needed
 
 
 @pytest.mark.parametrize(
@@ -190,7 +173,7 @@ def test_annotations_do_not_keep_an_ir_version() -> None:
     model = relu(ir_version=11)
     model.graph.node[0].metadata_props.add(key="from", value="layer 1")
     model.graph.node[0].device_configurations.add(configuration_id="two")
-    assert [step.ir_version for step in plan(model, recipe(max_ir_version=9)).steps] == [9]
+    assert plan(model, recipe(max_ir_version=9)).ir_version == 9
 
 
 def test_no_weights_are_needed() -> None:

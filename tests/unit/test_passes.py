@@ -24,7 +24,7 @@ from tests.support.broken_models import build, value
 from tests.support.converting import recipe
 
 ALL: tuple[AnyPass, ...] = (
-    ChangeVersions(wanted=recipe(target_opset=17)),
+    ChangeVersions(recipe=recipe(target_opset=17)),
     NameNodes(),
     PreparePrecision(quantized=True),
     TakeBranches(sizes={"x": [1, None]}),
@@ -56,7 +56,7 @@ def test_they_come_in_one_order() -> None:
 
 @pytest.mark.parametrize("each", ALL, ids=lambda each: each.kind)
 def test_a_child_is_given_the_same_pass(each: AnyPass) -> None:
-    given = dump_arguments(run_pass, each, Path("in.onnx"), Path("out.onnx"))["wanted"]
+    given = dump_arguments(run_pass, each, Path("in.onnx"), Path("out.onnx"))["rewrite"]
     assert TypeAdapter(type(each)).validate_python(given) == each
 
 

@@ -1,16 +1,8 @@
 """Which nodes are left out: found by measuring few groups, within what is allowed."""
 
-from dataclasses import dataclass
-
 import pytest
 from enginewright_runtime.core.time_limit import TimeLimit
-from enginewright_runtime.prepare.quantize.searching import Budget, Exclusions, search
-
-
-@dataclass(frozen=True)
-class Result:
-    agrees: bool
-    error: float
+from enginewright_runtime.prepare.quantize.searching import Budget, Exclusions, TrialProof, search
 
 
 class Costs:
@@ -22,11 +14,11 @@ class Costs:
         self.limit = limit
         self.trials: list[frozenset[int]] = []
 
-    def __call__(self, excluded: frozenset[int]) -> Result:
+    def __call__(self, excluded: frozenset[int]) -> TrialProof:
         assert excluded not in self.trials, "measured twice"
         self.trials.append(excluded)
         error = sum(self.costs.get(unit, 1e-6) for unit in self.units if unit not in excluded)
-        return Result(error <= self.limit, error)
+        return TrialProof(error <= self.limit, error)
 
     def search(self, allowed: int, trials: int = 64) -> Exclusions:
         return search(self.units, self, allowed, Budget(trials, TimeLimit(60.0)))

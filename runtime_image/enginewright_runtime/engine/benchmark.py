@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from enginewright_contract.manifest import MODEL_NAME, BackendLatency, Latency, Manifest
+from enginewright_contract.manifest import MODEL_NAME, BackendLatency, Latency
 from enginewright_contract.report import StageReport
 from enginewright_contract.task import EngineTask
 
@@ -17,17 +17,13 @@ from enginewright_runtime.engine.handoff import (
     EngineBuilt,
 )
 from enginewright_runtime.engine.verify import read_manifest
-from enginewright_runtime.proof.latency.comparing import BenchmarkResult, measure
+from enginewright_runtime.proof.latency.comparing import measure
 
 STAGE: Final = "benchmark"
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Measure every shape profile after a warm-up; leaves `EngineBenchmarked`.
-
-    Raises:
-        StageFailure: as by `comparing.measure`.
-    """
+    """Measure every shape profile after a warm-up; leaves `EngineBenchmarked`."""
     built = EngineBuilt.read(paths.work)
     if built.engine is None or task.recipe.ahead_of_time:
         EngineBenchmarked().write(paths.work)
@@ -42,8 +38,11 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
     model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME
     inputs = paths.work / PREPARED_FOLDER / manifest.golden_inputs
     result = measure(model, task.recipe.backend, inputs)
-    compared = _compared(task, paths, manifest, result) if task.benchmark_backends else None
-    EngineBenchmarked(latency=result.usual, latencies=result.latencies, backends=compared).write(
+    backends: tuple[BackendLatency, ...] | None = None
+    if task.benchmark_backends:
+        own = BackendLatency(backend=task.recipe.backend, latency=result.usual)
+        backends = (own, *comparison.compared(task.benchmark_backends, paths.work, manifest))
+    EngineBenchmarked(latency=result.usual, latencies=result.latencies, backends=backends).write(
         paths.work
     )
     return StageReport(
@@ -52,23 +51,14 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         message="; ".join(
             (
                 *(_described(each) for each in result.latencies),
-                *(_of_backend(each) for each in (compared or ())[1:]),
+                *(_of_backend(each) for each in (backends or ())[1:]),
             )
         ),
         facts={
             "latencies": [each.model_dump(mode="json") for each in result.latencies],
-            "backends": [each.model_dump(mode="json") for each in compared or ()],
+            "backends": [each.model_dump(mode="json") for each in backends or ()],
         },
     )
-
-
-def _compared(
-    task: EngineTask, paths: Paths, manifest: Manifest, engine: BenchmarkResult
-) -> tuple[BackendLatency, ...]:
-    """Return the backends that can serve, the engine's own first."""
-    own = BackendLatency(backend=task.recipe.backend, latency=engine.usual)
-    others = task.benchmark_backends or ()
-    return (own, *comparison.compared(others, paths.work, manifest))
 
 
 def _of_backend(compared: BackendLatency) -> str:

@@ -26,15 +26,7 @@ STAGE: Final = "build"
 
 
 def run(task: EngineTask, paths: Paths, port: int = SIDECAR_PORT) -> StageReport:
-    """Fetch and check the prepared model, and build the engine; leaves `EngineBuilt`.
-
-    While it runs, GET /progress on `port` returns its progress.
-
-    Raises:
-        StageFailure: EngineIncompatible, if the engine could be built but not served;
-            ArtifactMissing, ArtifactCorrupt or StoreUnavailable of the prepared model; as by
-            `builder.build`.
-    """
+    """Fetch the prepared model and build the engine, serving progress on `port`; leaves `EngineBuilt`."""
     manifest = open_store(paths, ENGINE).find_intact(task.engine_key)
     if manifest is not None:
         EngineBuilt().write(paths.work)

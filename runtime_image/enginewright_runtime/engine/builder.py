@@ -2,8 +2,8 @@
 
 The library first gets the complete model. If its parser refuses nodes, each part that it supports
 becomes an engine and the other nodes remain, if the provider that is to serve them loads such
-engines; otherwise nothing is built. Every build runs in a separate process: for reproducible bytes,
-and so that a crash in native code is reported.
+engines. Each build runs in a separate process, for reproducible bytes and because native code may
+crash.
 """
 
 import logging
@@ -93,30 +93,17 @@ class BuildOutput:
 
 @dataclass(frozen=True)
 class _Engine:
-    """One engine of the model."""
-
     context: context.Context
     path: Path
-    workspace_bytes: int
-    peak_memory_bytes: int
-    shape_inputs: tuple[str, ...]  # whose values are sizes
+    result: BuildResult
 
 
 def build(request: BuildRequest) -> BuildOutput:
-    """Build a model's engines.
-
-    Raises:
-        StageFailure: DriverMissing, DriverTooOld, ProviderMissing, EngineVersionMismatch,
-            EngineIncompatible, UnsupportedOperator, PrecisionUnsupported, ShapeProfileMissing,
-            ShapeProfileInvalid, ExternalDataMissing, BuildOutOfMemory, OutOfMemory, BackendCrashed
-            or BuildFailed.
-    """
+    """Build a model's engines; raises StageFailure."""
     return _Build(request).run()
 
 
 class _Build:
-    """One build, with the state that its steps share."""
-
     def __init__(self, request: BuildRequest) -> None:
         self._request = request
         self._recipe = request.recipe
@@ -162,11 +149,8 @@ class _Build:
         if not answer.built:
             answer = self._build_expanded(answer)
         if answer.built:
-            engines = [
-                self._engine(
-                    answer, context.whole(self._model, _MODEL_ENGINE, file_name(_MODEL_ENGINE))
-                )
-            ]
+            about = context.whole(self._model, _MODEL_ENGINE, file_name(_MODEL_ENGINE))
+            engines = [_Engine(about, self._folder / about.file, answer)]
         else:
             why = diagnosis.failure(answer, self._about())
             if answer.parsed or why.reason not in _PARTIAL or not answer.parser:
@@ -194,11 +178,7 @@ class _Build:
         )
 
     def _build_expanded(self, refused: BuildResult) -> BuildResult:
-        """Build again with refused operators replaced by their function bodies.
-
-        The engine covers the same nodes, so its wrapper is the same. Returns the first result if
-        this does not help.
-        """
+        """Build again with refused operators replaced by their bodies; return `refused` if that fails."""
         why = diagnosis.failure(refused, self._about())
         operators = self._operators_to_expand(refused) if why.reason in _REFUSALS else []
         if not operators:
@@ -236,9 +216,9 @@ class _Build:
     def _operators_to_expand(self, answer: BuildResult) -> list[str]:
         """Return the operators to expand: those that the parser refuses, or that errors name.
 
-        ONNX defines Attention and others by bodies of older operators, which the library may build
-        when it has no kernel for the operator: TensorRT-RTX 1.7 parses an Attention of any size, but
-        builds only some. [] if the parser refuses an operator without a body.
+        The library may build the body of an operator for which it has no kernel: TensorRT-RTX 1.7
+        parses an Attention of any size, but builds only some. Empty if the parser refuses an
+        operator without a body.
         """
         bodied = operators_with_bodies(self._model)
         unparsed = {error.operator for error in answer.parser}
@@ -249,7 +229,6 @@ class _Build:
         return sorted(unparsed | named)
 
     def _report_layers(self, engines: Sequence[_Engine]) -> None:
-        """Write the engines' layers, with their kernels if there is a device."""
         kernels: dict[str, list[str]] = {}
         for engine in engines:
             if self._recipe.ahead_of_time:
@@ -273,24 +252,23 @@ class _Build:
 
     def _extensions(self) -> list[str]:
         """Copy the model's libraries into the engine's artefact, which is self-contained."""
-        found = files_of(self._source)
-        for name, path in found.items():
+        files = files_of(self._source)
+        for name, path in files.items():
             target = self._request.out / name
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, target)
-        return list(found)
+        return list(files)
 
     def _types(self, why: StageFailure) -> dict[str, TensorType]:
-        """Return the types of all tensors; without them no part can be extracted."""
+        """Return the types of all tensors, without which no part can be extracted."""
         try:
-            doing = "reading the types of the model's tensors"
-            return Call(tensors.types, doing, _ANALYSIS).run(self._source)
+            call = Call(tensors.types, "reading the types of the model's tensors", _ANALYSIS)
+            return call.run(self._source)
         except SessionError as error:
             _log.warning("the model cannot be split into parts: %s", plain(str(error)))
             raise why from error
 
     def _parts(self, types: Mapping[str, TensorType], why: StageFailure) -> list[_Engine]:
-        """Build an engine of every part that the parser supports and that is worth one."""
         report_progress(self._request.progress, 5, "Looking for parts")
         doing = f"asking {self._flavor.title} which nodes it supports"
         supported = Call(partition, doing, _ANALYSIS).run(
@@ -344,38 +322,28 @@ class _Build:
         if not answer.built:
             raise diagnosis.failure(answer, self._about(part))
         nodes = tuple(part.origins)
-        return self._engine(
-            answer, context.Context(name, file_name(name), nodes, part.inputs, part.outputs)
-        )
-
-    def _engine(self, answer: BuildResult, about: context.Context) -> _Engine:
-        return _Engine(
-            about,
-            self._folder / about.file,
-            answer.workspace_bytes or 0,
-            answer.peak_memory_bytes or 0,
-            answer.shape_inputs,
-        )
+        about = context.Context(name, file_name(name), nodes, part.inputs, part.outputs)
+        return _Engine(about, self._folder / about.file, answer)
 
     def _is_worth_an_engine(self, nodes: Sequence[int]) -> bool:
-        """Return whether an engine of these nodes gains more than the copies to it and back cost."""
-        found = [name for index in nodes for name in graph.labels(self._model.graph.node[index])]
-        _, count, share = coverage(found, self._request.manifest)
+        """Tell whether an engine of these nodes gains more than the copies to it and back cost."""
+        labels = [name for index in nodes for name in graph.labels(self._model.graph.node[index])]
+        _, count, share = coverage(labels, self._request.manifest)
         return count >= _MIN_NODES or (share or 0.0) >= _MIN_SHARE
 
     def _inner_sizes(self, parts: Sequence[Part]) -> dict[str, TensorProfile]:
-        """Return the profiles of all tensors that enter a part, found by running the model."""
-        known = {profile.name: profile for profile in self._sizes()}
-        names = sorted({name for part in parts for name in part.inputs} - known.keys())
+        """Return the profiles of all tensors that enter a part, by running the model."""
+        input_profiles = {profile.name: profile for profile in self._sizes()}
+        names = sorted({name for part in parts for name in part.inputs} - input_profiles.keys())
         if not names:
-            return known
+            return input_profiles
         corners = [
             {profile.input: getattr(profile, corner) for profile in self._profiles}
             for corner in CORNERS
         ]
         try:
             doing = "running the model to find the sizes of its tensors"
-            found = Call(tensors.sizes, doing, _ANALYSIS).run(
+            inner_profiles = Call(tensors.sizes, doing, _ANALYSIS).run(
                 model=self._source,
                 golden=self._request.prepared / self._request.manifest.golden_inputs,
                 names=names,
@@ -386,7 +354,7 @@ class _Build:
                 Reason.SHAPE_PROFILE_INVALID,
                 f"the model fails with the sizes of its shape profiles: {plain(str(error))}",
             ) from error
-        return known | {profile.name: profile for profile in found}
+        return input_profiles | {profile.name: profile for profile in inner_profiles}
 
     def _acyclic(self, engines: list[_Engine], types: Mapping[str, TensorType]) -> list[_Engine]:
         """Drop the smallest engines until the engines form no cycle."""
@@ -400,8 +368,7 @@ class _Build:
         self, engines: Sequence[_Engine], types: Mapping[str, TensorType]
     ) -> ModelProto | None:
         contexts = [engine.context for engine in engines]
-        capability = self._capability or ""
-        version = self._recipe.backend_version
+        version, capability = self._recipe.backend_version, self._capability or ""
         nodes = [context.node(each, self._flavor, version, capability) for each in contexts]
         return context.compose(self._model, contexts, nodes, types)
 
@@ -449,14 +416,14 @@ class _Build:
             nodes_total=total,
             nodes_accelerated=total - elsewhere,
             compute_share_elsewhere=share,
-            workspace_bytes=max(engine.workspace_bytes for engine in engines),
+            workspace_bytes=max(engine.result.workspace_bytes or 0 for engine in engines),
             build_seconds=round(seconds, 3),
-            peak_memory_bytes=max(engine.peak_memory_bytes for engine in engines),
+            peak_memory_bytes=max(engine.result.peak_memory_bytes or 0 for engine in engines),
         )
 
     def _built_with(self, engines: Sequence[_Engine]) -> EngineProfile:
-        """Return the engines' profile: sizes of every input, and values of shape inputs."""
-        valued = {name for engine in engines for name in engine.shape_inputs}
+        # an engine has values only for inputs whose values are sizes
+        valued = {name for engine in engines for name in engine.result.shape_inputs}
         no_values = {"low": None, "high": None}
         return EngineProfile(
             inputs=tuple(
@@ -466,8 +433,12 @@ class _Build:
         )
 
     def _left_outside(self, outside: Sequence[str], elsewhere: int, total: int) -> Finding:
-        names = [name for name in outside if not name.endswith(f"({graph.CONSTANT})")]
-        names = [name for name in names if name not in self._request.manifest.shape_nodes]
+        shape_nodes = self._request.manifest.shape_nodes
+        names = [
+            name
+            for name in outside
+            if name not in shape_nodes and not name.endswith(f"({graph.CONSTANT})")
+        ]
         return Finding(
             severity="warning",
             reason=Reason.UNSUPPORTED_OPERATOR,
@@ -478,7 +449,6 @@ class _Build:
         )
 
     def _sizes(self) -> list[TensorProfile]:
-        """Return the inputs' profiles."""
         return [
             TensorProfile(each.input, each.min, each.opt, each.max, _values(each))
             for each in self._profiles

@@ -1,7 +1,6 @@
-"""Measures the prepared model on other backends beside the engine, so that the fastest can be chosen.
+"""Measures the prepared model on other backends than the engine's, so that the fastest can be chosen.
 
-Each backend is verified and measured in processes of its own, one after the other, so that it has the
-whole device. One that cannot serve is excluded with its reason: the engine is built all the same.
+Backends run one after the other in separate processes, so that each has the whole device.
 """
 
 import logging
@@ -21,8 +20,7 @@ from enginewright_runtime.proof.latency.comparing import measure
 from enginewright_runtime.proof.promise import judge
 
 _log: Final = logging.getLogger(__name__)
-# of all backends: the engine is published after that, within `spec.build.timeout`, and the device is not kept
-# for one that is far slower
+# of all backends: the engine is published after that, within `spec.build.timeout`
 BUDGET_SECONDS: Final = 300.0
 _WHOLE: Final = Promise()  # which forbids nodes elsewhere
 
@@ -30,17 +28,15 @@ _WHOLE: Final = Promise()  # which forbids nodes elsewhere
 def compared(
     backends: Sequence[str], work: Path, manifest: Manifest, seconds: float = BUDGET_SECONDS
 ) -> tuple[BackendLatency, ...]:
-    """Return the latency on each backend; those that `seconds` do not suffice for are excluded."""
+    """Return the latency on each backend; backends whose turn comes after `seconds` are excluded."""
     end = time.monotonic() + seconds
-    found = []
-    for each in backends:
-        left = end - time.monotonic()
-        if left > 0:
-            found.append(measured(each, work, manifest, left))
-        else:
-            why = f"not measured: the comparison took {seconds:.0f} s before its turn"
-            found.append(_excluded(each, why))
-    return tuple(found)
+    late = f"not measured: the comparison took {seconds:.0f} s before its turn"
+    return tuple(
+        measured(each, work, manifest, left)
+        if (left := end - time.monotonic()) > 0
+        else _excluded(each, late)
+        for each in backends
+    )
 
 
 def measured(
@@ -50,9 +46,12 @@ def measured(
     _log.info("comparing with the prepared model on backend %s", backend)
     end = time.monotonic() + seconds
     try:
-        excluded = _not_equal(backend, work, manifest, seconds)
-        if excluded:
-            return _excluded(backend, excluded)
+        run = judged(work / PREPARED_FOLDER / manifest.model, backend, work, manifest)
+        outcome = run.run(Limits(seconds=seconds))
+        if outcome.refusal:
+            return _excluded(backend, f"the prepared model {outcome.refusal}")
+        if outcome.failed:
+            return _excluded(backend, outcome.failed.description)
         result = measure(
             work / PREPARED_FOLDER / manifest.model,
             backend,
@@ -66,19 +65,6 @@ def measured(
     if placement.broken:
         return _excluded(backend, placement.message)
     return BackendLatency(backend=backend, latency=result.usual)
-
-
-def _not_equal(backend: str, work: Path, manifest: Manifest, seconds: float) -> str:
-    """Return why the outputs on a backend are not those of the source; empty: they are.
-
-    Raises:
-        StageFailure: as `JudgedRun.run`.
-    """
-    run = judged(work / PREPARED_FOLDER / manifest.model, backend, work, manifest)
-    outcome = run.run(Limits(seconds=seconds))
-    if outcome.refusal:
-        return f"the prepared model {outcome.refusal}"
-    return outcome.failed.description if outcome.failed else ""
 
 
 def _excluded(backend: str, why: str) -> BackendLatency:

@@ -34,24 +34,24 @@ _LONGEST_LABEL: Final = 60  # characters, in a termination message
 class EngineBuilt(Handoff):
     """Left by `build`."""
 
-    engine: EngineInfo | None = None  # None: the store already has it
+    engine: EngineInfo | None = None  # unless the store already has it
     files: tuple[str, ...] = ()  # relative to the engine folder
-    driver: str | None = None  # its version; None: built without a device, or not known
+    driver: str | None = None  # its version, of the device that it was built on
 
 
 class EngineVerified(Handoff):
     """Left by `verify`."""
 
-    parity_max_abs_error: float | None = None  # None: not run
+    parity_max_abs_error: float | None = None
     parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
 
 
 class EngineBenchmarked(Handoff):
     """Left by `benchmark`."""
 
-    latency: Latency | None = None  # of the opt shapes; None: not measured
+    latency: Latency | None = None  # of the opt shapes
     latencies: tuple[Latency, ...] = ()  # of all
-    backends: tuple[BackendLatency, ...] | None = None  # that were compared; None: none were
+    backends: tuple[BackendLatency, ...] | None = None  # that were compared
 
 
 def cached(stage: str) -> StageReport:
@@ -60,11 +60,7 @@ def cached(stage: str) -> StageReport:
 
 
 def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
-    """Return the part of an engine's manifest that is sent to the operator.
-
-    Raises:
-        ValueError: it is not an engine's manifest.
-    """
+    """Return the part of an engine's manifest that is sent to the operator."""
     engine = manifest.engine
     if engine is None:
         raise ValueError("a prepared model's manifest")
@@ -109,18 +105,17 @@ def _published_backend(compared: BackendLatency) -> PublishedBackend:
 
 
 def _versions(manifest: Manifest, recipe: EngineRecipe) -> dict[str, str]:
-    """Return the versions that an engine was built with, by what has them."""
-    known = {
+    versions = {
         "backend": recipe.backend_version,
         "ort": recipe.ort_version,
         "cuda": recipe.cuda_major,
         DRIVER: manifest.versions.get(DRIVER),
     }
-    return {name: version for name, version in known.items() if version}
+    return {name: version for name, version in versions.items() if version}
 
 
 def _worst(parity: tuple[OutputParity, ...]) -> OutputParity | None:
-    """Return the largest finite differences from the prepared model, or from the source; None: not compared."""
+    """Return the largest finite differences from the prepared model, or from the source."""
     compared = [each for each in parity if each.compared_with != "expected"]
     if not compared:
         return None
@@ -144,7 +139,7 @@ def summary(engine: EngineInfo) -> str:
 
 
 def _elsewhere(manifest: Manifest) -> list[str]:
-    """Return the first profiled compute nodes that no engine of the artefact holds."""
+    """Return the first profiled compute nodes outside all engines of the artefact."""
     engine = manifest.engine
     if engine is None or engine.nodes_accelerated == engine.nodes_total:
         return []

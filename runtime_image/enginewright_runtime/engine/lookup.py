@@ -10,11 +10,7 @@ from enginewright_runtime.store import ENGINE, open_store
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Look for the engine in the store, checking every file; a missing engine is not a failure.
-
-    Raises:
-        StageFailure: StoreUnavailable.
-    """
+    """Look for the engine in the store, checking every file; a missing engine is not a failure."""
     store = open_store(paths, ENGINE)
     manifest = store.find_intact(task.engine_key)
     if manifest is None or manifest.engine is None:
@@ -24,10 +20,11 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             message=f"the store has no complete engine {task.engine_key[:12]}: it will be built",
         )
     pushed = oci.push(paths, store, manifest)
-    found = f"the store has engine {task.engine_key[:12]}: {summary(manifest.engine)}"
     return StageReport(
         stage=LOOKUP_STAGE,
         ok=True,
-        message=pushed.described(found),
+        message=pushed.described(
+            f"the store has engine {task.engine_key[:12]}: {summary(manifest.engine)}"
+        ),
         engine=pushed.reported(published(manifest, is_cached=True)),
     )

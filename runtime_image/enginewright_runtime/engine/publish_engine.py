@@ -29,11 +29,7 @@ _PUSH_SECONDS: Final = 120  # the pod holds a device; a Job that only looks has 
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Publish the files of the earlier stages; idempotent.
-
-    Raises:
-        StageFailure: StoreUnavailable; ArtifactMissing if a cached engine was removed meanwhile.
-    """
+    """Publish the files of the earlier stages; idempotent."""
     built = EngineBuilt.read(paths.work)
     store = open_store(paths, ENGINE)
     if built.engine is None:

@@ -1,7 +1,7 @@
 """TensorRT's timing cache: kernel timings measured on the device, which speed up the next build.
 
-Kept in the store for each version and class. It only affects build time: if it is missing, damaged or
-of another device, the build measures again. So no error here is a failure.
+Kept in the store for each version and class. Without it the build measures again, so errors are
+only logged.
 """
 
 import logging
@@ -47,10 +47,7 @@ class Timings:
             self.path.write_bytes(self._loaded)
 
     def save(self, log: Path) -> None:
-        """Put the file into the store, merged with what another build has stored meanwhile.
-
-        The library's messages are appended to `log`.
-        """
+        """Put the file into the store, merged with what another build has stored meanwhile."""
         if not self.path.is_file():
             return
         try:

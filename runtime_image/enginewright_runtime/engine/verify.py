@@ -41,12 +41,7 @@ _AGAINST: Final = {
 
 
 def run(task: EngineTask, paths: Paths) -> StageReport:
-    """Check the engine and its wrapper, and its outputs on a device; leaves `EngineVerified`.
-
-    Raises:
-        StageFailure: EngineCorrupt, EngineVersionMismatch, EngineIncompatible, BuildFailed,
-            ParityFailed; with a device also as by `loading.create`.
-    """
+    """Check the engine and its wrapper, and its outputs on a device; leaves `EngineVerified`."""
     built = EngineBuilt.read(paths.work)
     if built.engine is None:
         EngineVerified().write(paths.work)
@@ -73,18 +68,16 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         ok=True,
         message="digest, version, compute capability and wrapper agree; golden samples agree:"
         f" {outcome.samples}{error}",
-        findings=tuple(_warning(text) for text in outcome.warnings),
+        findings=tuple(
+            Finding(severity="warning", reason=Reason.PARITY_FAILED, cause=text)
+            for text in outcome.warnings
+        ),
         facts={"parity": [each.model_dump(mode="json") for each in outcome.parity]},
     )
 
 
 def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
-    """Compare the engine's outputs with the golden ones and with the expected ones.
-
-    Raises:
-        StageFailure: ParityFailed, naming output and sample; BuildFailed if ONNX Runtime refuses the
-            engine or a sample; as by `Call.run`.
-    """
+    """Compare the engine's outputs with the golden and the expected ones; raises StageFailure."""
     backend = task.recipe.backend
     model = paths.work / ENGINE_FOLDER / MODEL_FOLDER / MODEL_NAME
     outcome = judged(model, backend, paths.work, manifest).run()
@@ -99,7 +92,7 @@ def prove(task: EngineTask, paths: Paths, manifest: Manifest) -> GoldenRun:
 
 
 def judged(model: Path, backend: str, work: Path, manifest: Manifest) -> JudgedRun:
-    """Return the run of the prepared model's golden inputs on a backend, by an engine or by that model."""
+    """Return the run of the prepared model's golden inputs on a backend; `model` is that model or its engine."""
     folder = work / PREPARED_FOLDER
     expected = manifest.golden_expected
     # golden outputs are the source's: a prepared model of lower precision has slightly different ones
@@ -119,21 +112,13 @@ def judged(model: Path, backend: str, work: Path, manifest: Manifest) -> JudgedR
     )
 
 
-def _warning(cause: str) -> Finding:
-    return Finding(severity="warning", reason=Reason.PARITY_FAILED, cause=cause)
-
-
 def read_manifest(work: Path) -> Manifest:
     """Return the prepared model's manifest, which `build` fetched."""
     return Manifest.model_validate_json((work / PREPARED_FOLDER / MANIFEST_NAME).read_bytes())
 
 
 def check_wrapper(folder: Path, engine: EngineInfo, manifest: Manifest) -> None:
-    """Check the EPContext model: valid, with the prepared model's inputs and outputs.
-
-    Raises:
-        StageFailure: BuildFailed.
-    """
+    """Check the EPContext model: valid, with the prepared model's inputs and outputs."""
     path = folder / MODEL_NAME
     model = graphs.parse(path)
     nodes = [node for node in model.graph.node if node.op_type == CONTEXT_OP]

@@ -1,8 +1,8 @@
 """Finds what the store already has of a model that is to be prepared, and reports it.
 
-A key says what an artefact is made of, not that the stages of this image accept it: a later release may refuse
-what an earlier one prepared under the same key. So whoever has passed all stages records their pipeline, and only
-such an artefact makes them needless. A record that is lost costs one run of the stages.
+A later release may refuse what an earlier one prepared under the same key. So a pipeline records
+which artefacts have passed all its stages, and only those skip the stages. A lost record costs one
+run of them.
 """
 
 import logging
@@ -32,10 +32,7 @@ _FOLDER: Final = "stored"  # golden samples, from the store
 def keys_of(task: PrepareTask, digest: str, data: Mapping[str, str]) -> tuple[str, ...]:
     """Return the key of what a task prepares, and the one that earlier versions gave it, if that differs.
 
-    Args:
-        task: its recipe counts.
-        digest: of the model.
-        data: digests of samples, calibration data and steps, by name.
+    `digest` is of the model, `data` of samples, calibration data and steps, by name.
     """
     return prepared_keys(digest, task.recipe, content_of(task, data))
 
@@ -48,11 +45,7 @@ def content_of(task: PrepareTask, data: Mapping[str, str]) -> dict[str, str]:
 def find_intact(
     task: PrepareTask, digest: str, data: Mapping[str, str], paths: Paths
 ) -> Published | None:
-    """Return what the store has of a prepared model, if it is whole; arguments as of `keys_of`.
-
-    Raises:
-        StageFailure: StoreUnavailable.
-    """
+    """Return what the store has of a prepared model, if it is whole; arguments as of `keys_of`."""
     return _find(open_store(paths), keys_of(task, digest, data), data, paths)
 
 
@@ -64,18 +57,23 @@ def _find(
         manifest = store.find_intact(key)
         # an artefact of an earlier version lacks the signature, which needs the model
         if manifest is not None and manifest.signature is not None:
-            found = _published_before(store, manifest, data, paths.work / _FOLDER)
-            return found and oci.push(paths, store, manifest).reported(found)
+            folder = paths.work / _FOLDER
+            try:
+                store.read_golden(key, folder)
+            except StageFailure as failure:
+                if failure.reason.facets.fault is not Fault.ARTIFACT:
+                    raise
+                _log.warning("%s", failure.message)
+                return None
+            report = published(manifest, folder / manifest.golden_outputs, data, cached=True)
+            return oci.push(paths, store, manifest).reported(report)
     return None
 
 
 def find_passed(
     task: PrepareTask, digest: str, data: Mapping[str, str], paths: Paths
 ) -> Published | None:
-    """Return what the store has, if it is whole and this pipeline has passed all stages with it before.
-
-    Arguments and failures as of `find_intact`.
-    """
+    """Return what the store has, if it is whole and has passed all stages of this pipeline before."""
     if task.pipeline is None:
         return None
     store = open_store(paths)
@@ -88,7 +86,7 @@ def find_passed(
 
 
 def record_passed(store: Store, task: PrepareTask, key: str) -> None:
-    """Record that a pipeline has passed all stages. It is not essential: a failure is logged."""
+    """Record that a pipeline has passed all stages; a failure is only logged."""
     if task.pipeline is None:
         return
     try:
@@ -102,7 +100,7 @@ def record_passed(store: Store, task: PrepareTask, key: str) -> None:
 def published(
     manifest: Manifest, outputs: Path, data: Mapping[str, str], *, cached: bool
 ) -> Published:
-    """Return the report of a prepared model in the store; `outputs`: file of its golden outputs."""
+    """Return the report of a prepared model in the store; `outputs` is the file of its golden outputs."""
     return Published(
         key=manifest.key,
         model_digest=manifest.model_digest,
@@ -119,26 +117,11 @@ def published(
     )
 
 
-def _published_before(
-    store: Store, manifest: Manifest, data: Mapping[str, str], folder: Path
-) -> Published | None:
-    """Return the report of a prepared model that was whole; None: it is not any more."""
-    try:
-        store.read_golden(manifest.key, folder)
-    except StageFailure as failure:
-        if failure.reason.facets.fault is not Fault.ARTIFACT:
-            raise
-        _log.warning("%s", failure.message)
-        return None
-    return published(manifest, folder / manifest.golden_outputs, data, cached=True)
-
-
 def _record(key: str, pipeline: str) -> str:
     return f"passed-{key}-{pipeline}"
 
 
 def _largest_outputs(path: Path) -> int:
-    """Return the size, in bytes, of the largest golden sample's outputs."""
     sizes: Counter[str] = Counter()
     for key, array in map_arrays(path).items():
         sizes[key.partition("/")[0]] += array.nbytes

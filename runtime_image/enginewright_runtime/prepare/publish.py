@@ -30,7 +30,7 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare import in_store
 from enginewright_runtime.prepare.quantize.saturation import saturable
-from enginewright_runtime.prepare.signature import Declared, signature_of
+from enginewright_runtime.prepare.signature import signature_of
 from enginewright_runtime.proof.golden_run import EXPECTED, INPUTS, OUTPUTS
 from enginewright_runtime.session import processor
 from enginewright_runtime.session.base import distribution
@@ -44,11 +44,7 @@ _EXPECTED: Final = f"{GOLDEN_FOLDER}/{EXPECTED}"
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Publish the files of the earlier stages; idempotent.
-
-    Raises:
-        StageFailure: StoreUnavailable.
-    """
+    """Publish the files of the earlier stages; idempotent."""
     fetched = Fetched.read(paths.work)
     validated = Validated.read(paths.work)
     golden = Golden.read(paths.work)
@@ -62,10 +58,9 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     if task.recipe.backend not in DEVICE_BACKENDS:
         model = graphs.parse(served / MODEL_NAME)
         saturates = saturable(model, served, task.recipe.backend)
-    declared = Declared(validated.inputs, validated.outputs, validated.profiles)
 
     def signature() -> PublishedSignature | None:
-        own = signature_of(served / MODEL_NAME, declared, task.recipe)
+        own = signature_of(served / MODEL_NAME, validated, task.recipe)
         return connect(validated.steps, own).signature() if own and validated.steps else own
 
     def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
@@ -130,21 +125,20 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
 
 def _key(store: Store, keys: tuple[str, ...]) -> str:
-    """Return the first key, unless an artefact, perhaps a damaged one, has one that earlier versions gave it."""
+    """Return the first key, unless there is an artefact, even a damaged one, under an earlier version's key."""
     for earlier in keys[1:]:
         try:
-            found = store.find(earlier) is not None
+            exists = store.find(earlier) is not None
         except StageFailure as failure:
             if failure.reason is not Reason.ARTIFACT_CORRUPT:
                 raise
-            found = True
-        if found:
+            exists = True
+        if exists:
             return earlier
     return keys[0]
 
 
 def _data(fetched: Fetched, paths: Paths) -> dict[str, str]:
-    """Return the digests of samples, calibration data and steps."""
     data = dict(fetched.steps)
     if fetched.calibration:
         data["calibration"] = fetched.calibration

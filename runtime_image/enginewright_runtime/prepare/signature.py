@@ -1,22 +1,23 @@
 """The signature of a prepared model: its inputs and outputs as every pod that serves it reports them.
 
-ONNX Runtime infers sizes of outputs that the model does not declare. With graph optimisations it infers
-more, which differs between backends and versions, so the model is loaded without them.
+ONNX Runtime infers sizes of outputs that the model does not declare. It infers more with graph
+optimizations, which differ between backends and versions, so the model is loaded without them.
 """
 
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import onnxruntime as ort
 from enginewright_contract.images import COMPILED_BACKENDS
 from enginewright_contract.manifest import TensorSpec
 from enginewright_contract.signature import PublishedSignature, TensorText, size_text
-from enginewright_contract.task import Recipe, ShapeProfile
+from enginewright_contract.task import Recipe
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
+from enginewright_runtime.core.handoff import Validated
 from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.session.datatypes import DATATYPES
 from enginewright_runtime.session.reference import load_reference
@@ -42,31 +43,16 @@ class Argument:
     shape: list[int | str | None]
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """All inputs and outputs of a session."""
-
-    inputs: tuple[Argument, ...]
-    outputs: tuple[Argument, ...]
+Interface: TypeAlias = tuple[tuple[Argument, ...], tuple[Argument, ...]]  # inputs and outputs
 
 
-@dataclass(frozen=True)
-class Declared:
-    """What the model declares, and the sizes of its inputs that were found."""
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    profiles: tuple[ShapeProfile, ...]  # of every input
-
-
-def signature_of(model: Path, declared: Declared, recipe: Recipe) -> PublishedSignature | None:
-    """Return the signature of the model at `model`; None: it cannot be served."""
-    arguments = _arguments(model, declared)
-    # An engine accepts only the sizes that it is built for
+def signature_of(model: Path, validated: Validated, recipe: Recipe) -> PublishedSignature | None:
+    """Return the signature of the model at `model`, or None if it cannot be served."""
+    # an engine accepts only the sizes that it is built for
     compiled = recipe.backend in COMPILED_BACKENDS
-    profiles = declared.profiles if compiled else recipe.shapes
+    profiles = validated.profiles if compiled else recipe.shapes
     try:
-        read = read_signature(arguments.inputs, arguments.outputs, (profiles,))
+        read = read_signature(*_interface(model, validated), (profiles,))
     except (SignatureError, ProfileError) as error:
         _log.warning("the model has no signature: %s", error)
         return None
@@ -75,27 +61,22 @@ def signature_of(model: Path, declared: Declared, recipe: Recipe) -> PublishedSi
     )
 
 
-def load(model: Path) -> Arguments:
-    """Return the inputs and outputs of a session. Called in a child process.
-
-    Raises:
-        SessionError: ONNX Runtime rejects the model.
-        StageFailure: ExtensionFailed.
-    """
+def load(model: Path) -> Interface:
+    """Return the inputs and outputs of a session; raises SessionError. Called in a child process."""
     options = ort.SessionOptions()
     options.enable_cpu_mem_arena = False
     options.add_session_config_entry("session.disable_prepacking", "1")
     session = load_reference(model, "DISABLE", options)
-    return Arguments(_taken(session.get_inputs()), _taken(session.get_outputs()))
+    return _taken(session.get_inputs()), _taken(session.get_outputs())
 
 
-def _arguments(model: Path, declared: Declared) -> Arguments:
-    """Return the inputs and outputs of a session or, of a model for other backends only, the declared ones."""
+def _interface(model: Path, validated: Validated) -> Interface:
+    """Return a session's inputs and outputs, or the declared ones if only other backends load the model."""
     try:
         return Call(load, "reading the model's inputs and outputs").run(model)
     except (SessionError, StageFailure) as error:
         _log.info("the sizes of outputs are those that the model declares: %s", error)
-        return Arguments(_stated(declared.inputs), _stated(declared.outputs))
+        return _stated(validated.inputs), _stated(validated.outputs)
 
 
 def _taken(arguments: Sequence[NodeArg]) -> tuple[Argument, ...]:

@@ -1,8 +1,9 @@
 """The cost of each node, measured by ONNX Runtime's profiler on the CPU provider.
 
-2% of the nodes can be 90% of the work, so fallback is weighted by time. The graph is profiled as it is
-in placements, before ONNX Runtime fuses nodes for the CPU, since only then the labels of both agree.
-Times are of the CPU and one sample: an estimate of work, not of the time on another device.
+2% of the nodes can be 90% of the work, so fallback is weighted by time. The graph is profiled
+before ONNX Runtime fuses nodes for the CPU, since only then its labels agree with those of
+placements. Times are of the CPU and one sample: an estimate of work, not of the time on another
+device.
 """
 
 import json
@@ -49,20 +50,10 @@ _DIGITS: Final = 7
 
 
 def measure(model: Path, inputs: Path, recipe: Recipe) -> tuple[NodeCost, ...]:
-    """Profile a model in a child process.
+    """Profile a model with golden inputs, an .npz file of arrays SAMPLE/INPUT, in a child process.
 
-    Args:
-        model: the .onnx file.
-        inputs: golden inputs, an .npz file of arrays SAMPLE/INPUT.
-        recipe: of the Job.
-
-    Returns:
-        One entry per label; the shares sum to 1. `count` is of nodes as in placements; it is 0 for
-        nodes of the file that ONNX Runtime folds or fuses into another node.
-
-    Raises:
-        StageFailure: as `Call.run`, or Timeout when the model's loops run too long.
-        SessionError: ONNX Runtime rejected the model or the sample.
+    Shares sum to 1. `count` is of nodes as in placements: 0 if ONNX Runtime folds or fuses the
+    node. Raises Timeout when the model's loops run too long; SessionError.
     """
     # created here, so that it is removed even if the child crashes
     with tempfile.TemporaryDirectory(prefix="profile-") as folder:
@@ -79,13 +70,20 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     """Profile. Called in a child process."""
     samples = read_arrays(inputs)
     feeds = samples[opt_sample(list(samples))]
-    session = _session(model, folder)
-    counts = _placement_counts(session)
+    options = ort.SessionOptions()
+    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
+    options.enable_profiling = True
+    options.profile_file_prefix = f"{folder}/run"
+    session = load_reference(model, "BASIC", options)
+    counts = Counter(
+        reported_label(node.name, node.op_type)
+        for subgraph in session.get_provider_graph_assignment_info()
+        for node in subgraph.get_nodes()
+    )
     repeats = any(name.endswith(f"({kind})") for name in counts for kind in _REPEATING)
     runs = _run(session, feeds, _REPEATING_SECONDS if repeats else _SECONDS, cut_off=repeats)
-    spent = _medians(
-        [_time_by_label(run, counts) for run in _events(Path(session.end_profiling()), runs)]
-    )
+    events = _events(Path(session.end_profiling()), runs)
+    spent = _medians([_time_by_label(run, counts) for run in events])
     total = sum(spent.values())
     if counts and not total:
         raise StageFailure(Reason.INTERNAL_ERROR, "the profile contains no node", remedy="")
@@ -95,22 +93,6 @@ def profile(model: Path, inputs: Path, folder: str) -> tuple[NodeCost, ...]:
     ]
     removed = [NodeCost(label=name, count=0, share=0.0) for name in _removed(model, counts)]
     return (*costs, *removed)
-
-
-def _session(model: Path, folder: str) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.add_session_config_entry(RECORD_ASSIGNMENT, "1")
-    options.enable_profiling = True
-    options.profile_file_prefix = f"{folder}/run"
-    return load_reference(model, "BASIC", options)
-
-
-def _placement_counts(session: ort.InferenceSession) -> Counter[str]:
-    return Counter(
-        reported_label(node.name, node.op_type)
-        for subgraph in session.get_provider_graph_assignment_info()
-        for node in subgraph.get_nodes()
-    )
 
 
 @dataclass
@@ -170,24 +152,23 @@ class _Event:
 
 def _events(path: Path, runs: int) -> list[list[_Event]]:
     """Read the events of each completed run, without the first run if there are others."""
-    found: list[_Event] = []
+    events: list[_Event] = []
     periods: list[tuple[int, int]] = []
     for entry in _entries(path):
         if entry["name"] == "model_run":
             periods.append((entry["ts"], entry["ts"] + entry["dur"]))
         elif entry["cat"] == "Node" and entry["name"].endswith(_KERNEL):
-            about = entry["args"]
-            name = entry["name"].removesuffix(_KERNEL)
-            found.append(
-                _Event(name, about["op_name"], about["node_index"], entry["ts"], entry["dur"])
+            name, node = entry["name"].removesuffix(_KERNEL), entry["args"]
+            events.append(
+                _Event(name, node["op_name"], node["node_index"], entry["ts"], entry["dur"])
             )
         elif entry["name"] == _GRAPH:
-            found.append(_Event(_GRAPH, "", "", entry["ts"], entry["dur"]))
+            events.append(_Event(_GRAPH, "", "", entry["ts"], entry["dur"]))
     periods = periods[:runs]
     if not periods:
         raise StageFailure(Reason.INTERNAL_ERROR, "the profile contains no run", remedy="")
     return [
-        [event for event in found if first <= event.start <= last]
+        [event for event in events if first <= event.start <= last]
         for first, last in periods[1 if len(periods) > 1 else 0 :]
     ]
 
@@ -206,11 +187,7 @@ def _entries(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _time_by_label(events: Iterable[_Event], counts: Counter[str]) -> dict[str, float]:
-    """Return the time of each label in us; that of a node with a body excludes the body.
-
-    Nodes that ONNX Runtime adds only for the CPU, such as casts of half precision, have no label in
-    `counts` and are omitted.
-    """
+    """Return the time of each label of `counts` in us; that of a node with a body excludes the body."""
     spent: dict[str, float] = defaultdict(float)
     around: list[tuple[_Event, str]] = []
     # an event is written when it ends, so of two with equal times the later one contains the other
@@ -236,8 +213,8 @@ def _label(event: _Event, counts: Counter[str]) -> str:
 def _removed(path: Path, counts: Counter[str]) -> list[str]:
     """Return labels of the file that placements do not show, because the node was removed.
 
-    A node that ONNX Runtime replaced by others, as it does for functions, is not among these: its cost
-    is that of the others and not known by its label.
+    The cost of a node that ONNX Runtime replaced by others, as it does for functions, is that of
+    the others.
     """
     model = graphs.parse(path)
     there = Counter(reported_label(node.name, node.op_type) for node in graphs.walk_nodes(model))

@@ -1,8 +1,4 @@
-"""Golden inputs: the user's samples, or values from a seeded generator.
-
-Generated values must be reproducible on every machine and accepted by the model: integers are usually
-indices, so they are small.
-"""
+"""Golden inputs: the user's samples, or values from a seeded generator, the same on every machine."""
 
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +21,6 @@ _SEED: Final = 20240229
 LARGEST_INPUTS: Final = 256 << 20  # bytes that one sample may store
 _ONE_SAMPLE: Final = "sample"  # name of the only sample of a file with bare input names
 _MOST_SAMPLES: Final = 64
-_WHERE: Final = "spec.parity.samples"
 
 
 @dataclass(frozen=True)
@@ -35,6 +30,11 @@ class Sample:
     name: str  # no "/"
     inputs: Mapping[str, Array]
     expected: Mapping[str, Array]
+
+    @property
+    def input_bytes(self) -> int:
+        """Return the bytes of all inputs."""
+        return sum(array.nbytes for array in self.inputs.values())
 
 
 class IntegerRange(StrEnum):
@@ -59,8 +59,7 @@ def generate(
 ) -> list[Sample]:
     """Return one sample each for the min, opt and max shapes of the profiles, named so.
 
-    Floats are uniform in [0, 1) or the profile's range, integers in `integers` or that range
-    (inclusive), booleans likewise.
+    Values are in the profile's range, inclusive; else floats in [0, 1), integers in `integers`.
     """
     ranges = {profile.input: (profile.low, profile.high) for profile in profiles}
     return [
@@ -103,7 +102,9 @@ def _draw(
         least, most = (int(bool(low)), int(bool(high))) if low is not None else (0, 1)
         return generator.integers(least, most + 1, shape).astype(np.bool_)
     if spec.dtype == "bfloat16":
-        return _bfloat16_bits(_floats(generator, shape, low, high))
+        # the upper half of float32's bits, since NumPy has no bfloat16
+        bits = _floats(generator, shape, low, high).astype(np.float32).view(np.uint32) >> 16
+        return bits.astype(np.uint16)
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "f":
         return _floats(generator, shape, low, high).astype(dtype)
@@ -128,32 +129,23 @@ def _floats(
     return generator.uniform(least, most, shape)
 
 
-def _bfloat16_bits(values: NDArray[np.float64]) -> NDArray[np.uint16]:
-    """Return bfloat16 bits, the upper half of float32's, since NumPy has no bfloat16."""
-    return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
 def read_samples(
     path: Path, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]
 ) -> list[Sample]:
-    """Read the user's samples.
+    """Read an .npz of arrays SAMPLE/INPUT or SAMPLE/OUTPUT, unpickled; raises ParityFailed.
 
-    The file is an .npz with arrays named SAMPLE/INPUT and, for expected outputs, SAMPLE/OUTPUT.
-    Bare names of inputs and outputs form one sample. Pickled objects are refused.
-
-    Raises:
-        StageFailure: ParityFailed, naming the invalid array.
+    Bare names of inputs and outputs form one sample.
     """
-    known = {spec.name: spec for spec in (*inputs, *outputs)}
+    specs = {spec.name: spec for spec in (*inputs, *outputs)}
     groups: dict[str, dict[str, Array]] = {}
     for key, array in _arrays(path):
-        sample, name = (_ONE_SAMPLE, key) if key in known else key.partition("/")[::2]
-        if name not in known:
+        sample, name = (_ONE_SAMPLE, key) if key in specs else key.partition("/")[::2]
+        if name not in specs:
             raise _invalid(
                 f"the name of array {key!r} matches no input or output; the model has"
-                f" {', '.join(known)}, so use for example SAMPLE/{next(iter(known))}"
+                f" {', '.join(specs)}, so use for example SAMPLE/{next(iter(specs))}"
             )
-        groups.setdefault(sample, {})[name] = _fitting(key, array, known[name])
+        groups.setdefault(sample, {})[name] = _fitting(key, array, specs[name])
     if not groups:
         raise _invalid("the file contains no arrays")
     if len(groups) > _MOST_SAMPLES:
@@ -187,7 +179,6 @@ def _arrays(path: Path) -> Iterator[tuple[str, Array]]:
 
 
 def _fitting(key: str, array: Array, spec: TensorSpec) -> Array:
-    """Return the array if its type and shape fit the model."""
     if spec.dtype == "string":
         fits = array.dtype.kind in "US"
     elif spec.dtype == "bfloat16":
@@ -210,6 +201,6 @@ def _fitting(key: str, array: Array, spec: TensorSpec) -> Array:
 def _invalid(cause: str) -> StageFailure:
     return StageFailure(
         Reason.PARITY_FAILED,
-        f"the samples of {_WHERE} are invalid: {cause}",
+        f"the samples of spec.parity.samples are invalid: {cause}",
         remedy="write them with numpy.savez, arrays named SAMPLE/INPUT and SAMPLE/OUTPUT",
     )

@@ -1,7 +1,4 @@
-"""Runs models on golden inputs, in child processes of the stages.
-
-It loads and runs models as the server does, so that what passes here passes there.
-"""
+"""Runs models on golden inputs as the server does it, in child processes of the stages."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,12 +7,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 import numpy as np
-import onnx
 from enginewright_contract.manifest import OutputParity, VaryingOutput
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import Recipe
 from numpy.typing import NDArray
-from onnx import helper
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.isolation import UNLIMITED, Call, Limits
@@ -46,9 +41,7 @@ OUTPUTS: Final = "outputs.npz"
 EXPECTED: Final = "expected.npz"
 EXPECTED_OUTPUTS: Final = "the expected outputs in spec.parity.samples"  # for messages
 _LARGEST: Final = 256 << 20  # bytes of outputs that are stored per sample
-# seconds of `TimeLimit`: up to these, varying outputs are looked for
-_FAST_REFERENCE: Final = 0.5  # in more runs of the reference implementation
-_FAST_LOAD: Final = 2.0  # in a second session of the model
+_FAST_LOAD: Final = 2.0  # seconds of `TimeLimit` up to which a second session is compared
 
 
 @dataclass(frozen=True)
@@ -57,7 +50,7 @@ class GoldenFiles:
 
     inputs: Path
     outputs: Path  # of the source
-    expected: Path | None  # of the exporting framework, for some samples; None: unknown
+    expected: Path | None  # of the exporting framework, for some samples
 
     @classmethod
     def of(cls, folder: Path) -> Self:
@@ -83,10 +76,10 @@ class GoldenRun:
     refused: Mapping[str, str] = field(default_factory=dict)  # ONNX Runtime's message by sample
     refusal: str | None = None  # why a `JudgedRun` has no result; text that follows "the model"
     samples: int = 0  # that were run
-    level: str | None = None  # of graph optimisations
+    level: str | None = None  # of graph optimizations
     parity: tuple[OutputParity, ...] = ()  # of every output
     failed: Disagreement | None = None  # of the first comparison that failed
-    max_abs_error: float | None = None  # of the first comparison; None: there were no numbers
+    max_abs_error: float | None = None  # of the first comparison, if there were numbers
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs
     warnings: tuple[str, ...] = ()
 
@@ -94,18 +87,10 @@ class GoldenRun:
 def run_reference(model: Path, folder: Path, recipe: Recipe) -> GoldenRun:
     """Run inputs.npz on the CPU provider, write outputs.npz, compare with expected.npz.
 
-    Samples that the model rejects, or whose outputs are too large to store, are removed from
-    inputs.npz.
-
-    Raises:
-        SessionError: the model does not load.
+    Samples that the model rejects, or whose outputs are too large, are removed from inputs.npz.
     """
     allow_unreleased()
-
-    def judge(level: str | None) -> GoldenRun:
-        return _run_reference(model, folder, recipe, level)
-
-    return _at_the_right_level("cpu", judge)
+    return _at_the_right_level("cpu", partial(_run_reference, model, folder, recipe))
 
 
 def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None) -> GoldenRun:
@@ -132,7 +117,7 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
     write_arrays(folder / OUTPUTS, outputs)
     write_arrays(folder / INPUTS, {name: inputs[name] for name in outputs})
     warnings += _not_finite(signature, outputs) + _empty(outputs)
-    found = observe(
+    varying = observe(
         partial(run_sample, runner, signature),
         inputs,
         outputs,
@@ -140,21 +125,21 @@ def _run_reference(model: Path, folder: Path, recipe: Recipe, level: str | None)
         random=is_random(graphs.parse(model)),
         fresh=partial(_run_fresh, model, level) if loads_fast else None,
     )
-    warnings += map(_describe_varying, found)
+    warnings += map(_describe_varying, varying)
     judged = []
     if (expected := folder / EXPECTED).exists():
         tolerances = Tolerances.of(recipe)
-        comparison, wanted = _judge(expected, signature, tolerances, "expected", found)
-        for name in outputs.keys() & wanted.keys():
+        comparison, by_sample = _judge(expected, signature, tolerances, "expected", varying)
+        for name in outputs.keys() & by_sample.keys():
             again = partial(run_sample, runner, signature, inputs[name])
-            comparison.add(name, wanted[name], outputs[name], again)
+            comparison.add(name, by_sample[name], outputs[name], again)
         judged.append(comparison)
     return replace(
         _outcome(judged),
         refused=refused,
         samples=len(outputs),
         level=level,
-        varying=tuple(found),
+        varying=tuple(varying),
         warnings=tuple(warnings),
     )
 
@@ -169,63 +154,6 @@ def _describe_varying(output: VaryingOutput) -> str:
     return f"output {output.name!r} differs between runs of the source, so it is compared {how}"
 
 
-def run_definition(model: Path, folder: Path) -> GoldenRun:
-    """Run inputs.npz with ONNX's reference implementation, which is slow but supports every opset.
-
-    Returns:
-        `refused`: its message by sample, at most one; {}: outputs.npz is written. `varying`: empty
-        also if the model is too slow for further runs.
-    """
-    from onnx.reference import ReferenceEvaluator  # noqa: PLC0415 - slow, and seldom needed
-
-    proto = onnx.load(model)
-    kinds = {
-        value.name: helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
-        for value in (*proto.graph.input, *proto.graph.output)
-        if value.type.tensor_type.elem_type
-    }
-    names = [value.name for value in proto.graph.output]
-    outputs: dict[str, Arrays] = {}
-    inputs = read_arrays(folder / INPUTS)
-
-    def run(feeds: Arrays) -> Arrays:
-        ready = {each: _defined(array, kinds[each]) for each, array in feeds.items()}
-        results = ReferenceEvaluator(proto).run(names, ready)
-        return {
-            output: _stored(np.asarray(array), kinds.get(output))
-            for output, array in zip(names, results, strict=True)
-            if not isinstance(array, list)  # sequences are not served
-        }
-
-    run_limit = TimeLimit(_FAST_REFERENCE)
-    for name, feeds in inputs.items():
-        try:
-            outputs[name] = run(feeds)
-        except Exception as error:  # noqa: BLE001 - an operator in Python may raise anything
-            return GoldenRun(refused={name: plain(str(error))})
-    runs_fast = not run_limit.over()
-    write_arrays(folder / OUTPUTS, outputs)
-    types = {each.name: each.dtype for each in graphs.outputs_of(proto)}
-    found: Sequence[VaryingOutput] = ()
-    if runs_fast:
-        found = observe(run, inputs, outputs, types, random=is_random(proto))
-    return GoldenRun(samples=len(outputs), varying=tuple(found))
-
-
-def _defined(array: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:
-    """Return an input as the reference implementation expects it: bfloat16 as of ml_dtypes."""
-    if kind.kind == "V" and array.dtype.itemsize == kind.itemsize:
-        return array.view(kind)
-    return array.astype(object) if array.dtype.kind == "U" else array
-
-
-def _stored(array: NDArray[Any], kind: np.dtype[Any] | None) -> NDArray[Any]:
-    """Return an output in its declared type, which Python arithmetic may have changed, as bits."""
-    if kind is not None and array.dtype.kind not in "OSU" and kind.kind != "O":
-        array = array.astype(kind)
-    return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
-
-
 @dataclass(frozen=True)
 class JudgedRun:
     """A run of the golden inputs on a backend, compared with the golden and the expected outputs."""
@@ -235,16 +163,12 @@ class JudgedRun:
     files: GoldenFiles
     recipe: Recipe  # with the user's tolerances
     compared_with: ComparedWith  # the origin of the golden outputs
-    precision: str | None  # of the model; None: that of the source
+    precision: str | None  # of the model, unless it has the source's
     rounding: bool = False  # whether FP32 outputs may differ only by rounding
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ between runs of the source
 
     def run(self, limits: Limits = UNLIMITED) -> GoldenRun:
-        """Run and compare in a child process.
-
-        Raises:
-            StageFailure: as `Call.run`, `loading.create`; OutOfMemory.
-        """
+        """Run and compare in a child process; raises StageFailure."""
         try:
             doing = f"running the golden inputs on backend {self.backend}"
             return Call(run_judged, doing, limits).run(self)
@@ -255,12 +179,7 @@ class JudgedRun:
 
 
 def run_judged(asked: JudgedRun) -> GoldenRun:
-    """Run golden inputs and compare, in this process.
-
-    Raises:
-        StageFailure: as `loading.create`; OutOfMemory.
-        SessionError: the model does not load.
-    """
+    """Run golden inputs and compare, in this process; raises SessionError if the model does not load."""
     tolerances = Tolerances.of(asked.recipe, asked.precision)
     exact = replace(tolerances, rounding=asked.rounding)
     files, backend, varying = asked.files, asked.backend, asked.varying
@@ -273,7 +192,7 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
         count = 0
         for name, feeds in read_arrays(files.inputs).items():
             try:
-                found = run_sample(runner, signature, feeds)
+                outputs = run_sample(runner, signature, feeds)
             except Exception as error:  # noqa: BLE001 - ONNX Runtime has no common class
                 _raise_out_of_memory(error, name, backend)
                 cause = plain(str(error))
@@ -281,12 +200,12 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
                     refusal=f"fails on backend {backend} with golden sample {name!r}: {cause}"
                 )
             again = partial(run_sample, runner, signature, feeds)
-            for comparison, wanted in judged:
-                comparison.add(name, wanted.get(name, {}), found, again)
+            for comparison, expected in judged:
+                comparison.add(name, expected.get(name, {}), outputs, again)
             count += 1
         return replace(_outcome([each for each, _ in judged]), samples=count, level=level)
 
-    # below ALL a quantised model runs QuantizeLinear and DequantizeLinear instead of integer kernels
+    # below ALL a quantized model runs QuantizeLinear and DequantizeLinear instead of integer kernels
     return judge(None) if asked.precision is not None else _at_the_right_level(backend, judge)
 
 
@@ -299,7 +218,7 @@ def _judge(
 ) -> tuple[Comparison, dict[str, Arrays]]:
     """Return a comparison, and the arrays of `path` by sample, for the outputs of the session."""
     kinds = types_of(signature)
-    wanted = {
+    expected = {
         sample: {
             name: in_memory(array, signature.outputs[name].datatype)
             for name, array in arrays.items()
@@ -307,8 +226,8 @@ def _judge(
         }
         for sample, arrays in read_arrays(path).items()
     }
-    scales = scales_of(wanted, kinds)
-    return Comparison(compared_with, tolerances, kinds, scales, varying), wanted
+    scales = scales_of(expected, kinds)
+    return Comparison(compared_with, tolerances, kinds, scales, varying), expected
 
 
 def _outcome(comparisons: Sequence[Comparison]) -> GoldenRun:
@@ -338,7 +257,7 @@ def _raise_out_of_memory(error: Exception, sample: str, backend: str) -> None:
 def load_runner(
     backend: str, model: Path, level: str | None = None
 ) -> tuple[Runner, Signature, str]:
-    """Load a model as `loading.create` does; return the level of graph optimisations too."""
+    """Load a model as `loading.create` does; return the level of graph optimizations too."""
     loaded = loading.create(backend, model, level=level)
     session = loaded.session
     signature = read_signature(session.get_inputs(), session.get_outputs(), ())
@@ -346,14 +265,9 @@ def load_runner(
 
 
 def _at_the_right_level(backend: str, judge: Callable[[str | None], GoldenRun]) -> GoldenRun:
-    """Judge at the highest level of graph optimisations that loads; if outputs fail, at lower ones.
+    """Judge at the highest level of graph optimizations that loads; if outputs fail, at lower ones.
 
-    Args:
-        backend: that runs the model; most have only one level.
-        judge: runs and compares at a level, None for the highest that loads.
-
-    Returns:
-        The result at the first level at which the outputs agree, otherwise at the highest.
+    Return the result at the first level at which the outputs agree, otherwise at the highest.
     """
     first = judge(None)
     if first.failed is None or first.level is None or not find(backend).optimized:
@@ -395,14 +309,14 @@ def _empty(outputs: dict[str, Arrays]) -> list[str]:
 
 
 def _not_finite(signature: Signature, outputs: dict[str, Arrays]) -> list[str]:
-    found = []
+    warnings = []
     for name, arrays in outputs.items():
         for output, array in arrays.items():
             if signature.outputs[output].datatype is BF16 or array.dtype.kind != "f":
                 continue
             if count := int(np.count_nonzero(~np.isfinite(array))):
-                found.append(
+                warnings.append(
                     f"output {output!r} of golden sample {name!r} has {count} NaN or infinite values"
                     f" of {array.size}"
                 )
-    return found
+    return warnings

@@ -1,8 +1,8 @@
 """Counts and weighs nodes on other providers and judges the promise. Pure; rules: docs/placement.md.
 
-ONNX Runtime reports an engine as one node and shape arithmetic as many, so its node counts do not show
-how much of a model runs elsewhere. Counted here are original nodes that compute data, weighted by
-profiled time. Sidecars and builders use this, so it imports little but the contract.
+ONNX Runtime reports an engine as one node and shape arithmetic as many, so its node counts do not
+show how much of a model runs elsewhere. Counted here are original nodes that compute data, weighted
+by profiled time. Sidecars and builders use this, so it imports little but the contract.
 """
 
 from collections import Counter
@@ -24,15 +24,10 @@ _CONSTANT: Final = "(Constant)"  # suffix of the label of a constant, which is n
 
 
 def coverage(labels_elsewhere: Iterable[str], manifest: Manifest) -> tuple[int, int, float | None]:
-    """Count the nodes that a builder leaves outside its engine.
+    """Count the nodes that a builder leaves outside its engine, with one label for each.
 
-    Args:
-        labels_elsewhere: one label per node; may include constants and shape arithmetic.
-        manifest: of the prepared model.
-
-    Returns:
-        The number of compute nodes of the model; of those elsewhere; the latter's share of the time,
-        0 to 1, None: not profiled.
+    Return the number of compute nodes of the model, of those elsewhere, and the latter's share of
+    the time, 0 to 1, if the model was profiled.
     """
     model = _KnownNodes.of(manifest)
     elsewhere = model.compute(model.of_file(labels_elsewhere))
@@ -47,20 +42,13 @@ def judge(
     *,
     cause: Reason | None = None,
 ) -> FallbackVerdict:
-    """Compare the placement with the promise.
+    """Compare the placement of a live session with the promise to the model's owner.
 
-    Args:
-        facts: of the live session.
-        provider: the promised one.
-        manifest: of the served artefact, with the engine's partitions if it is one.
-        promise: to the model's owner.
-        cause: why the provider does not run all nodes, if known; it becomes the verdict's reason.
-
-    Returns:
-        The verdict. `active`: there is fallback to report, which under Budget is only fallback that
-        exceeds it. The message has no remedy: the reason has one.
+    `manifest` is of the served artefact, with the engine's partitions if it is one. `cause`, why
+    the provider does not run all nodes, becomes the verdict's reason. The verdict is `active` if
+    there is fallback to report: under Budget, only fallback that exceeds it.
     """
-    found = _find(facts, provider, _KnownNodes.of(manifest))
+    total, elsewhere, share, message = _count(facts, provider, _KnownNodes.of(manifest))
     if promise.asked_backend is not None:
         # the complete model runs on another backend than requested, wherever its nodes are placed
         asked = f"backend {promise.asked_backend} was requested, but {provider} serves"
@@ -68,36 +56,34 @@ def judge(
             active=True,
             kind="BackendFallback",
             reason=cause or Reason.BACKEND_FALLBACK,
-            message=f"{asked}, where {found.message}" if found.elsewhere else asked,
+            message=f"{asked}, where {message}" if elsewhere else asked,
             broken=promise.policy != "Allow",
             policy=promise.policy,
-            nodes_total=found.total,
-            nodes_elsewhere=found.total,
+            nodes_total=total,
+            nodes_elsewhere=total,
             compute_share=1.0,
         )
-    compute = None if found.share is None else billionths(found.share)
-    broken = excess(promise, found.total, found.elsewhere, compute)
-    active = bool(found.elsewhere) and (broken is not None or promise.policy == "Allow")
+    compute = None if share is None else billionths(share)
+    broken = excess(promise, total, elsewhere, compute)
+    active = bool(elsewhere) and (broken is not None or promise.policy == "Allow")
     by_policy = Reason.FALLBACK_OVER_BUDGET if promise.policy == "Budget" else Reason.NODE_FALLBACK
     return FallbackVerdict(
         active=active,
         kind="NodeFallback" if active else None,
         reason=(cause or by_policy) if active else None,
-        message=found.message + (broken or ""),
+        message=message + (broken or ""),
         broken=broken is not None,
         policy=promise.policy,
-        nodes_total=found.total,
-        nodes_elsewhere=found.elsewhere,
-        compute_share=found.share,
+        nodes_total=total,
+        nodes_elsewhere=elsewhere,
+        compute_share=share,
     )
 
 
 @dataclass(frozen=True)
 class _KnownNodes:
-    """What a manifest records about the nodes, by label."""
-
     shape: frozenset[str]
-    costs: Mapping[str, NodeCost]  # {}: not profiled
+    costs: Mapping[str, NodeCost]  # unless not profiled
     fused: Mapping[str, str]  # original name of a node that others were fused into -> its new label
     compute_share: float  # sum of the shares of all compute nodes
     partitions: Mapping[str, tuple[str, ...]]  # by label of the EPContext node
@@ -151,18 +137,16 @@ class _KnownNodes:
         return +opened
 
     def of_session(self, labels: Iterable[str]) -> Counter[str]:
-        """Return the count by label of nodes that a live session runs, engines expanded."""
         nodes = list(labels)
         engines = [each for each in nodes if each in self.partitions]
         single = Counter(self._resolve(each) for each in nodes if each not in self.partitions)
         return single + self.of_file(engines)
 
     def compute(self, nodes: Counter[str]) -> Counter[str]:
-        """Return the nodes without shape arithmetic."""
         return Counter({name: n for name, n in nodes.items() if name not in self.shape})
 
     def share(self, nodes: Counter[str]) -> float | None:
-        """Return the compute nodes' share of the time; None when one of them was not profiled."""
+        """Return the compute nodes' share of the time, if all of them were profiled."""
         if not self.costs:
             return None
         spent = 0.0
@@ -177,17 +161,10 @@ class _KnownNodes:
         return name if name in self.costs else self.fused.get(name.rpartition(" (")[0], name)
 
 
-@dataclass(frozen=True)
-class _NodesElsewhere:
-    """Compute nodes, and how many of them are elsewhere."""
-
-    total: int
-    elsewhere: int
-    share: float | None
-    message: str
-
-
-def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _NodesElsewhere:
+def _count(
+    facts: PlacementFacts, provider: str, model: _KnownNodes
+) -> tuple[int, int, float | None, str]:
+    """Return the compute nodes, those elsewhere, their share of the time if known, and a message."""
     outside = model.of_session(facts.elsewhere)
     elsewhere = model.compute(outside)
     others = sum(count for name, count in facts.nodes.items() if name != provider)
@@ -200,14 +177,12 @@ def _find(facts: PlacementFacts, provider: str, model: _KnownNodes) -> _NodesEls
     inside = model.of_file(contexts) - outside if contexts else Counter[str]()
     direct = max(0, facts.nodes.get(provider, 0) - len(contexts))
     # the labels of these are not reported, but they include the remaining shape arithmetic
-    known = (outside + inside).total() - model.compute(outside + inside).total()
-    direct -= min(direct, max(0, model.shape_nodes - known))
+    shape_arithmetic = (outside + inside).total() - model.compute(outside + inside).total()
+    direct -= min(direct, max(0, model.shape_nodes - shape_arithmetic))
     count = elsewhere.total() + nameless
     total = count + direct + model.compute(inside).total()
     share = None if nameless else model.share(elsewhere)
-    return _NodesElsewhere(
-        total, count, share, _describe(facts, provider, total, count, share, elsewhere)
-    )
+    return total, count, share, _describe(facts, provider, total, count, share, elsewhere)
 
 
 def _describe(

@@ -39,7 +39,7 @@ class EngineBuilds:
 
     flavor: Flavor
     recipe: EngineRecipe
-    capability: str | None  # to build for; None: that of the local device
+    capability: str | None  # to build for, unless that is the local device's
     prepared: ModelProto  # the prepared model
     source: Path  # its file
     folder: Path  # where engines go
@@ -56,16 +56,9 @@ class EngineBuilds:
         profiles: Sequence[TensorProfile],
         span: tuple[float, float],
     ) -> BuildResult:
-        """Build the engine `name` of the prepared model, or of a part of it.
+        """Build the engine `name` of the prepared model, or of a part of it, beside its external data.
 
-        Args:
-            model: its external data is beside the prepared model.
-            name: of the engine's file, without suffix.
-            profiles: of its inputs.
-            span: percentages of the complete build at which this one starts and ends.
-
-        Raises:
-            StageFailure: as by `Call.run`; refusals of the library are in the result.
+        `span` are the percentages of the complete build at which this one starts and ends.
         """
         names = graph.contradicts(model, profiles)
         if model is self.prepared and not names:

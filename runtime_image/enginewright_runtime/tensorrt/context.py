@@ -1,8 +1,7 @@
 """Wraps engines as an ONNX model of EPContext nodes, which ONNX Runtime loads without compiling.
 
 The attributes are those that ONNX Runtime's TensorRT and TensorRT-RTX providers read and write
-(onnx_ctx_model_helper.cc; schema of the operator: contrib_defs.cc). Nodes outside the engines
-remain, with their weights.
+(onnx_ctx_model_helper.cc; schema of the operator: contrib_defs.cc).
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,16 +73,10 @@ def compose(
     nodes: Sequence[NodeProto],
     types: Mapping[str, TensorType],
 ) -> ModelProto | None:
-    """Return the model with each context's nodes replaced by one of `nodes`, in order.
+    """Return the prepared model with each context's nodes replaced by one of `nodes`, in order.
 
-    Args:
-        model: the prepared model, without its external data.
-        contexts: disjoint.
-        nodes: EPContext nodes, one for each context.
-        types: of the contexts' outputs; ONNX Runtime cannot infer them.
-
-    Returns:
-        The model, with the same inputs and outputs; None if the contexts would form a cycle.
+    `types` are of the contexts' outputs, which ONNX Runtime cannot infer. None if they would form a
+    cycle.
     """
     graph = model.graph
     inside = {index for context in contexts for index in context.nodes}
@@ -125,10 +118,7 @@ def compose(
 
 
 def save(model: ModelProto, source: Path, folder: Path) -> list[str]:
-    """Write a composed model with the weights that it still needs; return the files' names.
-
-    `source` is the folder of the prepared model's external data.
-    """
+    """Write a composed model with its weights from the folder `source`; return the files' names."""
     for tensor in graphs.walk_tensors(model):
         if uses_external_data(tensor):
             load_external_data_for_tensor(tensor, str(source))

@@ -1,4 +1,4 @@
-"""Why a build failed: a reason and a message, derived from NVIDIA's messages. Pure, so testable."""
+"""Why a build failed: a reason and a message, derived from NVIDIA's messages. Pure."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -28,27 +28,22 @@ _NO_HOST_MEMORY: Final = (
     "Failed to allocate host memory",
     "Unexpected exception Resource temporarily unavailable",  # no memory for a thread's stack: EAGAIN
 )
-_EXTERNAL: Final = (
-    "Failed to open file",
-    "ONNX external weights",
-    "in ONNX external weights",
-)
+_EXTERNAL: Final = ("Failed to open file", "ONNX external weights")
 _SYMMETRIC: Final = (
-    "quantise symmetrically, with int8 weights and activations and unquantised biases, or give the"
-    " unquantised model with spec.precision INT8 and spec.quantization.calibration"
+    "quantize symmetrically, with int8 weights and activations and unquantized biases, or give the"
+    " unquantized model with spec.precision INT8 and spec.quantization.calibration"
+)
+_AMPERE: Final = (
+    "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
 )
 _PRECISION: Final = {  # message -> remedy; the first match applies
-    re.compile(r"HW-specific datatypes: .*\bb16\b"): (
-        "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
-    ),
+    re.compile(r"HW-specific datatypes: .*\bb16\b"): _AMPERE,
     re.compile(r"HW-specific datatypes: .*\bfp8"): (
         "set spec.precision to FP16 or INT8, or choose an accelerator class of compute capability 8.9"
         " or newer"
     ),
     re.compile(r"HW-specific datatypes"): Reason.PRECISION_UNSUPPORTED.remedy,
-    re.compile(r"FP32 GEMM is not supported"): (
-        "set spec.precision to FP16, or choose an accelerator class of compute capability 8.0 or newer"
-    ),
+    re.compile(r"FP32 GEMM is not supported"): _AMPERE,
     re.compile(r"Quantized constant \("): _SYMMETRIC,
     re.compile(r"Non-zero zero point is not supported"): _SYMMETRIC,
     re.compile(r"has type Int32 but must have type FP8"): _SYMMETRIC,
@@ -83,8 +78,8 @@ class Circumstances:
 def sentence(text: str) -> str:
     """Return one of the library's messages in readable form: without classes and files."""
     message = _PLACE.sub("", " ".join(text.split()))
-    if found := _ERROR.search(message):
-        kind, inner = found.group("kind"), found.group("message")
+    if match := _ERROR.search(message):
+        kind, inner = match.group("kind"), match.group("message")
         message = inner if kind in _GENERAL else f"{kind}: {inner}"
     message = _SOURCE.sub("", message).strip().rstrip(".")
     return message if len(message) <= _LONGEST else message[:_LONGEST] + " …"
@@ -100,7 +95,12 @@ def failure(answer: BuildResult, about: Circumstances) -> StageFailure:
             remedy="choose another backend in spec.backends for accelerators of this class",
         )
     if answer.unprofiled:
-        return _unprofiled(answer.unprofiled, about)
+        return StageFailure(
+            Reason.SHAPE_PROFILE_MISSING,
+            f"{about.title} needs a shape profile of input {', '.join(answer.unprofiled)}",
+            remedy="add it to spec.shapes with min, opt and max; if its values are sizes, also with"
+            ' range: {low: "1", high: "640"}',
+        )
     text = "\n".join(answer.errors)
     if any(sign in text for sign in _NO_HOST_MEMORY):
         return out_of_memory(f"building the engine with {about.title}")
@@ -131,29 +131,13 @@ def unsupported(errors: Sequence[ParserError], about: Circumstances) -> StageFai
 
 
 def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
-    """Return the failure of a partly supported model, if the provider loads no partial engines.
-
-    Args:
-        why: the failure of the complete model.
-        limit: a sentence that states which engines the serving provider loads.
-    """
+    """Return the failure of a model supported in parts, which the provider does not load: `limit`."""
     return StageFailure(
         why.reason,
         f"{why.cause}; {limit}, so no engine is built for a part",
         nodes=why.nodes,
         remedy="name backend tensorrt-rtx, which loads engines in parts, or cuda in spec.backends,"
         " or replace the operators when exporting",
-    )
-
-
-def _unprofiled(names: Sequence[str], about: Circumstances) -> StageFailure:
-    return StageFailure(
-        Reason.SHAPE_PROFILE_MISSING,
-        f"{about.title} needs a shape profile of input {', '.join(names)}",
-        remedy=(
-            "add it to spec.shapes with min, opt and max; if its values are sizes, also with"
-            ' range: {low: "1", high: "640"}'
-        ),
     )
 
 
@@ -165,9 +149,9 @@ def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
                 Reason.EXTERNAL_DATA_MISSING,
                 f"{about.title} cannot read the weights: {_without_folder(each)}",
             )
-    if found := _precise(messages):
+    if message := _precise(messages):
         nodes = tuple(about.label(error) for error in answer.parser if _precise([error.message]))
-        return _precision(found, nodes, about)
+        return _precision(message, nodes, about)
     if missing := [error for error in answer.parser if error.unsupported]:
         return unsupported(missing, about)
     # an error of the complete model names no node
@@ -186,10 +170,10 @@ def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
     errors = [each for each in answer.errors if not _CUDA.search(each)]
     if not errors:
         return _without_device(answer, about)
-    if found := _precise(errors):
-        operation = _OPERATION.search(found)
+    if message := _precise(errors):
+        operation = _OPERATION.search(message)
         name = operation.group("name") if operation else None
-        return _precision(found, (about.operations.get(name, name),) if name else (), about)
+        return _precision(message, (about.operations.get(name, name),) if name else (), about)
     for each in errors:
         if profile := _of_profile(each, about):
             return profile
@@ -223,8 +207,8 @@ def _of_profile(text: str, about: Circumstances) -> StageFailure | None:
         (Reason.SHAPE_PROFILE_INVALID, _INVALID),
     ):
         for sign in signs:
-            if found := sign.search(message):
-                named = found.groupdict().get("name")
+            if match := sign.search(message):
+                named = match.groupdict().get("name")
                 inputs = named or ", ".join(about.inputs) or "unknown"
                 return StageFailure(
                     reason, f"{about.title} refuses the sizes of input {inputs}: {message}"
@@ -254,7 +238,7 @@ def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
 
 
 def _without_device(answer: BuildResult, about: Circumstances) -> StageFailure:
-    codes = {code for each in answer.errors for found in _CUDA.findall(each) for code in found}
+    codes = {code for each in answer.errors for match in _CUDA.findall(each) for code in match}
     if not codes:
         return StageFailure(
             Reason.BUILD_FAILED, f"{about.title} cannot build the model and gives no reason"
@@ -266,5 +250,4 @@ def _without_device(answer: BuildResult, about: Circumstances) -> StageFailure:
 
 
 def _without_folder(text: str) -> str:
-    """Return the library's message about a file, without the file's folder."""
     return re.sub(r"(?:/[\w.@-]+)+/([\w.@-]+)", r"\1", sentence(text))

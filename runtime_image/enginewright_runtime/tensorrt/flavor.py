@@ -49,7 +49,7 @@ FLAVORS: Final = {
 
 
 def find(backend: str) -> Flavor:
-    """Return the flavor that builds for `backend`; InternalError if none does."""
+    """Return the flavor that builds for `backend`."""
     if backend not in FLAVORS:
         raise StageFailure(
             Reason.INTERNAL_ERROR,
@@ -59,11 +59,7 @@ def find(backend: str) -> Flavor:
 
 
 def load(flavor: Flavor, version: str) -> Any:  # noqa: ANN401 - NVIDIA's module, without types
-    """Import the library; call it only in a child process: it is native and keeps its first logger.
-
-    Raises:
-        StageFailure: ProviderMissing; EngineVersionMismatch if it is not of `version`.
-    """
+    """Import the library, which must be of `version`, in a child process: it keeps its first logger."""
     errors = []
     for name in flavor.modules:
         try:

@@ -1,8 +1,8 @@
-"""Checks an engine file by its digest and its header, before anything deserialises it.
+"""Checks an engine file by its digest and its header, before anything deserializes it.
 
 No GPU is needed. The header is not documented: it was determined by comparing the engines that
 TensorRT-RTX 1.4 to 1.7 build for every compute capability. So it only supplements the manifest, and
-an unknown header is logged and assumed to be newer.
+an unknown header is logged.
 """
 
 import logging
@@ -30,40 +30,32 @@ class EngineHeader:
 
     version: str  # of the builder: 1.7.1.116
     size_bytes: int
-    compute_capabilities: tuple[str, ...]  # that it runs on; (): none is known
+    compute_capabilities: tuple[str, ...]  # that it runs on, if known
 
 
 def read_header(path: Path) -> EngineHeader | None:
-    """Return the header of a TensorRT-RTX engine; None if its format is unknown.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the header of a TensorRT-RTX engine, or None if its format is unknown; raises OSError."""
     with path.open("rb") as reader:
         return parse_header(reader.read(_LAYOUT.size))
 
 
 def parse_header(head: bytes) -> EngineHeader | None:
-    """Return an engine's header; None if its format is unknown."""
+    """Return the header of an engine that begins with `head`, or None if its format is unknown."""
     if len(head) < _LAYOUT.size:
         return None
     magic, size, *version, bits = _LAYOUT.unpack_from(head)
     if magic != _MAGIC:
         return None
-    known = tuple(name for bit, name in _CAPABILITIES.items() if bits & bit)
-    return EngineHeader(".".join(map(str, version)), size, known)
+    capabilities = tuple(name for bit, name in _CAPABILITIES.items() if bits & bit)
+    return EngineHeader(".".join(map(str, version)), size, capabilities)
 
 
 def check_engine(
     path: Path, expected: EngineInfo, compute_capability: str | None, backend_version: str | None
 ) -> None:
-    """Refuse an engine that cannot run here, without loading it.
+    """Refuse an engine that cannot run here, without loading it; raises StageFailure.
 
-    `compute_capability` is of the device that is to run it, "8.9", `backend_version` of its
-    library; None: not known.
-
-    Raises:
-        StageFailure: EngineCorrupt, EngineVersionMismatch or EngineIncompatible.
+    The compute capability, "8.9", and the library's version are those here, where they are known.
     """
     header = _checked_content(path, expected)
     built_by = header.version if header else expected.recipe.backend_version
@@ -83,23 +75,22 @@ def check_engine(
 
 
 def _checked_content(path: Path, expected: EngineInfo) -> EngineHeader | None:
-    """Return the header of a file, after checking its size and digest."""
     try:
-        found = file_sha256(path)
+        content = file_sha256(path)
         header = read_header(path)
     except OSError as error:
         raise _corrupt(path, f"it cannot be read: {error.strerror}") from error
-    if found.size_bytes != expected.size_bytes:
-        raise _corrupt(path, f"it has {found.size_bytes} bytes instead of {expected.size_bytes}")
-    if found.sha256 != expected.sha256:
+    if content.size_bytes != expected.size_bytes:
+        raise _corrupt(path, f"it has {content.size_bytes} bytes instead of {expected.size_bytes}")
+    if content.sha256 != expected.sha256:
         suffix = "" if header else ", and it has no engine header"
         raise _corrupt(
-            path, f"its sha256 is {found.sha256[:12]} instead of {expected.sha256[:12]}{suffix}"
+            path, f"its sha256 is {content.sha256[:12]} instead of {expected.sha256[:12]}{suffix}"
         )
     if header is None:
         _log.warning("the header of engine %s has an unknown format: not checked", path.name)
     return header
 
 
-def _corrupt(path: Path, what: str) -> StageFailure:
-    return StageFailure(Reason.ENGINE_CORRUPT, f"engine file {path.name} is damaged: {what}")
+def _corrupt(path: Path, cause: str) -> StageFailure:
+    return StageFailure(Reason.ENGINE_CORRUPT, f"engine file {path.name} is damaged: {cause}")

@@ -1,7 +1,6 @@
 """The layers of each engine and the nodes that they come from, in one bounded file of the artefact.
 
-Layers are those of the parsed network, which can be read without a device; each names its ONNX nodes.
-With a device, the kernels of the built engine are added, as TensorRT's engine inspector names them.
+With a device, TensorRT's engine inspector adds the kernels of the built engine.
 """
 
 import json
@@ -24,11 +23,11 @@ def file_for(engine: Path) -> Path:
 
 def of_network(network: Any, engine: str) -> EngineLayers:  # noqa: ANN401 - NVIDIA's
     """Return the layers of a network that the file `engine` is built from, as far as they fit."""
-    found = []
+    layers = []
     for index in range(min(network.num_layers, _MAX_ENTRIES)):
         layer = network.get_layer(index)
         kinds = {str(layer.get_output(at).dtype.name) for at in range(layer.num_outputs)}
-        found.append(
+        layers.append(
             EngineLayer(
                 name=layer.name[:_MAX_NAME],
                 type=layer.type.name,
@@ -36,7 +35,7 @@ def of_network(network: Any, engine: str) -> EngineLayers:  # noqa: ANN401 - NVI
                 nodes=origins(layer.metadata),
             )
         )
-    return EngineLayers(engine=engine, total=network.num_layers, layers=tuple(found))
+    return EngineLayers(engine=engine, total=network.num_layers, layers=tuple(layers))
 
 
 def origins(metadata: str) -> tuple[str, ...]:
@@ -58,24 +57,20 @@ def kernels(inspected: str) -> list[str]:
 def write(
     path: Path, library: str, engines: Sequence[Path], kernels_of: Mapping[str, Sequence[str]]
 ) -> None:
-    """Write the layers of all engines of an artefact into one file, and remove theirs.
-
-    `library` is title and version; `kernels_of` has kernels by the name of the engine's file, where
-    they are known.
-    """
+    """Write the layers of all engines of an artefact into one file, with known kernels by file name."""
     remaining = _MAX_ENTRIES
     listed = []
     for engine in engines:
         own = file_for(engine)
-        known = EngineLayers(engine=engine.name, total=0)
+        entry = EngineLayers(engine=engine.name, total=0)
         if own.is_file():
-            known = EngineLayers.model_validate_json(own.read_bytes())
+            entry = EngineLayers.model_validate_json(own.read_bytes())
         own.unlink(missing_ok=True)
-        layers = known.layers[:remaining]
+        layers = entry.layers[:remaining]
         remaining -= len(layers)
         names = tuple(kernels_of.get(engine.name, ()))[:remaining]
         remaining -= len(names)
-        listed.append(known.model_copy(update={"layers": layers, "kernels": names}))
+        listed.append(entry.model_copy(update={"layers": layers, "kernels": names}))
     path.write_text(
         ArtifactLayers(library=library, engines=tuple(listed)).to_json(), encoding="utf-8"
     )

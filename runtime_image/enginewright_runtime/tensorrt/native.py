@@ -1,13 +1,13 @@
 """All calls into NVIDIA's library; they run in a child process.
 
-Each build is a separate process: the library keeps the first logger it gets, produces different bytes
-for the second build of a process, and may crash. The functions here interpret nothing: `diagnosis`
-does, and can be tested without the library.
+Each build is a separate process: the library keeps the first logger it gets, produces different
+bytes for the second build of a process, and may crash. The functions here interpret nothing:
+`diagnosis` does.
 """
 
 import resource
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,23 +39,13 @@ def build(
     layers: Path,
     plugins: Sequence[Path],
 ) -> BuildResult:
-    """Build one engine.
+    """Build one engine of the .onnx file `model`, whose external data lies beside it.
 
-    Args:
-        backend: a key of `FLAVORS`.
-        version: that the library must have.
-        model: the .onnx file; external data lies beside it.
-        engine: file to write the engine to.
-        log: file that the library's messages are appended to.
-        progress: the progress file.
-        span: percentages of the complete build at which this one starts and ends.
-        profiles: of the inputs that have no fixed sizes, or whose values are sizes.
-        compute_capability: "8.9"; None: of the device.
-        workspace_bytes: limit; None: the library's own.
-        optimization_level: `builder_optimization_level`, 0 to 5; None: the library's default.
-        timing_cache: file of the timings, if the flavor has them.
-        layers: file to write the network's layers to.
-        plugins: libraries with plug-ins.
+    `version` is the one that the library must have; its messages are appended to `log`. `span` are
+    the percentages of the complete build at which this one starts and ends. `profiles` are of the
+    inputs that have no fixed sizes, or whose values are sizes. The device determines a missing
+    `compute_capability` ("8.9"), the library a missing `workspace_bytes` or `optimization_level` (0
+    to 5). The network's layers are written to `layers`.
     """
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
@@ -100,7 +90,6 @@ def build(
 
 
 def _ended(result: BuildResult, logger: Any) -> BuildResult:  # noqa: ANN401 - NVIDIA's
-    """Add what is known at the end of a build."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return replace(result, errors=tuple(logger.errors), peak_memory_bytes=peak)
 
@@ -116,10 +105,7 @@ def load_plugins(*, backend: str, version: str, plugins: Sequence[Path], log: Pa
 
 
 def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Sequence[Path]) -> str:
-    """Load an engine on its device; return its inspector's JSON, or "" if it cannot be loaded.
-
-    Arguments as in `build`.
-    """
+    """Load an engine on its device; return its inspector's JSON, empty if it cannot be loaded."""
     trt = flavors.load(flavors.find(backend), version)
     with log.open("a") as sink:
         logger = logger_of(trt, sink)
@@ -135,10 +121,7 @@ def inspect(*, backend: str, version: str, engine: Path, log: Path, plugins: Seq
 def merge_timings(
     *, backend: str, version: str, timings: Sequence[Path], target: Path, log: Path
 ) -> bool:
-    """Write all timings of several files to `target`; return whether they could be merged.
-
-    `target` may be one of the files; other arguments as in `build`.
-    """
+    """Write all timings of several files to `target`, if they can be merged; return whether they were."""
     trt = flavors.load(flavors.find(backend), version)
     with log.open("a") as sink:
         config = trt.Builder(logger_of(trt, sink)).create_builder_config()
@@ -210,7 +193,7 @@ def _set_profile(
     config: Any,  # noqa: ANN401 - NVIDIA's
     profiles: Sequence[TensorProfile],
 ) -> bool:
-    """Set the sizes, or the values, of every dynamic input; False if the library refuses them."""
+    """Set the sizes, or the values, of every dynamic input; return whether the library accepts them."""
     by_name = {profile.name: profile for profile in profiles}
     profile = builder.create_optimization_profile()
     dynamic = False
@@ -298,13 +281,13 @@ def _monitor(trt: Any, path: Path, span: tuple[float, float]) -> Any:  # noqa: A
     return ProgressMonitor()
 
 
+@dataclass
 class Phase:
     """One active phase of a build."""
 
-    def __init__(self, parent: str | None, steps: int) -> None:
-        self.parent = parent
-        self.steps = steps
-        self.done = 0
+    parent: str | None
+    steps: int
+    done: int = 0
 
 
 def share(phases: Mapping[str, Phase], parent: str | None = None) -> float:

@@ -29,10 +29,8 @@ def partition(
     """Find the parts of a model that the parser supports, as ONNX Runtime's TensorRT provider does.
 
     The subgraphs that the parser returns for an unsupported model are only candidates: each is
-    extracted and parsed again, until the parser supports it or returns nothing smaller.
-
-    `types` are those of every tensor, as `tensors.types` returns them; other arguments as in
-    `native.build`.
+    extracted and parsed again, until the parser supports it or returns nothing smaller. `types` are
+    those of every tensor, as `tensors.types` returns them; other arguments as in `native.build`.
     """
     flavor = flavors.find(backend)
     trt = flavors.load(flavor, version)
@@ -64,8 +62,8 @@ def partition(
                 parts.append(candidate)
                 continue
             for index in range(parser.num_subgraphs):
-                found = [part.origin(node) for node in parser.get_subgraph_nodes(index)]
-                smaller = graph.computing(proto, [node for node in found if node is not None])
+                origins = map(part.origin, parser.get_subgraph_nodes(index))
+                smaller = graph.computing(proto, [node for node in origins if node is not None])
                 if smaller and len(smaller) < len(candidate):
                     pending.append(smaller)
     return SupportedParts(tuple(map(tuple, sorted(parts))), errors or ())

@@ -18,11 +18,7 @@ _OWN_MESSAGE: Final = "loadLibrary"
 
 
 def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN401 - NVIDIA's module
-    """Load and register libraries; call it in a child process.
-
-    Raises:
-        StageFailure: ExtensionFailed, with the loader's or the registry's message.
-    """
+    """Load and register libraries in a child process; raises ExtensionFailed with the library's message."""
     if not plugins:
         return
     load_plugins(Libraries(plugins=tuple(plugins)))

@@ -29,11 +29,7 @@ def report_progress(path: Path, percent: float, phase: str) -> None:
 
 @contextlib.contextmanager
 def served(path: Path, port: int) -> Iterator[int | None]:
-    """Answer GET /progress on `port` (0: any) with the file, from a thread, while in the context.
-
-    Yields:
-        The port; None if it cannot be bound, which is logged and does not fail the build.
-    """
+    """Answer GET /progress with the file while in the context; yield the port if it can be bound."""
     report_progress(path, 0, "starting")
 
     class Handler(_Handler):
@@ -61,7 +57,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _CLIENT_SECONDS  # of a client that sends nothing
 
     def do_GET(self) -> None:
-        """Answer /progress."""
         if self.path != "/progress":
             self.send_error(404)
             return

@@ -14,12 +14,7 @@ from enginewright_runtime.tensorrt.flavor import Flavor, find
 
 
 def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
-    """Return the compute capability to build for; without a requested one, the device's.
-
-    Raises:
-        StageFailure: DriverMissing or DriverTooOld without a usable device, EngineIncompatible if
-            the device differs from the class.
-    """
+    """Return the compute capability to build for, requested or the device's; raises StageFailure."""
     if recipe.ahead_of_time and flavor.targets:
         return recipe.compute_capability
     device = driver.ask(recipe.cuda_major)
@@ -27,22 +22,17 @@ def target(flavor: Flavor, recipe: EngineRecipe) -> str | None:
         raise StageFailure(
             device.driver.reason, f"the engine needs a device to be built: {device.driver.message}"
         )
-    requested, found = recipe.compute_capability, device.compute_capability
-    if requested is not None and found is not None and requested != found:
+    requested, actual = recipe.compute_capability, device.compute_capability
+    if requested is not None and actual is not None and requested != actual:
         raise StageFailure(
             Reason.ENGINE_INCOMPATIBLE,
-            f"the engine is built for compute capability {requested}, but this device has {found}",
+            f"the engine is built for compute capability {requested}, but this device has {actual}",
         )
-    return requested or found
+    return requested or actual
 
 
 def refuse_unserved(recipe: EngineRecipe) -> None:
-    """Refuse to build an engine that the provider would not load; checked before anything is fetched.
-
-    Raises:
-        StageFailure: VersionMismatch if the image has another major version of the library than its
-            provider needs; EngineIncompatible; as by `target`.
-    """
+    """Refuse to build an engine that the provider would not load, before anything is fetched."""
     if mismatch := unusable_backends().get(recipe.backend):
         raise StageFailure(Reason.VERSION_MISMATCH, mismatch, remedy=UNUSABLE_REMEDY)
     capability = target(find(recipe.backend), recipe)

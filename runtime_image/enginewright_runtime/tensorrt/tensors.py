@@ -26,23 +26,17 @@ _LARGEST_SHAPE: Final = 16  # elements of an integer tensor that may be a shape
 
 
 def types(model: Path) -> dict[str, TensorType]:
-    """Return the type of every tensor that a node of the main graph outputs.
-
-    Includes the inputs of the graph; excludes sequences, maps and tensors without a rank.
-
-    Raises:
-        SessionError: ONNX Runtime refuses the model.
-    """
+    """Return the types of ranked tensors: the main graph's inputs and its nodes' outputs."""
     proto = onnx.load(model, load_external_data=False)
     names = [name for node in proto.graph.node if node.op_type != CONSTANT for name in node.output]
     session = _session(model, proto, names)
-    found: dict[str, TensorType] = {}
+    by_name: dict[str, TensorType] = {}
     for argument in (*session.get_inputs(), *session.get_outputs()):
         name = argument.type.removeprefix("tensor(").removesuffix(")").upper()
         if name in TensorProto.DataType.keys():  # noqa: SIM118 - no mapping: it has no `in`
             element = TensorProto.DataType.Value(name)
-            found[argument.name] = TensorType(element, tuple(argument.shape))
-    return found
+            by_name[argument.name] = TensorType(element, tuple(argument.shape))
+    return by_name
 
 
 def sizes(
@@ -52,16 +46,10 @@ def sizes(
     names: Sequence[str],
     corners: Sequence[Mapping[str, Sequence[int]]],
 ) -> list[TensorProfile]:
-    """Run the model at the corners of its shape profiles; return the profiles of tensors inside it.
+    """Run the model at the corners of its shape profiles; return the profiles of the tensors `names`.
 
-    Args:
-        model: the .onnx file.
-        golden: its golden inputs; the first sample's values are repeated to fill the corners.
-        names: of the tensors.
-        corners: shapes of the inputs, for min, opt and max.
-
-    Raises:
-        SessionError: the model fails at a corner.
+    The first golden sample's values are repeated to fill the corners: shapes of inputs for min, opt
+    and max. Raises SessionError if the model fails at a corner.
     """
     proto = onnx.load(model, load_external_data=False)
     session = _session(model, proto, names)
@@ -69,9 +57,9 @@ def sizes(
     sample = _first_sample(golden)
     shapes: list[list[list[int]]] = [[] for _ in names]
     values: list[list[list[int]]] = [[] for _ in names]
-    known: dict[str, list[ort.OrtValue]] = {}
+    results_of: dict[str, list[ort.OrtValue]] = {}
     for corner in corners:
-        results = known.get(str(corner))
+        results = results_of.get(str(corner))
         if results is None:  # corners may be equal
             feeds = {
                 name: _value(np.resize(array, corner.get(name, array.shape)), kinds[name])
@@ -83,7 +71,7 @@ def sizes(
             except Exception as error:
                 # exceptions of ONNX Runtime share no base class but Exception
                 raise SessionError(f"{dict(corner)}: {plain(str(error))}") from error
-            known = {str(corner): results}
+            results_of = {str(corner): results}
         for index, result in enumerate(results):
             shapes[index].append(list(result.shape()))
             if result.element_type() in {TensorProto.INT32, TensorProto.INT64}:
@@ -93,10 +81,12 @@ def sizes(
     return [
         TensorProfile(
             name,
-            *_sorted_columns(found),
-            values=_sorted_columns(held) if len(held) == len(corners) and _alike(held) else None,
+            *_sorted_columns(rows),
+            values=_sorted_columns(held)
+            if len(held) == len(corners) and len(set(map(len, held))) == 1
+            else None,
         )
-        for name, found, held in zip(names, shapes, values, strict=True)
+        for name, rows, held in zip(names, shapes, values, strict=True)
     ]
 
 
@@ -127,10 +117,6 @@ def _value(array: NDArray[Any], kind: str) -> ort.OrtValue:
     return ort.OrtValue.ortvalue_from_numpy(
         array.astype(object) if array.dtype.kind == "U" else array
     )
-
-
-def _alike(rows: Sequence[Sequence[int]]) -> bool:
-    return len({len(row) for row in rows}) == 1
 
 
 def _sorted_columns(rows: Sequence[Sequence[int]]) -> _Rows:

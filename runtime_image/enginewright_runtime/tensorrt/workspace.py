@@ -1,7 +1,7 @@
 """The workspace limit of a build, after one that ran out of device memory. Pure.
 
-The same message has two causes, distinguished by the size in it: if it exceeds the limit, the limit
-was too small for any kernel; if not, the device had less free memory than that.
+A message with a size beyond the limit means that the limit was too small for any kernel; else the
+device had less free memory than that.
 """
 
 import re
@@ -25,9 +25,9 @@ def is_out_of_memory(errors: Sequence[str]) -> bool:
 
 
 def requested_bytes(errors: Sequence[str]) -> int | None:
-    """Return the largest size that the library requested, in bytes; None if it named none."""
-    found = [int(match.group(1)) for error in errors for match in _SIZE.finditer(error)]
-    return max(found, default=None)
+    """Return the largest size that the library requested, in bytes, if it named one."""
+    sizes = (int(match.group(1)) for error in errors for match in _SIZE.finditer(error))
+    return max(sizes, default=None)
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Workspace:
         return cls(limit, limit, frozenset({limit}))
 
     def after(self, errors: Sequence[str]) -> Self | None:
-        """Return the workspace to try after these errors; None if no other would help."""
+        """Return the workspace to try after these errors, if another could help."""
         size = requested_bytes(errors)
         if size is None and any(sign in error for error in errors for sign in _TOO_SMALL):
             return None

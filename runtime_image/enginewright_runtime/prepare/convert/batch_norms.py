@@ -1,10 +1,9 @@
-"""Folds batch normalisations into the convolutions before them, ahead of a lower precision.
+"""Folds batch normalizations into the convolutions before them, ahead of a lower precision.
 
-A variance may exceed the range of float16 (97,903,600 in a text detector, against 65,504): a cast
-silently truncates it, and the outputs are wrong. Folded, only the product of scale and
-1/sqrt(variance) remains, which is as large as weights are. A normalisation that cannot be folded
-becomes a multiplication and an addition, if float16 cannot represent its parameters. All other
-tensors keep their bytes and names.
+A variance may exceed the range of float16 (97,903,600 in a text detector, against 65,504). After
+folding, only the product of scale and 1/sqrt(variance) remains, which is as large as weights are. A
+normalization that cannot be folded, and that float16 cannot represent, becomes a multiplication and
+an addition.
 """
 
 from collections.abc import Mapping
@@ -27,17 +26,14 @@ _HALF: Final = np.finfo(np.float16)
 
 @dataclass
 class Folded:
-    """Labels of the normalisations that were replaced."""
+    """Labels of the normalizations that were replaced."""
 
     into_convolutions: list[str] = field(default_factory=list)
     into_arithmetic: list[str] = field(default_factory=list)
 
 
 def fold(model: ModelProto, folder: Path) -> Folded:
-    """Fold all foldable normalisations, in place.
-
-    The model has opset 7 or later, and is parsed without external data, which is in `folder`.
-    """
+    """Fold normalizations, in place, in a model of opset 7 or later whose external data is in `folder`."""
     folded = Folded()
     graph = model.graph
     if not any(node.op_type == "BatchNormalization" for node in graph.node):
@@ -66,16 +62,13 @@ def fold(model: ModelProto, folder: Path) -> Folded:
 
 
 def _only_read_by(node: Node) -> Node | None:
-    """Return the producer of the node's input if no other node reads it; else None."""
+    """Return the producer of the node's input if no other node reads it."""
     value = node.scope.find(node.proto.input[0])
     return value.producer if value is not None and [*value.readers] == [node] else None
 
 
 def constants_to_initializers(model: ModelProto) -> int:
-    """Turn the graph's Constant nodes of floats into initializers, in place; return how many.
-
-    Quantisers look for weights among the initializers only.
-    """
+    """Turn the graph's Constant nodes of floats into initializers, in place; return how many."""
     scope = Scope(model.graph)
     moved = 0
     for node in scope.nodes:
@@ -95,7 +88,7 @@ def constants_to_initializers(model: ModelProto) -> int:
 
 
 def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] | None:
-    """Return the node's factor and addend per channel, float64; None if they are not constant."""
+    """Return the node's factor and addend per channel, float64, if they are constant."""
     training = attribute(node, "training_mode")
     if (
         node.op_type != "BatchNormalization"
@@ -104,8 +97,8 @@ def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] 
         or any(node.output[1:])
     ):
         return None
-    found = [values.array(name) for name in node.input[1:5]]
-    parameters = [each.astype(np.float64) for each in found if each is not None]
+    arrays = [values.array(name) for name in node.input[1:5]]
+    parameters = [each.astype(np.float64) for each in arrays if each is not None]
     if len(parameters) < 4 or any(each.ndim != 1 for each in parameters):
         return None
     scale, shift, mean, variance = parameters
@@ -117,7 +110,7 @@ def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] 
 def _into_convolution(
     convolution: Node, factor: Array, shift: Array, values: Constants, names: Names
 ) -> bool:
-    """Fold the normalisation into the convolution's weights and bias; False if not possible."""
+    """Fold the normalization into the convolution's weights and bias, if possible; return whether it was."""
     node, graph = convolution.proto, convolution.scope.graph
     group = attribute(node, "group")
     if node.op_type not in {"Conv", "ConvTranspose"} or node.domain not in STANDARD:
@@ -165,7 +158,7 @@ def _as_arithmetic(
     types: Mapping[str, TypeProto],
     names: Names,
 ) -> list[NodeProto]:
-    """Return a multiplication and an addition for the node; [] if the rank is unknown."""
+    """Return a multiplication and an addition for the node, or nothing if its rank is unknown."""
     tensor = types[node.input[0]].tensor_type if node.input[0] in types else None
     if tensor is None or not tensor.HasField("shape") or len(tensor.shape.dim) < 2:
         return []

@@ -1,8 +1,7 @@
-"""Dequantises biases that are stored as 32-bit integers before a DequantizeLinear.
+"""Dequantizes biases that are stored as 32-bit integers before a DequantizeLinear.
 
-ONNX Runtime's quantiser writes them so, and TensorRT accepts no 32-bit integers there
-(docs/operators.md of onnx-tensorrt, DequantizeLinear): every layer with a bias would be split. The
-values are those that the node computes. Reads weights: for child processes.
+ONNX Runtime's quantizer writes them so, and TensorRT accepts no 32-bit integers there
+(docs/operators.md of onnx-tensorrt, DequantizeLinear): every layer with a bias would be split.
 """
 
 from pathlib import Path
@@ -18,10 +17,7 @@ from enginewright_runtime.graph.scoped.scopes import Scope
 
 
 def fold_biases(model: ModelProto, folder: Path) -> list[str]:
-    """Replace, in place, every such node of the main graph by its output; return their labels.
-
-    The model is parsed without external data, which is in `folder`.
-    """
+    """Replace such nodes of the main graph by their outputs, in place; return their labels."""
     graph = model.graph
     constants = Constants(graph, folder)
     kinds = {tensor.name: tensor.data_type for tensor in graph.initializer}
@@ -40,16 +36,16 @@ def fold_biases(model: ModelProto, folder: Path) -> list[str]:
 def _bias(
     node: NodeProto, constants: Constants, kinds: dict[str, int]
 ) -> NDArray[np.floating] | None:
-    """Return (x - zero point) * scale, as ONNX defines DequantizeLinear; None: another node."""
+    """Return a bias as (x - zero point) * scale, as ONNX defines DequantizeLinear; None for other nodes."""
     if node.op_type != "DequantizeLinear" or node.domain not in STANDARD:
         return None
     if kinds.get(node.input[0]) != TensorProto.INT32:
         return None
-    named = [name for name in node.input if name]
-    found = [each for name in named if (each := constants.array(name)) is not None]
-    if len(found) < len(named):
+    names = [name for name in node.input if name]
+    arrays = [each for name in names if (each := constants.array(name)) is not None]
+    if len(arrays) < len(names):
         return None
-    values, scale, *zero_point = found
+    values, scale, *zero_point = arrays
     if values.ndim > 1 or scale.dtype not in (np.float32, np.float16):
         return None  # not a bias
     shifted = values - zero_point[0] if zero_point else values

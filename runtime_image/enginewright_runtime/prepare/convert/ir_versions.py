@@ -1,7 +1,6 @@
 """What each IR version of ONNX introduced, and whether a model uses it.
 
-From the comments at `enum Version` in onnx.proto and docs/IR.md of onnx 1.23. A model that uses no
-feature of newer versions is identical to one of an older version except for the version number.
+From the comments at `enum Version` in onnx.proto and docs/IR.md of onnx 1.23.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,29 +27,25 @@ _TYPED_OPERATORS: Final = frozenset(
 
 
 def newer_than(model: ModelProto, version: int) -> list[str]:
-    """Return the features of IR versions above `version` that the model uses, oldest first.
-
-    Annotations that change no value (metadata, device configurations, training information) are
-    excluded: `remove_annotations` removes them.
-    """
+    """Return the features of IR versions above `version` that the model uses, oldest first."""
     used = _element_types(model)
-    found = [
+    features = [
         (at, f"element type {name}")
         for at, names in _TYPES.items()
         if at > version
         for name in names
         if TensorProto.DataType.Value(name) in used
     ]
-    found += [
+    features += [
         (at, feature)
         for at, (feature, is_used) in _FEATURES.items()
         if at > version and is_used(model)
     ]
-    return [feature for _, feature in sorted(found)]
+    return [feature for _, feature in sorted(features)]
 
 
 def remove_annotations(model: ModelProto, version: int) -> None:
-    """Remove, in place, annotations of newer IR versions, which affect no computation."""
+    """Remove, in place, annotations of newer IR versions: they affect no computation."""
     if version < 11:
         del model.configuration[:]
         for node in graphs.walk_nodes(model):

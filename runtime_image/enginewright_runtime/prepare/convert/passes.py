@@ -35,7 +35,7 @@ from enginewright_runtime.graph.scoped.shape_nodes import shape_nodes
 from enginewright_runtime.prepare.convert import batch_norms, simplifying, translating
 from enginewright_runtime.prepare.convert.biases import fold_biases
 from enginewright_runtime.prepare.convert.ir_versions import remove_annotations
-from enginewright_runtime.prepare.convert.planning import Action, operators_with_bodies, plan
+from enginewright_runtime.prepare.convert.planning import operators_with_bodies, plan
 
 _HALVES: Final = frozenset({"FP16", "BF16"})
 _QUANTIZED: Final = frozenset({"INT8", "FP8"})
@@ -48,7 +48,7 @@ class ChangeVersions(Pass):
     order = 10
     keep = Keep.MUST
     kind: Literal["change-versions"] = "change-versions"
-    wanted: Recipe
+    recipe: Recipe
 
     @override
     @classmethod
@@ -56,37 +56,28 @@ class ChangeVersions(Pass):
         planned = plan(about.model, about.recipe)
         if planned.refusal is not None:
             raise StageFailure.of(planned.refusal, (planned.refusal,))
-        if planned.steps:
-            yield cls(wanted=about.recipe)
+        if planned.is_needed:
+            yield cls(recipe=about.recipe)
 
     @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
-        """Change it.
-
-        Raises:
-            StageFailure: ConversionFailed, naming the nodes that have no equivalent.
-        """
-        steps = plan(model, self.wanted).steps
-        target = next((step.opset for step in steps if step.opset is not None), None)
-        changes = [] if target is None else _translate(model, target, self.wanted)
-        for step in steps:
-            if step.action is Action.IR_VERSION and step.ir_version is not None:
-                version = model.ir_version
-                remove_annotations(model, step.ir_version)
-                model.ir_version = step.ir_version
-                lower = step.ir_version < version
-                why = "it uses no newer feature" if lower else f"opset {target} needs it"
-                message = f"IR version {version} set to {step.ir_version}: {why}"
-                changes.append(change("ir-version", message))
+        planned = plan(model, self.recipe)
+        changes: list[Change] = []
+        if planned.opset is not None:
+            changes += _translate(model, planned.opset, self.recipe)
+        if planned.ir_version is not None:
+            version = model.ir_version
+            remove_annotations(model, planned.ir_version)
+            model.ir_version = planned.ir_version
+            lower = planned.ir_version < version
+            why = "it uses no newer feature" if lower else f"opset {planned.opset} needs it"
+            message = f"IR version {version} set to {planned.ir_version}: {why}"
+            changes.append(change("ir-version", message))
         return PassResult(tuple(changes))
 
 
 class NameNodes(Pass):
-    """Names nodes without names, so that the placement of each is known.
-
-    ONNX Runtime reports nodes by name, and its CUDA provider leaves shape arithmetic on the CPU: of nodes
-    without names nobody could tell whether it did no more than that.
-    """
+    """Names nodes without names, to tell the shape arithmetic that CUDA leaves on the CPU from others."""
 
     doing = "naming nodes"
     order = 15
@@ -118,9 +109,9 @@ class NameNodes(Pass):
 
 
 class PreparePrecision(Pass):
-    """Folds batch normalisations, and turns constants into initializers, for a lower precision."""
+    """Folds batch normalizations, and turns constants into initializers, ahead of a lower precision."""
 
-    doing = "folding batch normalisations"
+    doing = "folding batch normalizations"
     order = 20
     needs = Needs(precisions=_HALVES | _QUANTIZED)
     keep = Keep.EQUAL
@@ -188,9 +179,9 @@ class TakeBranches(Pass):
 
 
 class DequantizeBiases(Pass):
-    """Dequantises biases that are stored as 32-bit integers."""
+    """Dequantizes biases that are stored as 32-bit integers."""
 
-    doing = "dequantising biases"
+    doing = "dequantizing biases"
     order = 40
     needs = Needs(backends=frozenset(COMPILED_BACKENDS))
     keep = Keep.BETTER
@@ -220,8 +211,8 @@ class Expand(Pass):
     def to_try(cls, about: Situation) -> Iterable[Self]:
         """Try first the refused operators together; then the others one by one.
 
-        ONNX Runtime itself inlines the body of an unsupported operator, and then reports the nodes of
-        the body, so an operator that needs expansion may not be among the refused ones.
+        ONNX Runtime itself inlines the body of an unsupported operator and reports the nodes of the
+        body, so an operator that needs expansion may not be among the refused ones.
         """
         bodied = operators_with_bodies(about.model)
         if named := sorted(bodied & about.refused):
@@ -250,11 +241,6 @@ class Simplify(Pass):
 
     @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
-        """Change it.
-
-        Raises:
-            SessionError: ONNX Runtime refuses the model.
-        """
         changed = simplifying.simplify(source, out)
         before, after = (sum(1 for _ in graphs.walk_nodes(each)) for each in (model, changed))
         new_domains = _domains(changed) - _domains(model) - STANDARD
@@ -284,15 +270,11 @@ PASSES: Final[tuple[type[AnyPass], ...]] = get_args(AnyPass)
 
 
 def run_pass(
-    wanted: Annotated[AnyPass, Field(discriminator="kind")], source: Path, out: Path
+    rewrite: Annotated[AnyPass, Field(discriminator="kind")], source: Path, out: Path
 ) -> PassResult:
-    """Run a pass on a model's file; write another, beside its weights, if the pass changed it.
-
-    Raises:
-        StageFailure, SessionError: as by the pass.
-    """
+    """Run a pass on a model's file; write another, beside its weights, if the pass changed it."""
     model = graphs.parse(source)
-    done = wanted.change(model, source, out)
+    done = rewrite.change(model, source, out)
     if not done.changes:
         return done
     save(model, out)

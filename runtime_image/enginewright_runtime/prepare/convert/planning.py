@@ -1,11 +1,7 @@
-"""Which version changes a model needs so that a runtime loads it: pure, fast, without weights.
+"""Which version changes a model needs so that a runtime loads it: pure, fast, without weights."""
 
-`validate` checks that a plan exists; `convert` carries it out and proves every step.
-"""
-
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Final
 
 import onnx
@@ -20,78 +16,55 @@ from enginewright_runtime.graph.raw.schemas import (
     Fit,
     fit,
     is_function,
-    is_kept,
     schema_of,
 )
 from enginewright_runtime.graph.scoped.element_types import types_of
 from enginewright_runtime.graph.scoped.scopes import apart
 from enginewright_runtime.prepare.convert.ir_versions import newer_than
 
-_MAX_NODES: Final = 100  # kept in a step and in a finding
+_MAX_NODES: Final = 100  # kept in a finding
 # The oldest opset that a runtime supports. ONNX Runtime: 7 (docs/Versioning.md and
 # docs/OperatorKernels.md of onnxruntime). TensorRT's parser: 9 (docs/operators.md of onnx-tensorrt).
 _OLDEST: Final[Mapping[str, int]] = {"tensorrt": 9, "tensorrt-rtx": 9}
 _OLDEST_OF_ORT: Final = 7
 
 
-class Action(StrEnum):
-    """What a step does."""
-
-    EXPAND = "expand"  # nodes replaced by the function bodies of their operators
-    REWRITE = "rewrite"  # nodes rewritten for the older version of their operators
-    RELABEL = "relabel"  # only the opset's number: every node keeps its semantics
-    CONVERT = "convert"  # ONNX's version converter, upwards
-    IR_VERSION = "ir-version"  # the IR version's number, and annotations of newer ones
-
-
-@dataclass(frozen=True)
-class Step:
-    """One change."""
-
-    action: Action
-    opset: int | None = None  # of the model after the step, if it changes
-    ir_version: int | None = None  # likewise
-    operators: tuple[str, ...] = ()  # to expand, in all their nodes
-    nodes: tuple[str, ...] = ()  # labels of the nodes concerned, at most 100
-
-
 @dataclass(frozen=True)
 class ConversionPlan:
-    """The steps, or why the model cannot be converted."""
+    """The versions that change, to which values, or why the model cannot be converted."""
 
-    steps: tuple[Step, ...] = ()  # (): the runtime loads the model's versions unchanged
+    opset: int | None = None
+    ir_version: int | None = None
     refusal: Finding | None = None
+
+    @property
+    def is_needed(self) -> bool:
+        """Tell whether the runtime refuses the model's own versions."""
+        return self.opset is not None or self.ir_version is not None
 
 
 def plan(model: ModelProto, recipe: Recipe) -> ConversionPlan:
-    """Return the steps that bring the model's opset and IR version to what the recipe needs.
+    """Return the opset and IR version that the recipe needs, where they differ from the model's.
 
-    Args:
-        model: parsed without external data; left unchanged.
-        recipe: `target_opset`, if set, is the opset to reach; else versions within the runtime's
-            limits stay.
-
-    An expansion is planned from operators' schemas; whether the target opset has the operators of
-    their bodies is found on expansion, so a plan may fail when it is carried out.
+    The model is parsed without external data. `target_opset` of the recipe, if set, is the opset to
+    reach; else versions within the runtime's limits stay. Whether the target opset has the operators of
+    function bodies is checked on expansion, so a plan may fail when it is carried out.
     """
     opset = graphs.default_opset(model)
-    steps: list[Step] = []
     target = opset
     if opset is not None:
         target = _target(model, opset, recipe)
         refusal = _out_of_range(opset, target, recipe)
         if refusal is None and target < opset:
-            refusal = _lower(model, opset, target, recipe, steps)
-        elif refusal is None and target > opset:
-            steps.append(_raise(model, opset, target))
+            refusal = _inexpressible(model, opset, target, recipe)
         if refusal is not None:
             return ConversionPlan(refusal=refusal)
     version, refusal = _ir_version(model, opset, target, recipe)
     if refusal is not None:
         return ConversionPlan(refusal=refusal)
-    if version != model.ir_version:
-        steps.append(Step(Action.IR_VERSION, ir_version=version))
-    return ConversionPlan(tuple(steps))
+    return ConversionPlan(
+        target if target != opset else None, version if version != model.ir_version else None
+    )
 
 
 def _target(model: ModelProto, opset: int, recipe: Recipe) -> int:
@@ -107,12 +80,14 @@ def _target(model: ModelProto, opset: int, recipe: Recipe) -> int:
 
 def changed_nodes(model: ModelProto, opset: int, target: int) -> list[NodeProto]:
     """Return the nodes whose operator has another version in the higher opset `target`."""
-    found = []
-    for node in standard_nodes(model):
-        older, newer = schema_of(node, opset), schema_of(node, target)
-        if older is None or newer is None or older.since_version != newer.since_version:
-            found.append(node)
-    return found
+    pairs = [
+        (node, schema_of(node, opset), schema_of(node, target)) for node in standard_nodes(model)
+    ]
+    return [
+        node
+        for node, older, newer in pairs
+        if older is None or newer is None or older.since_version != newer.since_version
+    ]
 
 
 def standard_nodes(model: ModelProto) -> list[NodeProto]:
@@ -142,54 +117,19 @@ def _typed(model: ModelProto) -> Iterator[tuple[NodeProto, Mapping[str, str]]]:
 def _out_of_range(opset: int, target: int, recipe: Recipe) -> Finding | None:
     newest = onnx.defs.onnx_opset_version()
     if target > recipe.max_opset:
-        return _finding(
-            Reason.OPSET_UNSUPPORTED,
-            f"spec.targetOpset is {target} and ONNX Runtime {recipe.ort_version} loads at most opset"
+        return Finding(
+            reason=Reason.OPSET_UNSUPPORTED,
+            cause=f"spec.targetOpset is {target} and ONNX Runtime {recipe.ort_version} loads at most opset"
             f" {recipe.max_opset}",
             remedy=f"set spec.targetOpset to {recipe.max_opset} or less, or omit it",
         )
     if opset > newest and opset != target:
-        return _finding(
-            Reason.OPSET_UNSUPPORTED,
-            f"the model has opset {opset} and ONNX Runtime {recipe.ort_version} loads at most"
+        return Finding(
+            reason=Reason.OPSET_UNSUPPORTED,
+            cause=f"the model has opset {opset} and ONNX Runtime {recipe.ort_version} loads at most"
             f" {recipe.max_opset}; no released onnx supports opset {opset}, so it cannot be converted",
             remedy=f"export with opset {recipe.max_opset}",
         )
-    return None
-
-
-def _raise(model: ModelProto, opset: int, target: int) -> Step:
-    changed = [
-        node
-        for node, types in _typed(apart(model))
-        if not is_kept(node, opset, target, types) and not graphs.has_bodies(node)
-    ]
-    action = Action.CONVERT if changed else Action.RELABEL
-    return Step(action, opset=target, nodes=_labels(changed))
-
-
-def _lower(
-    model: ModelProto, opset: int, target: int, recipe: Recipe, steps: list[Step]
-) -> Finding | None:
-    expanded: list[NodeProto] = []
-    rewritten: list[NodeProto] = []
-    stuck: list[NodeProto] = []
-    for node, types in _typed(apart(model)):
-        match fit(node, opset, target, types):
-            case Fit.SAME:
-                continue
-            case Fit.REWRITE:
-                rewritten.append(node)
-            case Fit.NONE:
-                (expanded if is_function(node.op_type, "", opset) else stuck).append(node)
-    if stuck:
-        return _stuck(stuck, opset, target, recipe)
-    if expanded:
-        operators = tuple(sorted({node.op_type for node in expanded}))
-        steps.append(Step(Action.EXPAND, operators=operators, nodes=_labels(expanded)))
-    if rewritten:
-        steps.append(Step(Action.REWRITE, opset=target, nodes=_labels(rewritten)))
-    steps.append(Step(Action.RELABEL, opset=target))
     return None
 
 
@@ -199,19 +139,28 @@ def operators_with_bodies(model: ModelProto) -> set[str]:
     return {node.op_type for node in standard_nodes(model) if is_function(node.op_type, "", opset)}
 
 
-def _stuck(nodes: Sequence[NodeProto], opset: int, target: int, recipe: Recipe) -> Finding:
-    labels = name_nodes([graphs.label(node) for node in nodes])
+def _inexpressible(model: ModelProto, opset: int, target: int, recipe: Recipe) -> Finding | None:
+    nodes = [
+        node
+        for node, types in _typed(apart(model))
+        if fit(node, opset, target, types) is Fit.NONE and not is_function(node.op_type, "", opset)
+    ]
+    if not nodes:
+        return None
+    labels = [graphs.label(node) for node in nodes]
     if recipe.target_opset is not None:
         limit = f"spec.targetOpset is {target}"
         remedy = "raise spec.targetOpset or omit it"
     else:
         limit = f"ONNX Runtime {recipe.ort_version} loads at most {target}"
         remedy = f"export with opset {target}"
-    return _finding(
-        Reason.OPSET_UNSUPPORTED,
-        f"the model has opset {opset} and {limit}; these nodes have no equivalent in opset {target}: {labels}",
-        nodes,
+    return Finding(
+        reason=Reason.OPSET_UNSUPPORTED,
+        cause=f"the model has opset {opset} and {limit}; these nodes have no equivalent in opset {target}:"
+        f" {name_nodes(labels)}",
         remedy=remedy,
+        nodes=tuple(labels[:_MAX_NODES]),
+        node_count=len(nodes),
     )
 
 
@@ -226,26 +175,10 @@ def _ir_version(
     if version <= recipe.max_ir_version:
         return version, None
     if used := newer_than(model, recipe.max_ir_version):
-        return version, _finding(
-            Reason.IR_VERSION_UNSUPPORTED,
-            f"the model has IR version {version}, the runtime image loads at most"
+        return version, Finding(
+            reason=Reason.IR_VERSION_UNSUPPORTED,
+            cause=f"the model has IR version {version}, the runtime image loads at most"
             f" {recipe.max_ir_version}, and the model uses newer features: {', '.join(used)}",
             remedy=f"export without them, or use a runtime image that loads IR version {version}",
         )
     return recipe.max_ir_version, None
-
-
-def _labels(nodes: Iterable[NodeProto]) -> tuple[str, ...]:
-    return tuple(graphs.label(node) for node in nodes)[:_MAX_NODES]
-
-
-def _finding(
-    reason: Reason, cause: str, nodes: Sequence[NodeProto] = (), *, remedy: str | None = None
-) -> Finding:
-    return Finding(
-        reason=reason,
-        cause=cause,
-        remedy=remedy,
-        nodes=_labels(nodes),
-        node_count=len(nodes),
-    )

@@ -30,23 +30,17 @@ def older_form(
     constants: Mapping[str, TensorProto],
     types: Mapping[str, TypeProto],
 ) -> NodeProto:
-    """Return the node of `opset` rewritten for the lower opset `target`.
-
-    `node` is left unchanged; `schemas.fit` returns REWRITE for it.
-
-    Raises:
-        InexpressibleError: it depends on a value that is not constant, or on unknown sizes.
-    """
+    """Return a copy of the node of `opset` for the lower opset `target`; raises InexpressibleError."""
     newer, older = schema_of(node, opset), schema_of(node, target)
     if newer is None or older is None:
         raise InexpressibleError(f"opset {target} has no {node.op_type}")
-    found = copy_of(node)
-    del found.attribute[:]
-    found.attribute.extend(_attributes(node, newer, older, target, types))
+    rewritten = copy_of(node)
+    del rewritten.attribute[:]
+    rewritten.attribute.extend(_attributes(node, newer, older, target, types))
     moved = moved_inputs(newer, older)
     for index, name in moved.items():
         if index < len(node.input) and node.input[index]:
-            _move(found, name, older, node.input[index], constants)
+            _move(rewritten, name, older, node.input[index], constants)
     if moved and not any(formal.option == _VARIADIC for formal in newer.inputs):
         given = {
             newer.inputs[index].name: value
@@ -56,10 +50,10 @@ def older_form(
         inputs = [given.get(formal.name, "") for formal in older.inputs]
         while inputs and not inputs[-1]:
             inputs.pop()
-        found.input[:] = inputs
-    if not is_valid(found, newer, older):
+        rewritten.input[:] = inputs
+    if not is_valid(rewritten, newer, older):
         raise InexpressibleError(f"{node.op_type} of opset {target} lacks features that it uses")
-    return found
+    return rewritten
 
 
 def _attributes(

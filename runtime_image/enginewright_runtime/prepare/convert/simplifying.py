@@ -1,7 +1,4 @@
-"""Folds constants with ONNX Runtime's own optimiser: docs/measurements.md says why.
-
-Native code: to be called in a child process.
-"""
+"""Folds constants with ONNX Runtime's own optimizer, in a child process: docs/measurements.md says why."""
 
 from pathlib import Path
 from typing import Final
@@ -19,16 +16,10 @@ _WEIGHTS: Final = "weights.bin"
 
 
 def simplify(source: Path, out: Path) -> ModelProto:
-    """Return the model after ONNX Runtime's basic graph optimisations.
+    """Return the model after ONNX Runtime's basic graph optimizations, which apply to every provider.
 
-    Those apply to every provider: they fold constants, and fuse nothing into operators of ONNX
-    Runtime's own domain.
-
-    `out` is a file for ONNX Runtime to write to, in an empty folder.
-
-    Raises:
-        SessionError: ONNX Runtime refuses the model.
-        StageFailure: ExtensionFailed.
+    `out` is a file to write to, in an empty folder. Raises SessionError if ONNX Runtime refuses the
+    model.
     """
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(out)

@@ -1,8 +1,9 @@
 """Converts the model to a form that the runtime supports; what works is left unchanged.
 
-A model is changed here for three reasons: versions that the runtime does not load or that the spec
-requests, a lower precision that follows, and nodes that the backend does not support. The first must
-succeed or the stage fails; the others are kept if they are proven to help and to change no output.
+There are three reasons for a change: versions that the runtime does not load or that the spec
+requests, a lower precision that follows, and nodes that the backend does not support. Changes of
+the first kind must succeed or the stage fails; others are kept if they are proven to help and to
+change no output.
 """
 
 import logging
@@ -15,7 +16,7 @@ from typing import Final
 from enginewright_contract.manifest import MODEL_NAME
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, name_nodes
-from enginewright_contract.task import PrepareTask, Recipe
+from enginewright_contract.task import PrepareTask, Recipe, ShapeProfile
 
 from enginewright_runtime.core.failure import SessionError, StageFailure
 from enginewright_runtime.core.handoff import (
@@ -31,7 +32,7 @@ from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.core.scratch import scratch
 from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.storage import loadable, move_to_folder, size_bytes
+from enginewright_runtime.graph.raw.storage import loadable, move_to_folder
 from enginewright_runtime.graph.scoped.passes import Keep, PassResult, Situation
 from enginewright_runtime.graph.shapes import resolve
 from enginewright_runtime.prepare.convert.passes import PASSES, AnyPass, run_pass
@@ -45,28 +46,21 @@ from enginewright_runtime.prepare.convert.verification import (
 )
 from enginewright_runtime.prepare.sizes.batch import fit
 from enginewright_runtime.prepare.sizes.sizing import find_sizes, unsized
+from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import IntegerRange, Sample, generate, read_samples
-from enginewright_runtime.proof.golden_run import INPUTS, run_definition
+from enginewright_runtime.proof.golden_run import INPUTS
 from enginewright_runtime.rules import table
 from enginewright_runtime.session.arrays import write_arrays
 
 _log: Final = logging.getLogger(__name__)
 _PREFIX: Final = "convert-"  # of the names of candidates
 _LIMITS: Final = Limits(seconds=900.0)  # of one child process
-_DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
 _SAMPLES: Final = 2  # number of samples compared
 _LARGEST: Final = 64 << 20  # bytes of inputs
-_LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of weights
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Convert the validated model; leaves `Converted`.
-
-    Raises:
-        StageFailure: OpsetUnsupported, IRVersionUnsupported or ConversionFailed, if the model cannot
-            be converted to one that the runtime loads, with the nodes at fault; ModelTooLarge;
-            UnsupportedOperator, OutOfMemory or BackendCrashed, if the backend refuses the model.
-    """
+    """Convert the validated model; leaves `Converted`."""
     validated = Validated.read(paths.work)
     with scratch(paths.work, _PREFIX):
         return _Conversion(task.recipe, paths.work, validated).run()
@@ -74,23 +68,11 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A changed model, and what was done to it."""
-
     path: Path
     done: PassResult
 
 
-@dataclass(frozen=True)
-class _Outputs:
-    """The source's outputs for the samples in `folder`."""
-
-    folder: Path
-    run: SourceRun | None  # None: the source could not be run here
-
-
 class _Conversion:
-    """One run of the stage."""
-
     def __init__(self, recipe: Recipe, work: Path, validated: Validated) -> None:
         self._recipe = recipe
         self._work = work
@@ -101,7 +83,7 @@ class _Conversion:
         self._shape_nodes = validated.shape_nodes
         self._changes = PassResult().changes
         self._warnings: list[Finding] = []
-        self._expected: _Outputs | None = None
+        self._outputs = work / f"{_PREFIX}outputs"  # of the source, with their inputs
         self._queried: dict[Path, Support | None] = {}
         self._count = 0
 
@@ -113,7 +95,6 @@ class _Conversion:
         return self._leave()
 
     def _run_passes(self, kind: type[AnyPass]) -> None:
-        """Run the passes of a kind that may apply; keep those that are proven."""
         keep = kind.keep_on(self._recipe.backend)
         if keep is Keep.BETTER and not self._is_improvable():
             return
@@ -179,13 +160,11 @@ class _Conversion:
             },
         )
 
-    def _change(self, wanted: AnyPass) -> None:
-        """Make a change that serving requires."""
-        candidate = self._make(wanted)
+    def _change(self, rewrite: AnyPass) -> None:
+        candidate = self._make(rewrite)
         if candidate is None:
             raise StageFailure(Reason.INTERNAL_ERROR, "a planned conversion changed nothing")
         self._find_sizes(candidate.path)
-        self._fit(candidate.path)
         if differs := self._differs(candidate):
             raise StageFailure(
                 Reason.CONVERSION_FAILED,
@@ -194,32 +173,28 @@ class _Conversion:
         self._keep(candidate)
 
     def _find_sizes(self, path: Path) -> None:
-        """Find sizes of dynamic dimensions: this is the first model that the runtime loads."""
+        """Find sizes and default batches: this is the first model that the runtime loads."""
         inputs = self._validated.inputs
         unranked = [each.name for each in inputs if not graphs.has_rank(self._model, each.name)]
-        known = resolve(inputs, self._recipe.shapes, frozenset(unranked))
-        if not known.unsized:
-            return
-        samples = self._work / SAMPLES_FILE
-        sized = find_sizes(path, self._recipe, inputs, known.profiles, unranked, samples)
-        for finding in unsized(inputs, known.unsized, unranked, self._recipe, sized):
-            raise StageFailure.of(finding, (finding,))
-        if sized.profiles:
-            self._validated = self._validated.model_copy(update={"profiles": sized.profiles})
-            self._validated.write(self._work)
-
-    def _fit(self, path: Path) -> None:
-        """Fit the default batch sizes: this is the first model that the runtime loads."""
-        known = self._validated
-        fitted = fit(path, self._recipe, known.inputs, known.profiles)
+        resolved = resolve(inputs, self._recipe.shapes, frozenset(unranked))
+        if resolved.unsized:
+            samples = self._work / SAMPLES_FILE
+            sized = find_sizes(path, self._recipe, inputs, resolved.profiles, unranked, samples)
+            for finding in unsized(inputs, resolved.unsized, unranked, self._recipe, sized):
+                raise StageFailure.of(finding, (finding,))
+            self._set_profiles(sized.profiles or self._validated.profiles)
+        fitted = fit(path, self._recipe, inputs, self._validated.profiles)
         self._warnings += fitted.findings
-        if fitted.profiles != known.profiles:
-            self._validated = known.model_copy(update={"profiles": fitted.profiles})
+        self._set_profiles(fitted.profiles)
+
+    def _set_profiles(self, profiles: tuple[ShapeProfile, ...]) -> None:
+        if profiles != self._validated.profiles:
+            self._validated = self._validated.model_copy(update={"profiles": profiles})
             self._validated.write(self._work)
 
-    def _improve(self, wanted: AnyPass) -> None:
+    def _improve(self, rewrite: AnyPass) -> None:
         """Make a change, and keep it if the model stays equivalent; else warn."""
-        candidate = self._try(wanted)
+        candidate = self._try(rewrite)
         if candidate is None:
             return
         if differs := self._differs(candidate):
@@ -227,9 +202,9 @@ class _Conversion:
         else:
             self._keep(candidate)
 
-    def _improve_support(self, wanted: AnyPass) -> None:
+    def _improve_support(self, rewrite: AnyPass) -> None:
         """Make a change, and keep it if the backend then supports more of the model."""
-        now, candidate = self._support(), self._try(wanted)
+        now, candidate = self._support(), self._try(rewrite)
         if candidate is None or now is None:
             return
         then = query_support(
@@ -238,8 +213,6 @@ class _Conversion:
         if then is not None and then.better_than(now) and not self._differs(candidate):
             self._keep(candidate)
             self._queried = {candidate.path: then}
-
-    # nodes that the backend does not support
 
     def _support(self) -> Support | None:
         """Return the backend's support of the current model; None if it cannot be queried here."""
@@ -257,25 +230,22 @@ class _Conversion:
         """Fail if the backend still refuses the model; warn of nodes that it leaves to the CPU."""
         backend = self._recipe.backend
         if support.refused is not None and support.reason is not None:
+            nodes = tuple(
+                graphs.label(node)
+                for node in graphs.walk_nodes(graphs.parse(self._current))
+                if node.name and f"'{node.name}'" in support.refused
+            )
             cause = support.refused
             if support.reason is Reason.UNSUPPORTED_OPERATOR:
                 cause = f"backend {backend} cannot run the model: {cause}"
-            raise StageFailure(support.reason, cause, nodes=self._named(support.refused))
+            raise StageFailure(support.reason, cause, nodes=nodes)
         if support.elsewhere and support.nodes is not None:
-            left = support.elsewhere
+            count, elsewhere = len(support.elsewhere), name_nodes(list(support.elsewhere))
             message = (
-                f"{len(left)} of {counted(support.nodes, 'node')} do not run on backend {backend}:"
-                f" {name_nodes(list(left))}"
+                f"{count} of {counted(support.nodes, 'node')} do not run on backend {backend}:"
+                f" {elsewhere}"
             )
-            self._warnings.append(table.finding(table.NODES_ELSEWHERE, message, left))
-
-    def _named(self, message: str) -> tuple[str, ...]:
-        """Return the nodes that the library's message names."""
-        return tuple(
-            graphs.label(node)
-            for node in graphs.walk_nodes(graphs.parse(self._current))
-            if node.name and f"'{node.name}'" in message
-        )
+            self._warnings.append(table.finding(table.NODES_ELSEWHERE, message, support.elsewhere))
 
     def _sizes(self) -> dict[str, list[int | None]]:
         """Return the dimensions that are fixed for all requests: the server refuses other sizes."""
@@ -290,27 +260,25 @@ class _Conversion:
             for spec in self._validated.inputs
         }
 
-    # candidates
-
-    def _try(self, wanted: AnyPass) -> _Candidate | None:
+    def _try(self, rewrite: AnyPass) -> _Candidate | None:
         """Make an optional change; None if it changes nothing, or, with a warning, if it fails."""
         try:
-            return self._make(wanted)
+            return self._make(rewrite)
         except (StageFailure, SessionError) as error:
             if isinstance(error, StageFailure) and error.reason is Reason.STORAGE_FULL:
                 raise  # unrelated to the model, and may be transient
             cause = error.cause if isinstance(error, StageFailure) else plain(str(error))
-            self._warn(f"{wanted.doing} failed, so the model stays unchanged: {cause}")
+            self._warn(f"{rewrite.doing} failed, so the model stays unchanged: {cause}")
             return None
 
-    def _make(self, wanted: AnyPass) -> _Candidate | None:
-        _log.info("%s", wanted.doing)
+    def _make(self, rewrite: AnyPass) -> _Candidate | None:
+        _log.info("%s", rewrite.doing)
         self._count += 1
         path = self._current.with_name(f"{_PREFIX}{self._count}.onnx")
-        if wanted.own_weights:
+        if rewrite.own_weights:
             path = self._work / f"{_PREFIX}{self._count}" / MODEL_NAME
             path.parent.mkdir()
-        done = Call(run_pass, wanted.doing, _LIMITS).run(wanted, self._current, path)
+        done = Call(run_pass, rewrite.doing, _LIMITS).run(rewrite, self._current, path)
         return _Candidate(path, done) if done.changes else None
 
     def _keep(self, candidate: _Candidate) -> None:
@@ -328,58 +296,48 @@ class _Conversion:
         folder.mkdir(exist_ok=True)
         return folder / "parser.log"
 
-    # proof
-
     def _differs(self, candidate: _Candidate) -> str | None:
-        """Return how a candidate differs from the source; None if it does not."""
         changed = graphs.parse(candidate.path)
         if differs := form_differs(self._model, changed, self._recipe):
             return differs
         doing = "comparing the converted model with the source"
         _log.info("%s", doing)
-        expected = self._source_outputs()
-        models = (candidate.path, self._runnable)
+        source_run, models = self._source_run, (candidate.path, self._runnable)
         try:
-            if expected.run is not None:
-                call = Call(compare, doing, _LIMITS)
-                found = call.run(*models, expected.folder, expected.run.varying)
-            else:
-                found = Call(check, doing, _LIMITS).run(*models)
+            if source_run is None:
+                return Call(check, doing, _LIMITS).run(*models)
+            return Call(compare, doing, _LIMITS).run(*models, self._outputs, source_run.varying)
         except SessionError as error:
             return f"ONNX Runtime refuses it: {plain(str(error))}"
         except StageFailure as failure:
             if failure.reason.lacks_resources:
                 raise  # unrelated to the model, and may be transient
             return failure.cause
-        return found.differs
 
-    def _source_outputs(self) -> _Outputs:
-        """Run the source once, for all candidates."""
-        if self._expected is None:
-            folder = self._work / f"{_PREFIX}outputs"
-            folder.mkdir()
-            ran = None
-            for samples in self._samples():
-                ran = self._run_source(folder, samples)
-                if ran is None or ran.outputs:
-                    break
-            if ran is not None and not ran.outputs:
-                ran = None
-            self._expected = _Outputs(folder, ran)
+    @cached_property
+    def _source_run(self) -> SourceRun | None:
+        """The run of the source with which all candidates are compared; None if it cannot be run here."""
+        self._outputs.mkdir()
+        for samples in self._samples():
+            ran = self._run_source(samples)
             if ran is None:
-                self._warn(
-                    "the source refuses all generated inputs, or cannot be run here: the converted"
-                    " model is checked and loaded, but its outputs are not compared"
-                )
-        return self._expected
+                break
+            if ran.outputs:
+                return ran
+        self._warn(
+            "the source refuses all generated inputs, or cannot be run here: the converted"
+            " model is checked and loaded, but its outputs are not compared"
+        )
+        return None
 
     @cached_property
     def _runnable(self) -> Path:
         path = self._source.with_name(f"{_PREFIX}source.onnx")
         return loadable(self._source, path, self._recipe.max_ir_version)
 
-    def _run_source(self, folder: Path, samples: Sequence[Sample]) -> SourceRun | None:
+    def _run_source(self, samples: Sequence[Sample]) -> SourceRun | None:
         """Write inputs and the source's outputs; None if the source cannot be run."""
+        folder = self._outputs
         write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
         doing = "running the source"
         _log.info("%s", doing)
@@ -387,20 +345,9 @@ class _Conversion:
             return Call(run_source, doing, _LIMITS).run(self._runnable, folder)
         except (SessionError, StageFailure) as error:
             _log.info("ONNX Runtime cannot run the source: %s", plain(str(error)))
-        if size_bytes(self._model) > _LARGEST_BY_DEFINITION:
-            return None
-        write_arrays(folder / INPUTS, {samples[0].name: samples[0].inputs})
-        doing = "running the source by ONNX's reference implementation"
-        limits = Limits(seconds=_DEFINITION_SECONDS)
-        try:
-            defined = Call(run_definition, doing, limits).run(self._runnable, folder)
-        except StageFailure as failure:
-            if failure.reason is Reason.STORAGE_FULL:
-                raise
-            _log.info("%s", failure.message)
-            return None
+        defined = try_definition(self._runnable, samples[0], folder)
         if defined.refused:
-            _log.info("%s fails: %s", doing, defined.refused)
+            _log.info("ONNX's reference implementation cannot run it: %s", defined.refused)
             return None
         return SourceRun(defined.samples, defined.varying)
 
@@ -412,6 +359,5 @@ class _Conversion:
             return
         for integer_range in IntegerRange:
             drawn = generate(inputs, self._validated.profiles, integer_range)
-            sizes = [sum(array.nbytes for array in sample.inputs.values()) for sample in drawn]
-            small = [sample for sample, size in zip(drawn, sizes, strict=True) if size <= _LARGEST]
+            small = [sample for sample in drawn if sample.input_bytes <= _LARGEST]
             yield (small or drawn[:1])[:_SAMPLES]

@@ -1,11 +1,8 @@
-"""Which nodes of a model the backend that is to serve supports, and whether it loads the model.
-
-Only the library itself answers; if it is not in the image, or needs a device, nothing is known.
-"""
+"""Which nodes of a model the backend that is to serve supports, as far as its library can say here."""
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -33,10 +30,10 @@ _PLACED: Final = frozenset({"openvino"})
 class Support:
     """How far a backend supports a model."""
 
-    refused: str | None  # the library's message; None: it loads
+    refused: str | None = None  # the library's message, if it does not load the model
     elsewhere: tuple[str, ...] = ()  # labels of the nodes that it does not support
     reason: Reason | None = None  # with `refused`
-    nodes: int | None = None  # number of placed nodes; None: not known
+    nodes: int | None = None  # number of placed nodes
 
     @property
     def complete(self) -> bool:
@@ -57,13 +54,12 @@ class Support:
 def query_support(
     backend: str, model: Path, shape_nodes: Iterable[str], log: Path
 ) -> Support | None:
-    """Query the backend; None if that is not possible here.
-
-    Nodes labelled in `shape_nodes` may run anywhere; the library's messages go to `log`.
-    """
+    """Query the backend, if possible here; nodes labelled in `shape_nodes` may run anywhere."""
     if backend in FLAVORS:
         elsewhere = _parser(backend, model, log)
-        return None if elsewhere is None else Support(None, _compute(elsewhere, shape_nodes))
+        if elsewhere is None:
+            return None
+        return Support(elsewhere=_compute(elsewhere, shape_nodes))
     if backend not in _PLACED:
         return None
     doing = f"loading the converted model on backend {backend}"
@@ -76,30 +72,29 @@ def query_support(
         return Support(
             refused, reason=Reason.OUT_OF_MEMORY if short else Reason.UNSUPPORTED_OPERATOR
         )
-    left = _compute(answer.elsewhere, shape_nodes)
-    return Support(None, left, nodes=answer.nodes)
+    return replace(answer, elsewhere=_compute(answer.elsewhere, shape_nodes))
 
 
 def placement(backend: str, model: Path) -> Support:
     """Return the backend's support, without a reason. Called in a child process."""
     try:
-        placement = loading.create(backend, model).placement
+        placed = loading.create(backend, model).placement
     except SessionError as error:
         return Support(plain(str(error)))
-    return Support(None, tuple(placement.elsewhere), nodes=placement.total)
+    return Support(elsewhere=tuple(placed.elsewhere), nodes=placed.total)
 
 
 def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
     """Return the labels of nodes that TensorRT's parser does not support; None without a parser."""
     try:
         version = loading.find(backend).version()
-        known = Call(types, "reading the types of the model's tensors", _LIMITS).run(model)
+        tensor_types = Call(types, "reading the types of the model's tensors", _LIMITS).run(model)
         doing = f"asking {FLAVORS[backend].title} which nodes it supports"
         answer = Call(partition, doing, _LIMITS).run(
             backend=backend,
             version=version,
             model=model,
-            types=known,
+            types=tensor_types,
             log=log,
             plugins=of_model(model).plugins,
         )
@@ -108,12 +103,12 @@ def _parser(backend: str, model: Path, log: Path) -> list[str] | None:
         return None
     proto = graphs.parse(model)
     taken = {index for part in answer.parts for index in part}
-    nodes = [
-        proto.graph.node[i]
-        for i in computing(proto, range(len(proto.graph.node)))
-        if i not in taken
+    nodes = proto.graph.node
+    return [
+        reported_label(nodes[index].name, nodes[index].op_type)
+        for index in computing(proto, range(len(nodes)))
+        if index not in taken
     ]
-    return [reported_label(node.name, node.op_type) for node in nodes]
 
 
 def _compute(elsewhere: Iterable[str], shape_nodes: Iterable[str]) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """Converts the nodes of a model from one opset to another, or expands operators into others.
 
 Downwards every node is kept, rewritten for the older version of its operator, or replaced by its
-operator's function body, until no newer operator is left. Upwards the nodes whose operator has
-changed are converted by ONNX's version converter. Native code: for child processes.
+operator's function body, until no newer operator is left. Upwards, ONNX's version converter
+converts the nodes whose operator has changed. Native code: for child processes.
 """
 
 from collections.abc import Collection, Mapping
@@ -49,7 +49,7 @@ _MAX_DEPTH: Final = 8  # of nested function bodies: ONNX's own have three levels
 
 
 class TranslationError(ValueError):
-    """Nodes that could not be converted: label to reason."""
+    """Names every node that could not be converted or expanded: label to reason."""
 
     def __init__(self, refused: Mapping[str, str]) -> None:
         self.refused = dict(refused)
@@ -66,11 +66,7 @@ class Done:
 
 
 def translate(model: ModelProto, target: int) -> Done:
-    """Convert a model to the opset `target`, in place.
-
-    Raises:
-        TranslationError: naming every node that cannot be converted.
-    """
+    """Convert a model to the opset `target`, in place; raises TranslationError."""
     opset = graphs.default_opset(model) or target
     if target < opset and any(_newest(function) > target for function in model.functions):
         # values inside a function have no types, and functions of older opsets are valid
@@ -79,11 +75,7 @@ def translate(model: ModelProto, target: int) -> Done:
 
 
 def expand(model: ModelProto, operators: Collection[str]) -> Done:
-    """Replace every node of these operators by its operator's body, in place; the opset stays.
-
-    Raises:
-        TranslationError: naming every node that cannot be expanded.
-    """
+    """Replace every node of these operators by its operator's body, in place; raises TranslationError."""
     opset = graphs.default_opset(model) or 1
     return _Translator(model, opset, opset, frozenset(operators)).run()
 
@@ -125,33 +117,33 @@ class _Translator:
 
     def _scope(self, scope: Scope, outer: Constants | None = None) -> None:
         constants = Constants(scope.graph, outer=outer, replaceable=False)
-        known = constants.small()
+        tensors = constants.small()
         for node in scope.nodes:
             for body in node.bodies:
                 self._scope(body, constants)
-            if (found := self._node(node.proto, known)) != [node.proto]:
-                node.replace(found)
+            if (nodes := self._node(node.proto, tensors)) != [node.proto]:
+                node.replace(nodes)
         scope.write()
 
-    def _node(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
+    def _node(self, node: NodeProto, tensors: Mapping[str, TensorProto]) -> list[NodeProto]:
         if node.domain not in STANDARD or (node.domain, node.op_type) in self._functions:
             return [node]
         try:
             if node.op_type in self._operators:
-                found = self._body(node, self._opset, known, _MAX_DEPTH)
+                nodes = self._body(node, self._opset, tensors, _MAX_DEPTH)
                 self._done.expanded[graphs.label(node)] = node.op_type
-                return found
+                return nodes
             if self._target > self._opset:
-                return self._newer(node, known)
-            return self._older(node, self._opset, known, _MAX_DEPTH, source=node)
+                return self._newer(node, tensors)
+            return self._older(node, self._opset, tensors, _MAX_DEPTH, source=node)
         except (InexpressibleError, ReplacementError) as error:
             self._refused[graphs.label(node)] = str(error)
             return [node]
 
-    def _newer(self, node: NodeProto, known: Mapping[str, TensorProto]) -> list[NodeProto]:
+    def _newer(self, node: NodeProto, tensors: Mapping[str, TensorProto]) -> list[NodeProto]:
         if graphs.has_bodies(node) or is_kept(node, self._opset, self._target, self._kinds):
             return [node]
-        model = alone(node, {"": self._opset}, self._types, _needed(node, known))
+        model = alone(node, {"": self._opset}, self._types, _needed(node, tensors))
         nodes = replacement(
             node,
             model,
@@ -165,7 +157,7 @@ class _Translator:
         self,
         node: NodeProto,
         opset: int,
-        known: Mapping[str, TensorProto],
+        tensors: Mapping[str, TensorProto],
         depth: int,
         *,
         source: NodeProto,
@@ -175,22 +167,22 @@ class _Translator:
             case Fit.SAME:
                 return [node]
             case Fit.REWRITE:
-                found = older_form(node, opset, self._target, known, self._types)
+                older = older_form(node, opset, self._target, tensors, self._types)
                 if node is source:
                     self._done.rewritten.append(graphs.label(source))
-                return [found]
+                return [older]
             case Fit.NONE:
                 if not is_function(node.op_type, "", opset):
                     body = "" if node is source else "its operator's body has "
                     raise InexpressibleError(
                         f"{body}{node.op_type}, which has no equivalent in opset {self._target}"
                     )
-                nodes = self._body(node, opset, known, depth)
+                nodes = self._body(node, opset, tensors, depth)
                 self._done.expanded[graphs.label(source)] = source.op_type
                 return nodes
 
     def _body(
-        self, node: NodeProto, opset: int, known: Mapping[str, TensorProto], depth: int
+        self, node: NodeProto, opset: int, tensors: Mapping[str, TensorProto], depth: int
     ) -> list[NodeProto]:
         """Return the body of a node's operator, with each of its nodes converted to the target."""
         schema = schema_of(node, opset)
@@ -202,7 +194,7 @@ class _Translator:
         # without constants: the inliner needs only the types of inputs
         small = alone(explicit, {"": version}, self._types, {})
         nodes = replacement(explicit, small, lambda model: _inlined(model, version), self._names)
-        small = alone(node, {"": version}, self._types, _needed(node, known))
+        small = alone(node, {"": version}, self._types, _needed(node, tensors))
         del small.graph.node[:]
         small.graph.node.extend(nodes)
         scope = Scope(small.graph)
@@ -214,10 +206,10 @@ class _Translator:
             return list(small.graph.node)
         self._types |= {name: kind for name, kind in inner.items() if name not in self._types}
         self._kinds |= _kinds(inner)
-        found: list[NodeProto] = []
+        converted: list[NodeProto] = []
         for each in small.graph.node:
-            found += self._older(each, version, as_tensors(within), depth - 1, source=node)
-        return found
+            converted += self._older(each, version, as_tensors(within), depth - 1, source=node)
+        return converted
 
 
 def _inlined(model: ModelProto, version: int) -> ModelProto:
@@ -247,21 +239,21 @@ def _with_defaults(node: NodeProto, schema: Schema) -> NodeProto:
     return copy
 
 
-def _fold(scope: Scope, known: Mapping[str, Array], outputs: set[str]) -> None:
+def _fold(scope: Scope, values: Mapping[str, Array], outputs: set[str]) -> None:
     """Turn known values in a body into constants: backends refuse computed axes."""
     for node in scope.nodes:
         made = node.proto.output[0]
-        if len(node.proto.output) == 1 and made in known and made not in outputs:
-            value = numpy_helper.from_array(known[made])
+        if len(node.proto.output) == 1 and made in values and made not in outputs:
+            value = numpy_helper.from_array(values[made])
             name = node.proto.name
             node.replace([helper.make_node("Constant", [], [made], name=name, value=value)])
     scope.remove_unused()
 
 
-def _needed(node: NodeProto, known: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
-    return {name: known[name] for name in node.input if name in known}
+def _needed(node: NodeProto, tensors: Mapping[str, TensorProto]) -> dict[str, TensorProto]:
+    return {name: tensors[name] for name in node.input if name in tensors}
 
 
 def _kinds(types: Mapping[str, TypeProto]) -> dict[str, str]:
-    found = {name: declared(kind) for name, kind in types.items()}
-    return {name: kind for name, kind in found.items() if kind}
+    kinds = {name: declared(kind) for name, kind in types.items()}
+    return {name: kind for name, kind in kinds.items() if kind}

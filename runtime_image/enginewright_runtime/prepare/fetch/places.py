@@ -23,28 +23,28 @@ class Place:
     uri: str
     mount: Path  # of the claim in a pvc:// address
     credentials: Path  # folder of the Secret
-    suffix: str  # of the only file that is fetched from a folder; "": all files are
-    anonymous: bool  # without a Secret, nobody's identity is used instead of the pod's
+    suffix: str  # of the only file that is fetched from a folder; empty for all files
+    anonymous: bool  # whether to send no credentials, instead of the pod's, if there is no Secret
 
     def open(self) -> ModelSource:
-        """Return the source; raises as `open_source`."""
+        """Return the source."""
         return open_source(self.uri, self.mount, self.credentials, anonymous=self.anonymous)
 
 
 def places(task: PrepareTask, paths: Paths) -> dict[str, Place]:
     """Return the addresses by name."""
     recipe, anonymous = task.recipe, bool(task.anonymous_sources)
-    found = {MODEL: Place(task.source_uri, paths.source, paths.credentials, ".onnx", anonymous)}
+    by_name = {MODEL: Place(task.source_uri, paths.source, paths.credentials, ".onnx", anonymous)}
     if recipe.samples_uri is not None:
-        found[SAMPLES] = Place(
+        by_name[SAMPLES] = Place(
             recipe.samples_uri, paths.samples, paths.samples_credentials, ".npz", anonymous
         )
     if recipe.quantization is not None and recipe.quantization.calibration is not None:
         uri = recipe.quantization.calibration.uri
-        found[CALIBRATION] = Place(
+        by_name[CALIBRATION] = Place(
             uri, paths.calibration, paths.calibration_credentials, "", anonymous
         )
     for name, uri in (recipe.processing.steps() if recipe.processing else {}).items():
         mount = paths.processing / urlsplit(uri).netloc
-        found[name] = Place(uri, mount, paths.processing_credentials / name, ".onnx", anonymous)
-    return found
+        by_name[name] = Place(uri, mount, paths.processing_credentials / name, ".onnx", anonymous)
+    return by_name

@@ -31,10 +31,7 @@ _MAGIC_AT_4: Final = {
 
 
 def sniff(path: Path, *, npz: bool = False) -> str | None:
-    """Return what the file looks like, to follow "it is"; None if it may be a model.
-
-    With `npz`, a zip archive is accepted too, since an .npz file is one.
-    """
+    """Return what the file is instead of a model (or, with `npz`, samples), to follow "it is"."""
     with path.open("rb") as reader:
         start = reader.read(_READ_BYTES)
     if not start:

@@ -1,7 +1,7 @@
 """Fetches the model, its external data and all other inputs of preparation into the work folder."""
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -37,7 +37,7 @@ from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.extensions.libraries import BUNDLED, EXTENSIONS_FOLDER
 from enginewright_runtime.session.processing.chain import label
 from enginewright_runtime.sources import open_source
-from enginewright_runtime.sources.base import Missing
+from enginewright_runtime.sources.base import Missing, ModelSource
 from enginewright_runtime.sources.fetching import (
     FetchedFile,
     emptied,
@@ -58,44 +58,44 @@ _LARGEST_MODEL: Final = 512 * _GIB  # with external data, and with the archive t
 _LARGEST_SAMPLES: Final = 8 * _GIB
 _LARGEST_CALIBRATION: Final = 128 * _GIB
 _LARGEST_EXTENSION: Final = 4 * _GIB
-_Opened: TypeAlias = Callable[[str], RecordedSource]  # by name of a place
+_OpenPlace: TypeAlias = Callable[[str], RecordedSource]  # by name of a place
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Fetch what the task names; leaves `Fetched`, and `KnownArtifact` where the store has what is to be prepared.
-
-    Raises:
-        StageFailure: SourceUnreachable, DigestMismatch, SourceChanged, InvalidModel,
-            ExternalDataMissing, CalibrationInvalid, ModelTooLarge or StoreUnavailable.
-    """
+    """Fetch what the task names; leaves `Fetched`, and `KnownArtifact` if the store has the prepared model."""
     if task.cluster is not None:
         record_use(open_medium(paths), task.cluster)
     KnownArtifact.remove(paths.work)
-    if found := find_unchanged(task, paths):
-        published, version = found
+    if unchanged := find_unchanged(task, paths):
+        published, version = unchanged
         KnownArtifact(published=published).write(paths.work)
         message = f"unchanged: {version}, not downloaded"
         return StageReport(stage="fetch", ok=True, message=message, published=published)
     facts: dict[str, Any] = {}
-    wanted = places(task, paths)
+    by_name = places(task, paths)
     sources: dict[str, RecordedSource] = {}
 
-    def opened(name: str) -> RecordedSource:
-        sources[name] = RecordedSource(wanted[name].open(), wanted[name].suffix)
+    def open_place(name: str) -> RecordedSource:
+        sources[name] = RecordedSource(by_name[name].open(), by_name[name].suffix)
         return sources[name]
 
-    files = _model(task, opened, paths, facts)
+    files, facts["source"] = _fetch_model(
+        open_place(MODEL),
+        paths.work / MODEL_FOLDER,
+        task.source_sha256,
+        "spec.source.sha256",
+    )
     steps = {
-        name: _step(name, opened, task, paths, facts)
+        name: _step(name, open_place, task, paths, facts)
         for name in (task.recipe.processing.steps() if task.recipe.processing else ())
     }
     digests = {MODEL: model_digest(files)}
     _check_pin(task, MODEL, digests[MODEL], "spec.source.uri")
-    if SAMPLES in wanted:
-        digests[SAMPLES] = _samples(opened, paths, facts)
+    if SAMPLES in by_name:
+        digests[SAMPLES] = _samples(open_place, paths, facts)
         _check_pin(task, SAMPLES, digests[SAMPLES], "spec.parity.samples")
-    if CALIBRATION in wanted:
-        digests[CALIBRATION] = _calibration(opened, paths, facts)
+    if CALIBRATION in by_name:
+        digests[CALIBRATION] = _calibration(open_place, paths, facts)
         _check_pin(task, CALIBRATION, digests[CALIBRATION], "spec.quantization.calibration")
     for name, digest in steps.items():
         digests[name] = digest
@@ -104,7 +104,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     fetched = Fetched(
         files=files,
         model_digest=digests[MODEL],
-        samples=SAMPLES in wanted,
+        samples=SAMPLES in by_name,
         calibration=digests.get(CALIBRATION),
         steps=steps,
     )
@@ -113,47 +113,32 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     size = sum(file.size_bytes for file in files)
     more = f" and {counted(len(files) - 1, 'external data file')}" if len(files) > 1 else ""
     message = f"fetched {MODEL_NAME}{more}, {format_bytes(size)}, sha256 {files[0].sha256[:12]}"
-    known = _known(task, paths, digests)
-    if known:
-        known.write(paths.work)
-        message += f"; the store already had prepared model {known.published.key[:12]}"
+    data = {name: digest for name, digest in digests.items() if name != MODEL}
+    prepared = find_passed(task, digests[MODEL], data, paths)
+    if prepared:
+        KnownArtifact(published=prepared).write(paths.work)
+        message += f"; the store already had prepared model {prepared.key[:12]}"
     return StageReport(
         stage="fetch",
         ok=True,
         message=message,
-        published=known.published if known else None,
+        published=prepared,
         facts=FetchFacts(files=files, digest=digests[MODEL]).model_dump(mode="json") | facts,
     )
 
 
-def _known(task: PrepareTask, paths: Paths, digests: Mapping[str, str]) -> KnownArtifact | None:
-    """Return what the store has of the fetched content; None: the other stages prepare it."""
-    data = {name: digest for name, digest in digests.items() if name != MODEL}
-    published = find_passed(task, digests[MODEL], data, paths)
-    return KnownArtifact(published=published) if published else None
-
-
-def _model(
-    task: PrepareTask, opened: _Opened, paths: Paths, facts: dict[str, Any]
-) -> tuple[ArtifactFile, ...]:
-    wanted = task.source_sha256, "spec.source.sha256"
-    files, facts["source"] = _fetch_model(opened(MODEL), paths.work / MODEL_FOLDER, *wanted)
-    return files
-
-
 def _step(
-    name: str, opened: _Opened, task: PrepareTask, paths: Paths, facts: dict[str, Any]
+    name: str, open_place: _OpenPlace, task: PrepareTask, paths: Paths, facts: dict[str, Any]
 ) -> str:
-    """Fetch a step of spec.processing and return its digest."""
     place = label(name)
     with _about(f"step {place}", f"see {place}"):
-        files, found = _fetch_model(
-            opened(name),
+        files, source_facts = _fetch_model(
+            open_place(name),
             paths.work / PROCESSING_FOLDER / name,
             task.steps_sha256.get(name),
             f"{place}.sha256",
         )
-    facts.setdefault("processing", {})[name] = found
+    facts.setdefault("processing", {})[name] = source_facts
     return model_digest(files)
 
 
@@ -164,23 +149,19 @@ def _fetch_model(
     model = emptied(folder) / MODEL_NAME
     quota = DiskQuota(folder, "a model", _LARGEST_MODEL, {".onnx": graphs.LARGEST_PROTOBUF})
     with fetch_one(source, ".onnx", model, quota) as fetched:
-        _check_content(model)
+        if kind := sniff(model):
+            raise StageFailure(Reason.INVALID_MODEL, f"the source is not a model: it is {kind}")
         _check_digest(sha256, fetched, digest_place)
-        pinned = _pinned(source.shown, source.pin, fetched.archive or fetched.file)
+        pinned = _pinned(source, fetched.archive or fetched.file)
         files = (_listed(MODEL_NAME, fetched.file), *_external_data(fetched, model, quota))
         return files, pinned
-
-
-def _check_content(model: Path) -> None:
-    if kind := sniff(model):
-        raise StageFailure(Reason.INVALID_MODEL, f"the source is not a model: it is {kind}")
 
 
 def _check_digest(sha256: str | None, fetched: FetchedFile, place: str) -> None:
     """Compare with the digest in the spec: of the .onnx file, or of its archive."""
     expected = (sha256 or fetched.file.sha256).lower()
-    found = {copied.sha256 for copied in (fetched.file, fetched.archive) if copied is not None}
-    if expected not in found:
+    copies = (fetched.file, fetched.archive)
+    if expected not in {copied.sha256 for copied in copies if copied is not None}:
         archive = f" (and its archive {fetched.archive.sha256})" if fetched.archive else ""
         raise StageFailure(
             Reason.DIGEST_MISMATCH,
@@ -188,14 +169,14 @@ def _check_digest(sha256: str | None, fetched: FetchedFile, place: str) -> None:
         )
 
 
-def _check_pin(task: PrepareTask, name: str, found: str, place: str) -> None:
+def _check_pin(task: PrepareTask, name: str, digest: str, place: str) -> None:
     """Compare with the digest of the first fetch from this address."""
-    expected = task.pinned.get(name, found)
-    if expected != found:
+    expected = task.pinned.get(name, digest)
+    if expected != digest:
         raise StageFailure(
             Reason.SOURCE_CHANGED,
             f"the content of {place} has changed since it was first fetched: sha256"
-            f" {expected[:12]} then, {found[:12]} now",
+            f" {expected[:12]} then, {digest[:12]} now",
         )
 
 
@@ -218,13 +199,9 @@ def _external_data(fetched: FetchedFile, model: Path, quota: DiskQuota) -> list[
 
 
 def external_locations(path: Path) -> list[str]:
-    """Return the model's external data files, sorted. Called in a child process.
+    """Return the model's external data files, sorted; none if `validate` will find it unparsable.
 
-    A small untrusted file may need much memory when parsed. A model that cannot be parsed has none:
-    `validate` reports why.
-
-    Raises:
-        StageFailure: ExternalDataMissing, for a location outside the model's folder.
+    Called in a child process, since a small untrusted file may need much memory when parsed.
     """
     if path.stat().st_size > graphs.LARGEST_PROTOBUF:
         return []
@@ -257,23 +234,21 @@ def external_locations(path: Path) -> list[str]:
     return sorted(locations)
 
 
-def _samples(opened: _Opened, paths: Paths, facts: dict[str, Any]) -> str:
-    """Fetch the samples and return their digest."""
+def _samples(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) -> str:
     target = paths.work / SAMPLES_FILE
     quota = DiskQuota(paths.work, "samples", _LARGEST_SAMPLES)
     with _about("samples", "see spec.parity.samples"):
-        source = opened(SAMPLES)
+        source = open_place(SAMPLES)
         with fetch_one(source, ".npz", target, quota) as fetched:
-            facts["samples"] = _pinned(source.shown, source.pin, fetched.file)
+            facts["samples"] = _pinned(source, fetched.file)
             return fetched.file.sha256
 
 
-def _calibration(opened: _Opened, paths: Paths, facts: dict[str, Any]) -> str:
-    """Fetch the calibration data and return its digest."""
+def _calibration(open_place: _OpenPlace, paths: Paths, facts: dict[str, Any]) -> str:
     folder = emptied(paths.work / CALIBRATION_FOLDER)
     quota = DiskQuota(folder, "calibration data", _LARGEST_CALIBRATION)
     with _about("calibration data", "see spec.quantization.calibration"):
-        source = opened(CALIBRATION)
+        source = open_place(CALIBRATION)
         fetched = fetch_all(source, folder, quota)
         if len(fetched) == 1 and (kind := sniff(folder / fetched[0][0], npz=True)):
             raise StageFailure(Reason.CALIBRATION_INVALID, f"the file at {source.shown} is {kind}")
@@ -321,7 +296,7 @@ def _extension(
                     f" {expected}{f'; it is {kind}' if kind else ''}",
                     remedy="set the digest of the intended library, or restore that library",
                 )
-            return _pinned(source.shown, source.pin, fetched.file)
+            return _pinned(source, fetched.file)
 
 
 _NOWHERE: Final = Path("/nonexistent")
@@ -339,19 +314,19 @@ def _same_place(uri: str, source: str) -> bool:
 
 
 @contextmanager
-def _about(what: str, remedy: str) -> Iterator[None]:
-    """Name in a failure what could not be fetched."""
+def _about(part: str, remedy: str) -> Iterator[None]:
+    """Name in a failure which part could not be fetched."""
     try:
         yield
     except StageFailure as failure:
-        raise StageFailure(failure.reason, f"{what}: {failure.cause}", remedy=remedy) from failure
+        raise StageFailure(failure.reason, f"{part}: {failure.cause}", remedy=remedy) from failure
 
 
-def _pinned(shown: str, pin: str | None, copied: Copied) -> dict[str, Any]:
+def _pinned(source: ModelSource, copied: Copied) -> dict[str, Any]:
     """Return the source and identity of a fetched file, so that it can be reproduced."""
     return {
-        "source": shown,
-        "pin": pin or copied.version,
+        "source": source.shown,
+        "pin": source.pin or copied.version,
         "sha256": copied.sha256,
         "size_bytes": copied.size_bytes,
     }

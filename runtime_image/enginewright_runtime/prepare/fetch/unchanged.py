@@ -1,6 +1,6 @@
 """Finds out without a download that a refresh has nothing to do.
 
-The version of fetched content is recorded in the store, with its digest: it is used only for an
+The store records the version of fetched content with its digest. A record is used only for an
 address whose pinned content has that digest, and while the model prepared from it is in the store.
 """
 
@@ -26,7 +26,7 @@ from enginewright_runtime.prepare.fetch.places import MODEL, Place, places
 from enginewright_runtime.prepare.in_store import find_intact
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.sources.versions import RecordedSource, SourceVersion
-from enginewright_runtime.store import Store, open_store
+from enginewright_runtime.store import open_store
 
 _log: Final = logging.getLogger(__name__)
 _SALT_BYTES: Final = 16
@@ -35,27 +35,25 @@ _PREFIXES: Final = tuple(prefix for each in SCHEMES for prefix in each.variable_
 
 
 class _Record(Message):
-    """The version of the content of one address."""
-
     digest: str  # of the content, as it is pinned
     asker: str  # who fetched it
     version: SourceVersion
 
 
 def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Published, str] | None:
-    """Return what is in the store already, and its version for people; None: it must be fetched.
-
-    Raises:
-        StageFailure: SourceUnreachable, StoreUnavailable.
-    """
-    wanted = places(task, paths)
-    if not wanted.keys() <= task.fetched.keys():
+    """Return what the store already has, and its version for people, or None if it must be fetched."""
+    by_name = places(task, paths)
+    if not by_name.keys() <= task.fetched.keys():
         return None
     store = open_store(paths)
     shown = []
-    for name, place in wanted.items():
-        record = _read(store, name, place)
-        if record is None or record.digest != task.fetched[name]:
+    for name, place in by_name.items():
+        content = store.get_cache(_name(name, place))
+        try:
+            record = _Record.model_validate_json(content or b"")
+        except ValidationError:  # missing, or of another release
+            return None
+        if record.digest != task.fetched[name]:
             return None
         salt = record.asker.partition(":")[0]
         if not hmac.compare_digest(record.asker, _identify_asker(place.credentials, salt)):
@@ -64,7 +62,7 @@ def find_unchanged(task: PrepareTask, paths: Paths) -> tuple[Published, str] | N
             _log.info("%s has another version than %s", name, record.version.shown)
             return None
         shown.append(record.version.shown)
-    data = {name: task.fetched[name] for name in wanted if name != MODEL}
+    data = {name: task.fetched[name] for name in by_name if name != MODEL}
     published = find_intact(task, task.fetched[MODEL], data, paths)
     return (published, ", ".join(shown)) if published else None
 
@@ -75,7 +73,7 @@ def record_versions(
     sources: Mapping[str, RecordedSource],
     digests: Mapping[str, str],
 ) -> None:
-    """Record the versions of what was fetched, by name. It is not essential: a failure is logged."""
+    """Record the versions of fetched content, by name; a failure is only logged."""
     store = open_store(paths)
     for name, place in places(task, paths).items():
         version = sources[name].version
@@ -89,16 +87,6 @@ def record_versions(
             _log.warning("the version of the %s is not recorded: %s", name, failure.message)
 
 
-def _read(store: Store, name: str, place: Place) -> _Record | None:
-    content = store.get_cache(_name(name, place))
-    if content is None:
-        return None
-    try:
-        return _Record.model_validate_json(content)
-    except ValidationError:  # of another release
-        return None
-
-
 def _name(name: str, place: Place) -> str:
     return f"source-{name}-{sha256_text(place.uri)}"
 
@@ -106,11 +94,8 @@ def _name(name: str, place: Place) -> str:
 def _identify_asker(credentials: Path, salt: str) -> str:
     """Return an identifier of the Secret in a folder and of the pod's settings, to be recorded.
 
-    A server may answer others with other content under the same version. Only a salted scrypt hash of
-    the credentials is recorded, from which they cannot be found out.
-
-    Raises:
-        StageFailure: SourceUnreachable, for a Secret that cannot be read.
+    A server may answer others with other content under the same version. Only a salted scrypt hash
+    of the credentials is recorded, from which they cannot be recovered.
     """
     settings = {
         name: value for name, value in os.environ.items() if name.startswith(_PREFIXES) and value

@@ -1,8 +1,7 @@
 """Golden inputs that the model accepts, and golden outputs: the source's, by the first way that works.
 
-Outputs are the source's, even if `convert` changed the model, which must preserve them. They come
-from ONNX Runtime's CPU provider, or, if it cannot run the source, from the samples, or from ONNX's
-reference implementation, or, with a warning, from the converted model itself.
+Outputs are those of ONNX Runtime's CPU provider, or, if it cannot run the source, of the samples,
+of ONNX's reference implementation, or, with a warning, of the converted model itself.
 """
 
 import logging
@@ -26,13 +25,12 @@ from enginewright_runtime.core.handoff import (
     Converted,
     Validated,
 )
-from enginewright_runtime.core.isolation import Call, Limits
-from enginewright_runtime.core.limits import memory_limit
+from enginewright_runtime.core.isolation import Call
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.core.ort_messages import plain
-from enginewright_runtime.graph.raw import graphs
-from enginewright_runtime.graph.raw.storage import loadable, size_bytes
+from enginewright_runtime.graph.raw.storage import loadable
 from enginewright_runtime.prepare.quantize.widening import emulated
+from enginewright_runtime.proof.definition import try_definition
 from enginewright_runtime.proof.golden_inputs import (
     LARGEST_INPUTS,
     IntegerRange,
@@ -45,7 +43,6 @@ from enginewright_runtime.proof.golden_run import (
     EXPECTED_OUTPUTS,
     INPUTS,
     OUTPUTS,
-    run_definition,
     run_reference,
 )
 from enginewright_runtime.proof.parity.observing import merged
@@ -53,12 +50,10 @@ from enginewright_runtime.session.arrays import read_arrays, write_arrays
 
 _log: Final = logging.getLogger(__name__)
 PREFIX: Final = "golden-"  # of temporary files beside the models, removed at the end
-_DEFINITION_SECONDS: Final = 60.0  # of ONNX's reference implementation, which is plain Python
-_LARGEST_BY_DEFINITION: Final = 512 << 20  # bytes of the model
 # fields of a recipe that affect the reference run and the comparison of outputs
 _KEY_FIELDS: Final = {"max_ir_version", "rtol", "atol", "outputs"}
 
-# Where the golden outputs come from. "itself": the converted model, which nothing then proves.
+# Where the golden outputs come from; nothing proves a converted model that is compared with itself.
 Origin = Literal["source", "definition", "emulation", "expected", "itself"]
 ORIGIN_NAMES: Final[Mapping[Origin, str]] = {
     "source": "the source",
@@ -76,7 +71,7 @@ class Reference:
     origin: Origin = "source"
     findings: list[Finding] = field(default_factory=list)
     parity: list[OutputParity] = field(default_factory=list)  # of a model that is its own source
-    level: str | None = None  # of graph optimisations, at which such a model's outputs are correct
+    level: str | None = None  # of graph optimizations at which its outputs are correct
     varying: tuple[VaryingOutput, ...] = ()  # outputs that differ from run to run of the source
 
     def warn(self, cause: str, reason: Reason = Reason.PARITY_FAILED) -> None:
@@ -85,13 +80,7 @@ class Reference:
 
 
 def make(recipe: Recipe, work: Path) -> Reference:
-    """Write inputs.npz, outputs.npz and, where the samples have outputs, expected.npz.
-
-    Raises:
-        StageFailure: ParityFailed: no inputs are accepted, or the source's outputs differ from the
-            expected ones; ShapeProfileInvalid; UnsupportedOperator: there is no way to get outputs;
-            as `Call.run`.
-    """
+    """Write inputs.npz, outputs.npz and, where the samples have outputs, expected.npz."""
     return _GoldenFiles(recipe, work).run()
 
 
@@ -101,8 +90,6 @@ def runnable(source: Path, recipe: Recipe) -> Path:
 
 
 class _GoldenFiles:
-    """Generates the golden files."""
-
     def __init__(self, recipe: Recipe, work: Path) -> None:
         self._recipe = recipe
         self._work = work
@@ -133,9 +120,8 @@ class _GoldenFiles:
 
     def _generate(self) -> None:
         """Generate inputs; if the model refuses the integers, try ranges more likely to be indices."""
-        integer_ranges = (
-            tuple(IntegerRange) if self._has_free_integers() else (IntegerRange.DIGITS,)
-        )
+        free = self._has_free_integers()
+        integer_ranges = tuple(IntegerRange) if free else (IntegerRange.DIGITS,)
         refused: dict[str, str] = {}
         for integer_range in integer_ranges:
             samples = generate(self._validated.inputs, self._validated.profiles, integer_range)
@@ -213,13 +199,7 @@ class _GoldenFiles:
             write_arrays(self._folder / EXPECTED, expected)
 
     def _run_reference(self, model: Path, of: Path | None = None) -> dict[str, str]:
-        """Run a model on the CPU provider, which writes outputs.npz.
-
-        `of` is the one that it was copied from; None: it is no copy.
-
-        Raises:
-            SessionError: it does not load.
-        """
+        """Run a model, or a copy `of` one, on the CPU provider; return errors of refused samples."""
         _log.info("running the golden samples on backend cpu")
         inputs, expected = self._folder / INPUTS, self._folder / EXPECTED
         outcome = shared_results.run_shared(
@@ -239,10 +219,8 @@ class _GoldenFiles:
             self._recipe,
         )
         if failed := outcome.failed:
-            raise StageFailure(
-                Reason.PARITY_FAILED,
-                f"{failed.description} against {EXPECTED_OUTPUTS}",
-            )
+            message = f"{failed.description} against {EXPECTED_OUTPUTS}"
+            raise StageFailure(Reason.PARITY_FAILED, message)
         if self._converted in {self._source, model}:
             self._made.parity = list(outcome.parity)
             self._made.level = outcome.level
@@ -252,7 +230,7 @@ class _GoldenFiles:
         return dict(outcome.refused)
 
     def _take_expected(self, samples: list[Sample]) -> bool:
-        """Use the expected outputs as golden ones, if every sample has all of them."""
+        # they replace the golden ones, if every sample has all of them
         outputs = {spec.name for spec in self._validated.outputs}
         if not all(outputs <= set(sample.expected) for sample in samples):
             return False
@@ -260,15 +238,8 @@ class _GoldenFiles:
         return True
 
     def _need_definition(self, samples: list[Sample], refusal: str) -> dict[str, str]:
-        """Use the reference implementation's outputs of the first sample, or an emulation's of all.
-
-        Returns:
-            The emulated model's error messages of refused samples, by name.
-
-        Raises:
-            StageFailure: UnsupportedOperator: neither runs, so there is nothing to compare with.
-        """
-        cause = self._run_definition(samples[:1], self._folder)
+        """Use the reference implementation's outputs of the first sample, or an emulation's of all."""
+        cause = self._run_definition(samples[0], self._folder)
         if cause is None:
             self._made.origin = "definition"
             self._made.warn(
@@ -290,7 +261,7 @@ class _GoldenFiles:
         return refused
 
     def _emulate(self, samples: list[Sample]) -> dict[str, str] | None:
-        """Run an emulated BF16 source on the CPU provider; None: it is not BF16, or does not run."""
+        """Run an emulated BF16 source on the CPU provider; None if it is not BF16, or does not run."""
         self._write(samples)
         try:
             model = emulated(runnable(self._source, self._recipe), f"{PREFIX}emulated.onnx")
@@ -308,7 +279,7 @@ class _GoldenFiles:
         scratch = self._work / f"{PREFIX}definition"
         scratch.mkdir(exist_ok=True)
         of_converted = self._made.varying
-        cause = self._run_definition(kept[:1], scratch)
+        cause = self._run_definition(kept[0], scratch)
         if cause is None:
             self._made.origin = "definition"
             self._made.varying = merged(self._made.varying, of_converted)
@@ -323,33 +294,21 @@ class _GoldenFiles:
         )
         return refused
 
-    def _run_definition(self, samples: list[Sample], folder: Path) -> str | None:
-        """Run the source with ONNX's reference implementation; return why not; None: it ran."""
-        if size_bytes(graphs.parse(self._source)) > _LARGEST_BY_DEFINITION:
-            return f"it is larger than {format_bytes(_LARGEST_BY_DEFINITION)}"
-        write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
-        memory = memory_limit()
-        _log.info("running one golden sample by ONNX's reference implementation")
-        try:
-            outcome = Call(
-                run_definition,
-                "running the source by ONNX's reference implementation",
-                Limits(_DEFINITION_SECONDS, memory // 2 if memory else None),
-            ).run(self._source, folder)
-        except StageFailure as failure:
-            return failure.cause
+    def _run_definition(self, sample: Sample, folder: Path) -> str | None:
+        """Run the source with ONNX's reference implementation; return why it did not run, if so."""
+        outcome = try_definition(self._source, sample, folder)
         if not outcome.refused:
             self._made.varying = outcome.varying
-        return next(iter(outcome.refused.values()), None)
+        return outcome.refused.get(sample.name)
 
 
 def _affordable(samples: list[Sample]) -> tuple[list[Sample], list[str]]:
     """Return samples small enough to store, always the first, and warnings on the others."""
     kept, left_out = samples[:1], []
     for sample in samples[1:]:
-        size = sum(array.nbytes for array in sample.inputs.values())
-        if size <= LARGEST_INPUTS:
+        if sample.input_bytes <= LARGEST_INPUTS:
             kept.append(sample)
         else:
-            left_out.append(f"the {sample.name} shapes ({format_bytes(size)}) are not proven")
+            size = format_bytes(sample.input_bytes)
+            left_out.append(f"the {sample.name} shapes ({size}) are not proven")
     return kept, left_out

@@ -1,8 +1,7 @@
 """Generates the golden inputs and outputs with which every artefact and serving pod is compared.
 
-The outputs are the source's. The converted model is compared with them, and with the outputs of the
-exporting framework if the samples have them; and the backend that is to serve runs on the same
-inputs, in a process that may crash, unless it needs a device, which a prepare Job lacks.
+The converted model is compared with them, and the backend that is to serve unless it needs a
+device, which a prepare Job lacks.
 """
 
 import logging
@@ -43,18 +42,12 @@ _log: Final = logging.getLogger(__name__)
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Generate golden inputs and outputs; leaves `Golden`.
-
-    Raises:
-        StageFailure: ParityFailed, BackendCrashed, OutOfMemory or ShapeProfileInvalid.
-    """
+    """Generate golden inputs and outputs; leaves `Golden`."""
     with scratch(paths.work, PREFIX):
         return _Golden(task.recipe, paths.work).run()
 
 
 class _Golden:
-    """One run of the stage."""
-
     def __init__(self, recipe: Recipe, work: Path) -> None:
         self._recipe = recipe
         self._work = work
@@ -85,11 +78,20 @@ class _Golden:
             varying=self._made.varying,
         ).write(self._work)
         size = sum(path.stat().st_size for path in self._folder.iterdir())
+        message = f"{counted(count, 'golden sample')} ({kind}), {format_bytes(size)}"
+        if judged:
+            parity = self._made.parity
+            errors = [each.max_abs_error for each in parity if each.max_abs_error is not None]
+            worst = f", largest absolute error {max(errors):.3g}" if errors else ""
+            message += f"; the converted model agrees with {ORIGIN_NAMES[self._made.origin]}{worst}"
+        if on_device:
+            message += f"; backend {self._recipe.backend} is compared with them on its device"
+        if self._made.findings:
+            message += f"; {self._made.findings[0].cause}"
         return StageReport(
             stage="golden",
             ok=True,
-            message=f"{counted(count, 'golden sample')} ({kind}), {format_bytes(size)}"
-            f"{self._agreement() if judged else ''}{self._summary(on_device)}",
+            message=message,
             findings=tuple(self._made.findings),
             facts={
                 "golden_outputs": self._made.origin,
@@ -97,24 +99,10 @@ class _Golden:
             },
         )
 
-    def _agreement(self) -> str:
-        known = (each.max_abs_error for each in self._made.parity)
-        errors = [error for error in known if error is not None]
-        worst = f", largest absolute error {max(errors):.3g}" if errors else ""
-        return f"; the converted model agrees with {ORIGIN_NAMES[self._made.origin]}{worst}"
-
-    def _summary(self, on_device: bool) -> str:
-        summary = ""
-        if on_device:
-            summary += f"; backend {self._recipe.backend} is compared with them on its device"
-        findings = self._made.findings
-        return summary + (f"; {findings[0].cause}" if findings else "")
-
     def _judge_converted(self) -> None:
-        """Compare the converted model with the golden outputs, and with the expected ones."""
         _log.info("comparing the converted model with %s", ORIGIN_NAMES[self._made.origin])
         compared_with: ComparedWith = "expected" if self._made.origin == "expected" else "source"
-        # quantised models amplify rounding differences to whole steps; frameworks use other kernels
+        # quantized models amplify rounding differences to whole steps; frameworks use other kernels
         full = own_precision(graphs.parse(self._source)) in {"FP32", None}
         outcome = self._run_judged(
             "cpu", compared_with, rounding=full and compared_with == "source"
@@ -134,11 +122,6 @@ class _Golden:
     def _run_judged(
         self, backend: str, compared_with: ComparedWith, *, rounding: bool = False
     ) -> GoldenRun:
-        """Run the converted model and compare it with the golden outputs.
-
-        Raises:
-            StageFailure: UnsupportedOperator: it does not load, or fails.
-        """
         outcome = JudgedRun(
             model=self._converted,
             backend=backend,
@@ -181,12 +164,11 @@ class _Golden:
         )
 
     def _keeps_precision(self) -> bool:
-        """Tell whether the backend runs the model in its current precision."""
-        wanted = self._recipe.precision
-        return wanted is None or wanted == own_precision(graphs.parse(self._converted))
+        precision = self._recipe.precision
+        return precision is None or precision == own_precision(graphs.parse(self._converted))
 
     def _profile(self) -> tuple[NodeCost, ...]:
-        """Return the nodes' costs; (), with a warning, if they cannot be measured."""
+        """Return the nodes' costs; none, with a warning, if they cannot be measured."""
         _log.info("profiling the model on backend cpu")
         try:
             return costs.measure(self._converted, self._folder / INPUTS, self._recipe)

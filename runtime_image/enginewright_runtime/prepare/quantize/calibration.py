@@ -2,7 +2,7 @@
 
 It has one of three formats, as in docs/precision.md: one .npz with an array for each input, .npy
 files, or images. Pickled data is never read. Data that does not match the model is refused, naming
-the array: a wrong range is worse than none.
+the array.
 """
 
 import zipfile
@@ -28,7 +28,6 @@ Feeds = dict[str, Array]
 ENOUGH: Final = 500
 _NPY: Final = ".npy"
 _IMAGES: Final = frozenset({".jpg", ".jpeg", ".png"})
-_GRAY: Final = "L"
 
 
 @dataclass(frozen=True)
@@ -54,17 +53,7 @@ def read(
     limit: int | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> CalibrationData:
-    """Open the calibration data; samples are read when they are iterated.
-
-    Args:
-        folder: of the fetched data.
-        inputs: of the model.
-        limit: number of samples to use, evenly spaced; None: all.
-        preprocessing: for images.
-
-    Raises:
-        StageFailure: CalibrationInvalid, naming the file or the array; also during iteration.
-    """
+    """Open at most `limit` samples, evenly spaced, to be read when iterated; raises CalibrationInvalid."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     if (archive := folder / CALIBRATION_DATA) in files:
         return _Arrays(archive, inputs).data(limit)
@@ -81,9 +70,6 @@ def _chosen(given: int, limit: int | None) -> list[int]:
     if limit is None or given <= limit:
         return list(range(given))
     return [index * given // limit for index in range(limit)]
-
-
-# one .npz
 
 
 class _Arrays:
@@ -146,7 +132,6 @@ class _Arrays:
                     yield feeds
 
     def _pieces(self, file: IO[bytes], spec: TensorSpec, step: int | None) -> Iterator[Array]:
-        """Yield the samples of one array: slices, or elements, along the first axis."""
         shape, dtype, fortran = _header(file)
         rows = step or 1
         if fortran:  # its first axis varies fastest, so samples are not contiguous
@@ -180,7 +165,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
 
 
 def _step(spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
-    """Return how many rows of an array one run takes; None: each element along axis 0 is a sample."""
+    """Return how many rows of an array one run takes, or None if each element along axis 0 is a sample."""
     rank = len(spec.shape)
     if len(shape) == rank + 1 and _fits(spec.shape, shape[1:]):
         return None
@@ -194,9 +179,6 @@ def _step(spec: TensorSpec, shape: tuple[int, ...]) -> int | None:
         f"array {spec.name!r} has shape {list(shape)}; the model takes {_shape(spec)}, so it must be"
         f" [samples, {', '.join(_sizes(spec.shape[1:]))}]".replace(", ]", "]")
     )
-
-
-# .npy files
 
 
 def _npy_data(
@@ -249,9 +231,6 @@ def _npy(path: Path, spec: TensorSpec) -> Array:
     return np.asarray(array)
 
 
-# images
-
-
 def _image_data(
     files: Sequence[Path],
     inputs: Sequence[TensorSpec],
@@ -296,7 +275,7 @@ def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
     try:
         with Image.open(path) as opened:
             gray = how.color == "Gray"
-            scaled = opened.convert(_GRAY if gray else "RGB").resize(
+            scaled = opened.convert("L" if gray else "RGB").resize(
                 (how.width, how.height), Image.Resampling.BILINEAR
             )
             pixels = np.asarray(scaled, np.float32)
@@ -314,9 +293,6 @@ def image(path: Path, how: Preprocessing) -> NDArray[np.float32]:
     return np.ascontiguousarray(pixels[np.newaxis], np.float32)
 
 
-# checks
-
-
 def _check_type(spec: TensorSpec, dtype: np.dtype[Any], place: str) -> None:
     if spec.dtype == "string":
         raise _invalid(f"input {spec.name!r} takes strings, which have no range to calibrate")
@@ -330,9 +306,10 @@ def _check_values(array: Array, place: str) -> None:
         raise _invalid(f"{place} has values that are NaN or infinite")
 
 
-def _fits(wanted: Sequence[int | str | None], have: Sequence[int]) -> bool:
-    return len(wanted) == len(have) and all(
-        not isinstance(size, int) or size == there for size, there in zip(wanted, have, strict=True)
+def _fits(shape: Sequence[int | str | None], sizes: Sequence[int]) -> bool:
+    return len(shape) == len(sizes) and all(
+        not isinstance(size, int) or size == actual
+        for size, actual in zip(shape, sizes, strict=True)
     )
 
 
@@ -345,11 +322,8 @@ def _shape(spec: TensorSpec) -> str:
 
 
 def _plain(error: Exception) -> str:
-    return (
-        "it holds Python objects"
-        if "pickle" in str(error).lower()
-        else " ".join(str(error).split())
-    )
+    text = " ".join(str(error).split())
+    return "it holds Python objects" if "pickle" in text.lower() else text
 
 
 def _invalid(cause: str, *, remedy: str | None = None) -> StageFailure:

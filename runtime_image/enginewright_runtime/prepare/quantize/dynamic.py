@@ -1,8 +1,7 @@
-"""Dynamic quantisation of matrix products: activation ranges are computed at run time. Pure.
+"""Dynamic quantization of matrix products: activation ranges are computed at run time. Pure.
 
-It needs no calibration data. Only for ONNX Runtime's CPU provider, which fuses the nodes written here
-into one kernel; TensorRT's parser does not support them. Convolutions stay: dynamically quantised
-they are 5 to 10 times slower than in single precision (docs/measurements.md).
+It needs no calibration data. Only ONNX Runtime's CPU provider fuses the nodes. Convolutions stay:
+dynamically quantized they are 5 to 10 times slower than in single precision (docs/measurements.md).
 """
 
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ class DynamicQuantization(PrecisionPass):
 
     order = 30
     needs = Needs(precisions=frozenset({"INT8"}))
-    layers: Layers  # what can be quantised
+    layers: Layers
     form: Form
 
     @property
@@ -70,9 +69,7 @@ class _DynamicWriter(ModelEditor):
         tensor = self.subject.constants.tensor(layer.weight)
         if tensor is None or len(tensor.dims) != _MATRIX:
             return "its weight has more than two dimensions"
-        if _number(node, "transA", 0):
-            return "its input is transposed"
-        return None
+        return "its input is transposed" if _number(node, "transA", 0) else None
 
     def _product(self, node: NodeProto, layer: Layer) -> Iterator[NodeProto]:
         """Yield the nodes that replace one: the integer product keeps its name."""
@@ -113,7 +110,7 @@ class _DynamicWriter(ModelEditor):
         )
 
     def _bias(self, node: NodeProto, layer: Layer) -> str:
-        """Return the initializer that is added to the product; "": none."""
+        """Return the initializer to add to the product, or an empty name if there is none."""
         beta = np.float32(_number(node, "beta", 1.0))
         if not layer.bias or beta == 1:
             return layer.bias
@@ -122,7 +119,7 @@ class _DynamicWriter(ModelEditor):
 
 
 def _number(node: NodeProto, name: str, default: float) -> float:
-    found = attribute(node, name)
-    if found is None:
+    entry = attribute(node, name)
+    if entry is None:
         return default
-    return found.f if found.type == found.FLOAT else float(found.i)
+    return entry.f if entry.type == entry.FLOAT else float(entry.i)

@@ -44,11 +44,11 @@ class Existing:
     """A model's current precision."""
 
     precision: str  # FP32 | FP16 | BF16 | FP8 | INT8
-    quantized: tuple[str, ...] = ()  # labels of nodes that quantise or compute in integers
+    quantized: tuple[str, ...] = ()  # labels of nodes that quantize or compute in integers
 
-    def refuses(self, wanted: Precision) -> str | None:
-        """Return why the model cannot be converted to a precision; None: it can."""
-        if wanted == self.precision:
+    def refuses(self, requested: Precision) -> str | None:
+        """Return why the model cannot be converted to a precision, if it cannot."""
+        if requested == self.precision:
             return None
         if self.quantized:
             return (
@@ -79,9 +79,9 @@ def existing(model: ModelProto) -> Existing:
 
 
 def own_precision(model: ModelProto) -> str | None:
-    """Return the precision of most weights; None if the model has none."""
-    found: Counter[str] = Counter()
+    """Return the precision of most weights, or None if there are no weights."""
+    counts: Counter[str] = Counter()
     for tensor in graphs.walk_tensors(model):
         if precision := _PRECISIONS.get(tensor.data_type):
-            found[precision] += graphs.elements(tensor)
-    return found.most_common(1)[0][0] if found else None
+            counts[precision] += graphs.elements(tensor)
+    return counts.most_common(1)[0][0] if counts else None

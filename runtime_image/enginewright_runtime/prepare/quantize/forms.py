@@ -1,4 +1,4 @@
-"""The form in which each backend expects quantised models: one table, with a source for each entry."""
+"""The form in which each backend expects quantized models: one table, with a source for each entry."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 @dataclass(frozen=True)
 class Grid:
-    """A type of quantised values."""
+    """A type of quantized values."""
 
     element: int  # of TensorProto
     dtype: Any  # NumPy's
@@ -29,26 +29,26 @@ FP8: Final = Grid(TensorProto.FLOAT8E4M3FN, ml_dtypes.float8_e4m3fn, -448.0, 448
 
 @dataclass(frozen=True)
 class Form:
-    """How nodes are quantised for one backend."""
+    """How nodes are quantized for one backend."""
 
     precision: str  # INT8 | FP8
     operators: frozenset[str]
     activations: Grid
     weights: Grid
     symmetric: bool  # activations have the zero point 0
-    # Results are quantised too, biases are 32-bit integers, and every reader of a value reads its
-    # quantised form: ONNX Runtime requires this to run a convolution on integers.
+    # Results are quantized too, biases are 32-bit integers, and every reader of a value reads its
+    # quantized form: ONNX Runtime requires this to run a convolution on integers.
     integers: bool
     opset: int  # the oldest with all its operators and types
-    # Of ONNX Runtime's graph optimisations when the form is proven on its CPU provider, a key of
-    # `optimization.LEVELS`: ALL if the CPU provider serves it. At lower levels, quantisation is
+    # Of ONNX Runtime's graph optimizations when the form is proven on its CPU provider, a key of
+    # `optimization.LEVELS`: ALL if the CPU provider serves it. At lower levels, quantization is
     # simulated in single precision, which equals a device's integer arithmetic except for rounding.
     proof_level: str
 
 
-# Explicit quantisation as NVIDIA recommends it (TensorRT, "Working with Quantized Types", Q/DQ layer
+# Explicit quantization as NVIDIA recommends it (TensorRT, "Working with Quantized Types", Q/DQ layer
 # placement): symmetric, weights per channel, before the inputs of weighted layers, biases unchanged.
-# Verified by building with TensorRT-RTX 1.7.1. Results are not quantised there, so that they fuse.
+# Verified by building with TensorRT-RTX 1.7.1. Results are not quantized there, so that they fuse.
 _TENSORRT_INT8: Final = Form(
     precision="INT8",
     operators=frozenset({"Conv", "MatMul", "Gemm"}),
@@ -56,20 +56,17 @@ _TENSORRT_INT8: Final = Form(
     weights=INT8,
     symmetric=True,
     integers=False,
-    opset=13,  # quantisation along an axis
-    proof_level="BASIC",
+    opset=13,  # quantization along an axis
+    proof_level="BASIC",  # ONNX Runtime 1.31.1 fuses FP8 into integer kernels at ALL, and then fails
 )
-_TENSORRT_FP8: Final = Form(
+_TENSORRT_FP8: Final = replace(
+    _TENSORRT_INT8,
     precision="FP8",
-    operators=frozenset({"Conv", "MatMul", "Gemm"}),
     activations=FP8,
     weights=FP8,
-    symmetric=True,
-    integers=False,
     opset=19,  # QuantizeLinear of 8-bit floats
-    proof_level="BASIC",  # ONNX Runtime 1.31.1 fuses them into integer kernels at ALL, and then fails
 )
-# ONNX Runtime, "Quantize ONNX Models": U8S8, for which its kernels are optimised. S8S8 takes 4 to 60
+# ONNX Runtime, "Quantize ONNX Models": U8S8, for which its kernels are optimized. S8S8 takes 4 to 60
 # times as long on x86, and U8U8 1.3 to 10 times (measured: docs/measurements.md).
 _ONNXRUNTIME_INT8: Final = Form(
     precision="INT8",
@@ -82,7 +79,7 @@ _ONNXRUNTIME_INT8: Final = Form(
     proof_level="ALL",
 )
 # OpenVINO, "Quantized models compute and restrictions": 8-bit activations with zero points, before
-# inputs. With quantised results it takes up to twice as long (measured with OpenVINO 2025.4).
+# inputs. With quantized results it takes up to twice as long (measured with OpenVINO 2025.4).
 _OPENVINO_INT8: Final = replace(_ONNXRUNTIME_INT8, integers=False, proof_level="BASIC")
 _DYNAMIC_INT8: Final = replace(
     _ONNXRUNTIME_INT8, operators=frozenset({"MatMul", "Gemm"}), integers=False, opset=11
@@ -90,10 +87,7 @@ _DYNAMIC_INT8: Final = replace(
 
 
 def form_of(precision: str, backend: str, products: Int8Products | None = None) -> Form:
-    """Return the form of INT8 or FP8 for a backend that supports it.
-
-    `products` says whether the serving CPUs compute INT8 products exactly; None: not known.
-    """
+    """Return the form of INT8 or FP8 for a backend, and for INT8 products of the serving CPUs."""
     if precision == "FP8":
         return _TENSORRT_FP8
     if backend in COMPILED_BACKENDS:
@@ -102,10 +96,9 @@ def form_of(precision: str, backend: str, products: Int8Products | None = None) 
 
 
 def dynamic_form(products: Int8Products | None = None) -> Form:
-    """Return the form of dynamic quantisation, which only ONNX Runtime's CPU provider supports."""
+    """Return the form of dynamic quantization, which only ONNX Runtime's CPU provider supports."""
     return _unsaturated(_DYNAMIC_INT8, products)
 
 
 def _unsaturated(form: Form, products: Int8Products | None) -> Form:
-    """Return the form with weights that do not saturate on the serving processors."""
     return form if products == "exact" else replace(form, weights=REDUCED_INT8)

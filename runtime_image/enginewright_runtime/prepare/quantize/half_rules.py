@@ -1,8 +1,4 @@
-"""16-bit formats, and which nodes must not compute in them. Pure.
-
-A short list of operators, from the documents named below; all others are judged by the weights and
-values of the model.
-"""
+"""16-bit formats, and which nodes must not compute in them, by operator, weights and values. Pure."""
 
 import math
 from collections.abc import Mapping
@@ -57,7 +53,7 @@ HALVES: Final = {
 #   TensorRT compute those in single precision internally, which ONNX's LayerNormalization declares by
 #   stash_type.)
 # - NVIDIA TensorRT, "Working with Quantized Types", strongly typed networks: Pow and Reduce of a layer
-#   normalisation composed of primitive operators overflow in FP16.
+#   normalization composed of primitive operators overflow in FP16.
 # - ONNX Runtime, transformers/float16.py, DEFAULT_OP_BLOCK_LIST: these process indices and counts.
 _UNSAFE: Final[Mapping[str, str]] = {
     **dict.fromkeys(("Exp", "Pow"), "its results exceed half precision's range for common inputs"),
@@ -86,9 +82,8 @@ _HEADROOM: Final = 0.25
 # half of the elements costs more than this.
 _MAX_LOSS: Final = 1e-2
 _PIECE: Final = 1 << 20  # elements that are widened at a time
-# Operators of the list whose results may be much larger than their inputs, and those that propagate
-# such values; other operators that read them stay single as well, and return to common values
-# (x / sum(x)).
+# Operators of the list whose results may be much larger than their inputs, those that propagate such
+# values, and those that read them and return to common values (x / sum(x)): all stay single.
 _WIDENING: Final = frozenset(
     {
         *("Exp", "Pow", "ReduceSum", "ReduceSumSquare", "ReduceL1", "ReduceL2", "ReduceProd"),
@@ -106,10 +101,7 @@ class Judge:
     """Decides whether nodes must stay in single precision; called in the order of the graph."""
 
     def __init__(self, half: Half, largest: Mapping[str, float], opset: int) -> None:
-        """Create a judge of a model of this opset.
-
-        `largest` has the largest absolute value observed of values of the main graph, by name.
-        """
+        """Take the model's opset, and the largest absolute value observed by name in its main graph."""
         self._half = half
         self._lacking = {
             operator: f"GPUs compute it in {half.name} only from opset {since} on"
@@ -125,10 +117,10 @@ class Judge:
     def why_not(
         self, node: NodeProto, halved: list[str], constants: Constants, *, main: bool
     ) -> str | None:
-        """Return why the node must stay in single precision; None if it need not.
+        """Return why the node must stay in single precision, if it must.
 
-        `halved` are its inputs that would become half; `main` says whether it is in the main graph,
-        whose values were observed.
+        `halved` are its inputs that would become half; values are observed in the `main` graph
+        only.
         """
         listed = (
             _UNSAFE.get(node.op_type)
@@ -164,15 +156,14 @@ class Judge:
 
 
 def loss(name: str, array: NDArray[Any], half: Half) -> str | None:
-    """Return what a weight loses in half precision; None: no more than by rounding."""
+    """Return what a weight loses in half precision, if that is more than rounding."""
     finite = array[np.isfinite(array)]
     largest = float(np.abs(finite).max(initial=0.0))
     if largest > half.largest:
         return f"weight {name} has {largest:.4g}, beyond {half.name}'s {half.largest:.4g}"
     if not largest:
         return None
-    lost = 0.0
-    total = 0.0
+    lost = total = 0.0
     flat = finite.reshape(-1)
     for start in range(0, flat.size, _PIECE):
         exact = flat[start : start + _PIECE].astype(np.float64)

@@ -1,11 +1,9 @@
 """Converts a model to half precision, FP16 or BF16, with single precision where half is unsafe.
 
-Inputs and outputs keep their types: casts are inserted at the boundaries. Existing tools were tried
-(docs/measurements.md says what they break); none detects a weight that half precision cannot
-represent. Here a node stays in single precision, and is reported, if
-- `half_rules` demands it, by its operator, its weights, or the observed values;
-- it computes sizes (shape arithmetic), which must be exact;
-- it is excluded because it costs too much accuracy (`searching`).
+Inputs and outputs keep their types: casts are inserted at the boundaries. A node stays in single
+precision, and is reported, if `half_rules` demands it, by its operator, its weights, or the
+observed values; if it computes sizes, which must be exact; or if it costs too much accuracy
+(`searching`).
 """
 
 from collections.abc import Mapping
@@ -120,8 +118,6 @@ class _Lowering(ModelEditor):
             self._node(node, excluded=False)
         self._finish(body)
 
-    # what can be lowered
-
     def _variables(self, node: NodeProto, signature: OperatorSignature) -> set[str]:
         """Return the type variables of a node that are bound to float and can be half instead."""
         kinds = [self._types.get(name) for name in (*node.input, *node.output) if name]
@@ -158,7 +154,6 @@ class _Lowering(ModelEditor):
 
     @staticmethod
     def _halved(node: NodeProto, signature: OperatorSignature, variables: set[str]) -> list[str]:
-        """Return the inputs whose type is one of these variables."""
         formals = [(name, signature.input(index)) for index, name in enumerate(node.input)]
         return [name for name, formal in formals if formal is not None and formal.kind in variables]
 
@@ -170,18 +165,16 @@ class _Lowering(ModelEditor):
         constants = self._constants[node.scope]
         return self._judge.why_not(node.proto, halved, constants, main=node.scope is self.scope)
 
-    # values and their forms
-
     def _read(self, node: Node, signature: OperatorSignature | None, variables: set[str]) -> None:
         for index, name in enumerate(node.proto.input):
             if self._forms_of(name, node.scope):
                 formal = signature.input(index) if signature is not None else None
                 lower = formal is not None and formal.kind in variables
-                wanted = self._half.kind if lower else _FLOAT
-                node.set_input(index, self._form(name, wanted, node))
+                kind = self._half.kind if lower else _FLOAT
+                node.set_input(index, self._form(name, kind, node))
 
     def _forms_of(self, name: str, scope: Scope) -> _Forms:
-        """Return the names of a value inside a graph, by type; {} if it is not converted."""
+        """Return the names of a value inside a graph, by type; empty if it is not converted."""
         here: Scope | None = scope
         while here is not None:
             if (here, name) in self._forms:

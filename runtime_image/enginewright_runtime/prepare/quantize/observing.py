@@ -1,8 +1,8 @@
 """Runs a model and observes the values inside it: their limits and distributions.
 
-ONNX Runtime's own calibrators keep every activation of every sample until the end (3 to 3.5 GB for a
-text detector). Here limits are computed inside the graph, and histograms are computed one sample at
-a time, of as many values at once as fit into a fixed amount of memory.
+ONNX Runtime's own calibrators keep every activation of every sample until the end (3 to 3.5 GB for
+a text detector). Here one sample, and as many values as fit into a fixed amount of memory, are
+observed at a time.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
+from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.graph.raw import graphs
@@ -54,12 +54,12 @@ class ValueLimits:
 def single_values(model: ModelProto) -> list[str]:
     """Return the names of all single-precision inputs and node outputs of the main graph."""
     types = element_types(model)
-    made = [value.name for value in model.graph.input]
-    made += [
+    names = [value.name for value in model.graph.input]
+    names += [
         name for node in model.graph.node if node.op_type != "Constant" for name in node.output
     ]
     constant = {tensor.name for tensor in model.graph.initializer}
-    return [name for name in made if types.get(name) == "tensor(float)" and name not in constant]
+    return [name for name in names if types.get(name) == "tensor(float)" and name not in constant]
 
 
 def limits(
@@ -68,28 +68,21 @@ def limits(
     samples: Iterable[Feeds],
     after_sample: Callable[[], None] = lambda: None,
 ) -> dict[str, ValueLimits]:
-    """Return the limits of values over all samples.
+    """Return the limits of single-precision values of the main graph over all samples.
 
-    Args:
-        path: of the model; its folder must be writable.
-        names: of single-precision values of the main graph.
-        samples: inputs by name.
-        after_sample: called after every sample.
-
-    Raises:
-        SessionError: ONNX Runtime refuses the model or a sample.
+    The folder of the model at `path` must be writable. Raises SessionError.
     """
-    found = {name: ValueLimits() for name in names}
-    if not found:
-        return found
+    observed = {name: ValueLimits() for name in names}
+    if not observed:
+        return observed
     run = _runner(path, _reduce, names)
     for feeds in samples:
         values = run(feeds)
         for index, name in enumerate(names):
             low, high, size = values[3 * index : 3 * index + 3]
-            found[name].add(float(low), float(high), int(size))
+            observed[name].add(float(low), float(high), int(size))
         after_sample()
-    return found
+    return observed
 
 
 @dataclass
@@ -107,42 +100,36 @@ def histograms(
     samples: Callable[[], Iterable[Feeds]],
     after_sample: Callable[[], None] = lambda: None,
 ) -> dict[str, ValueHistogram]:
-    """Return histograms of values between their limits.
-
-    Memory is bounded by limiting the number of values observed in one pass, so there may be several
-    passes over the samples.
-
-    `ranges` are the result of `limits` for these samples; `samples` returns them, for every pass.
-    """
-    found = {
+    """Return histograms of values between their limits, in as many passes as memory needs."""
+    by_name = {
         name: ValueHistogram(each.low, each.high, np.zeros(BINS, np.int64))
         for name, each in ranges.items()
         if each.seen and each.high > each.low
     }
-    for group in groups({name: ranges[name].elements for name in found}):
+    for group in groups({name: ranges[name].elements for name in by_name}):
         run = _runner(path, _expose, group)
         for feeds in samples():
             for name, array in zip(group, run(feeds), strict=True):
-                histogram = found[name]
+                histogram = by_name[name]
                 finite = array[np.isfinite(array)]
                 span = (histogram.low, histogram.high)
                 histogram.counts += np.histogram(finite, BINS, span)[0]
             after_sample()
-    return found
+    return by_name
 
 
 def groups(elements: Mapping[str, int]) -> list[list[str]]:
     """Split values into groups whose arrays fit into memory at once; a large one is alone. Pure."""
-    found: list[list[str]] = []
+    split: list[list[str]] = []
     budget = 0
     for name, count in elements.items():
         size = 4 * count
-        if not found or size > budget:
-            found.append([])
+        if not split or size > budget:
+            split.append([])
             budget = _RUN_BYTES
-        found[-1].append(name)
+        split[-1].append(name)
         budget -= size
-    return found
+    return split
 
 
 def _runner(
@@ -157,11 +144,10 @@ def _runner(
 
     def run(feeds: Feeds) -> list[Array]:
         try:
-            results: list[Array] = session.run(None, dict(feeds))
+            return list(session.run(None, dict(feeds)))
         except Exception as error:
             # exceptions of ONNX Runtime share no base class but Exception
             raise SessionError(str(error)) from error
-        return results
 
     return run
 
@@ -186,16 +172,12 @@ def _reduce(model: ModelProto, names: Sequence[str]) -> None:
 
 
 def _expose(model: ModelProto, names: Sequence[str]) -> None:
-    """Make these values the model's only outputs."""
     graph = model.graph
     del graph.output[:]
     inputs = {value.name for value in graph.input}
+    single = helper.make_tensor_type_proto(TensorProto.FLOAT, None)
     for name in names:
         if name in inputs:  # ONNX Runtime refuses inputs as outputs
             graph.node.append(helper.make_node("Identity", [name], [f"{name}/observed"]))
         output = f"{name}/observed" if name in inputs else name
-        graph.output.append(ValueInfoProto(name=output, type=_float()))
-
-
-def _float() -> TypeProto:
-    return helper.make_tensor_type_proto(TensorProto.FLOAT, None)
+        graph.output.append(ValueInfoProto(name=output, type=single))

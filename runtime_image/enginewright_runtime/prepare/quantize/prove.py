@@ -1,12 +1,11 @@
 """Compares models of a lower precision with the golden outputs: every proof here uses this.
 
-The samples are the golden ones, with the source's outputs, and some of the calibration data, with the
-original model's outputs: golden inputs may be random, which proves little about a detector.
+Samples are golden ones and calibration data: random inputs prove little about a detector.
 """
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -41,12 +40,12 @@ _REFERENCE: Final = "cpu"
 
 @dataclass(frozen=True)
 class ProofSample:
-    """Inputs, and the outputs that they must have."""
+    """Inputs, and the outputs that the model must have."""
 
     name: str
     feeds: Mapping[str, Array]
-    wanted: Mapping[str, Array]
-    expected: Mapping[str, Array]  # of the exporting framework; {}: not known
+    golden: Mapping[str, Array]
+    expected: Mapping[str, Array]  # of the exporting framework, if known
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ class Proof:
     """The result of a comparison."""
 
     agrees: bool
-    error: float  # see `error_of`; to compare proofs of one model with each other
+    error: float  # see `error_of`
     disagreement: str | None  # the first thing that does not agree
     outputs: tuple[OutputParity, ...]
 
@@ -63,7 +62,7 @@ class ReferenceModel:
     """A session on ONNX Runtime's CPU provider, run as the server does."""
 
     def __init__(self, path: Path, level: str | None = None) -> None:
-        """Load the model; `level`: of graph optimisations, a key of `optimization.LEVELS`."""
+        """Load the model; `level` is of graph optimizations, a key of `optimization.LEVELS`."""
         self._runner, self.signature, _ = load_runner(_REFERENCE, path, level)
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -75,38 +74,26 @@ class ReferenceModel:
             raise SessionError(str(error)) from error
 
 
-@dataclass
 class ParityProver:
-    """Samples and tolerances with which each model is compared."""
+    """Compares models with the same samples and tolerances."""
 
-    tolerances: Tolerances
-    samples: list[ProofSample] = field(default_factory=list)
-    dtypes: dict[str, str] = field(default_factory=dict)
-    varying: Sequence[VaryingOutput] = ()
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         source: Path,
         golden: Path,
         tolerances: Tolerances,
-        further: Iterable[Mapping[str, Array]] = (),
-        varying: Sequence[VaryingOutput] = (),
-    ) -> "ParityProver":
-        """Read the golden samples, and run the original model on further ones.
-
-        `further` are inputs beyond the golden ones, `varying` outputs that differ from run to run
-        of the source.
-
-        Raises:
-            SessionError: ONNX Runtime's CPU provider cannot run the original model.
-        """
+        further: Iterable[Mapping[str, Array]],
+        varying: Sequence[VaryingOutput],
+    ) -> None:
+        """Read the golden samples, and run the original model on `further` inputs; raises SessionError."""
         model = ReferenceModel(source)
-        prover = cls(tolerances, dtypes=types_of(model.signature), varying=varying)
         signature = model.signature
+        self._tolerances = tolerances
+        self._dtypes = types_of(signature)
+        self._varying = varying
         path = golden / EXPECTED
         expected = read_arrays(path) if path.exists() else {}
-        prover.samples = [
+        self._samples = [
             ProofSample(
                 each.name,
                 each.feeds,
@@ -119,25 +106,28 @@ class ParityProver:
             )
             for each in read_samples(golden / INPUTS, golden / OUTPUTS, signature)
         ]
-        prover.samples += [
+        self._samples += [
             ProofSample(f"calibration {index}", feeds, model.run(feeds), {})
             for index, feeds in enumerate(further)
         ]
-        return prover
 
     def prove(self, path: Path, level: str | None = None) -> Proof:
         """Run a model on all samples; raises SessionError if ONNX Runtime refuses it."""
         model = ReferenceModel(path, level)
         sides: tuple[tuple[ComparedWith, dict[str, Mapping[str, Array]]], ...] = (
-            ("source", {each.name: each.wanted for each in self.samples}),
-            ("expected", {each.name: each.expected for each in self.samples if each.expected}),
+            ("source", {each.name: each.golden for each in self._samples}),
+            ("expected", {each.name: each.expected for each in self._samples if each.expected}),
         )
-        comparisons = [(self._comparison(name, wanted), wanted) for name, wanted in sides if wanted]
-        for sample in self.samples:
-            found = model.run(sample.feeds)
-            for comparison, wanted in comparisons:
-                again = partial(model.run, sample.feeds)
-                comparison.add(sample.name, wanted.get(sample.name, {}), found, again)
+        comparisons = []
+        for name, expected in sides:
+            if expected:
+                scales = scales_of(expected, self._dtypes)
+                comparison = Comparison(name, self._tolerances, self._dtypes, scales, self._varying)
+                comparisons.append((comparison, expected))
+        for sample in self._samples:
+            outputs, again = model.run(sample.feeds), partial(model.run, sample.feeds)
+            for comparison, expected in comparisons:
+                comparison.add(sample.name, expected.get(sample.name, {}), outputs, again)
         verdicts = [comparison.verdict() for comparison, _ in comparisons]
         return Proof(
             agrees=all(verdict.agrees for verdict in verdicts),
@@ -148,12 +138,6 @@ class ParityProver:
             outputs=tuple(output for verdict in verdicts for output in verdict.outputs),
         )
 
-    def _comparison(
-        self, name: ComparedWith, wanted: Mapping[str, Mapping[str, Array]]
-    ) -> Comparison:
-        scales = scales_of(wanted, self.dtypes)
-        return Comparison(name, self.tolerances, self.dtypes, scales, self.varying)
-
 
 def error_of(verdict: ParityVerdict) -> float:
     """Return one figure: 1 - cosine of the worst output, infinite if there is NaN.
@@ -161,8 +145,7 @@ def error_of(verdict: ParityVerdict) -> float:
     With independent rounding in each node, the costs of nodes add up in this figure (cosine = 1 /
     sqrt(1 + e^2), and squares of errors add up); so a share of it is a share of the cost.
     """
-    errors = [_error(output) for output in verdict.outputs]
-    return max(errors, default=0.0)
+    return max(map(_error, verdict.outputs), default=0.0)
 
 
 def _error(output: OutputParity) -> float:

@@ -1,13 +1,9 @@
-"""Lowers a model's precision, proves it, and excludes costly nodes until the proof holds.
-
-Runs in a child process. All native code is here, so that the waiting stage reports a crash or running
-out of memory.
-"""
+"""Lowers a model's precision in a child process, and excludes costly nodes until the proof holds."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from enginewright_contract.base import Message
 from enginewright_contract.manifest import MODEL_NAME, OutputParity, TensorSpec, VaryingOutput
@@ -39,6 +35,7 @@ from enginewright_runtime.prepare.quantize.searching import (
     Budget,
     Exclusions,
     Group,
+    TrialProof,
     search,
 )
 from enginewright_runtime.prepare.quantize.signatures import element_types
@@ -68,7 +65,7 @@ class QuantizationRequest(Message):
     precision: str  # FP16 | BF16 | FP8 | INT8
     source: Path  # the model in its own precision; its folder is writable
     golden: Path  # folder of the golden samples
-    calibration: Path | None  # folder; None: no data
+    calibration: Path | None  # folder of the data, if there are any
     inputs: tuple[TensorSpec, ...]
     recipe: Recipe
     out: Path  # folder for the model; must not exist
@@ -100,19 +97,16 @@ class QuantizedModel(Message):
     excluded: tuple[str, ...] = ()  # of them, those that cost too much accuracy
     first_error: float = 0.0  # with no node excluded
     error: float = 0.0  # of the final model
-    costs: tuple[GroupCost, ...] = ()  # costliest first; (): not measured, since parity holds
+    costs: tuple[GroupCost, ...] = ()  # costliest first, if parity failed at first
     trials: int = 0
-    samples: int = 0  # of calibration data that were used; 0: none
+    samples: int = 0  # of calibration data that were used
     given: int = 0  # of calibration data that were available
 
 
 def quantize(request: QuantizationRequest) -> QuantizedModel:
     """Carry out a request; the model is in `out` if parity holds.
 
-    Raises:
-        StageFailure: CalibrationInvalid; PrecisionUnsupported if an opset lacks the precision;
-            QuantizationFailed if no node can be lowered; ModelTooLarge.
-        SessionError: ONNX Runtime's CPU provider refuses the original or the lowered model.
+    Raises SessionError if ONNX Runtime's CPU provider refuses the original or the lowered model.
     """
     return _Quantizer(request).run()
 
@@ -143,28 +137,26 @@ class _Quantizer:
                 nodes=tuple(done.kept),
                 remedy="omit spec.precision, or choose another",
             )
-        prover = ParityProver.of(
+        prover = ParityProver(
             self._base,
             self._golden,
             Tolerances.of(self._recipe, self._request.precision),
-            self._further(),
+            self._some(MAX_CALIBRATION_SAMPLES),
             self._request.varying,
         )
         self._report(f"proving the {self._request.precision} model")
         proof = first = self._prove(how, prover, self._out)
-        found = Exclusions(frozenset())
-        excluded: frozenset[int] = frozenset()
+        exclusions = Exclusions(frozenset())
         if not proof.agrees:
-            found = self._search(how, prover, done.units)
-            if found.excluded is not None:
-                excluded = found.excluded
+            exclusions = self._search(how, prover, done.units)
+            if exclusions.excluded is not None:
                 shutil.rmtree(self._out)
-                done = how.write(self._out, excluded)
+                done = how.write(self._out, exclusions.excluded)
                 proof = self._prove(how, prover, self._out)
         (self._out / _WIDENED).unlink(missing_ok=True)
         if proof.agrees:
             self._check()
-        return self._result(proof, first, found, done, excluded)
+        return self._result(proof, first, exclusions, done)
 
     @staticmethod
     def _prove(how: PrecisionPass, prover: ParityProver, folder: Path) -> Proof:
@@ -175,12 +167,7 @@ class _Quantizer:
         return prover.prove(path, how.proof_level)
 
     def _result(
-        self,
-        proof: Proof,
-        first: Proof,
-        found: Exclusions,
-        done: PassResult,
-        excluded: frozenset[int],
+        self, proof: Proof, first: Proof, exclusions: Exclusions, done: PassResult
     ) -> QuantizedModel:
         model = graphs.parse(self._out / MODEL_NAME)
         return QuantizedModel(
@@ -194,30 +181,28 @@ class _Quantizer:
             source_opset=self._source_opset,
             changed=done.nodes,
             left=dict(done.kept),
-            excluded=tuple(self._subject.label(index) for index in sorted(excluded)),
+            excluded=tuple(map(self._subject.label, sorted(exclusions.excluded or ()))),
             first_error=_finite(first.error),
             error=_finite(proof.error),
-            costs=tuple(self._cost(group) for group in found.groups[:_MAX_COSTS]),
-            trials=found.trials,
+            costs=tuple(self._cost(group) for group in exclusions.groups[:_MAX_COSTS]),
+            trials=exclusions.trials,
             samples=self._data.samples if self._data else 0,
             given=self._data.given if self._data else 0,
         )
 
     def _cost(self, group: Group) -> GroupCost:
-        labels = tuple(self._subject.label(index) for index in group.units)
+        labels = tuple(map(self._subject.label, group.units))
         return GroupCost(nodes=labels, error=_finite(group.error))
 
-    # inputs
-
     def _read_calibration(self) -> CalibrationData | None:
-        wanted = self._recipe.quantization.calibration if self._recipe.quantization else None
-        if self._request.calibration is None or wanted is None:
+        declared = self._recipe.quantization.calibration if self._recipe.quantization else None
+        if self._request.calibration is None or declared is None:
             return None
         return calibration.read(
             self._request.calibration,
             self._request.inputs,
-            limit=wanted.samples,
-            preprocessing=wanted.preprocessing,
+            limit=declared.samples,
+            preprocessing=declared.preprocessing,
         )
 
     def _load(self) -> tuple[SourceModel, int]:
@@ -262,7 +247,6 @@ class _Quantizer:
         return form_of(self._request.precision, self._recipe.backend, self._recipe.int8_products)
 
     def _pass(self) -> PrecisionPass:
-        """Return the pass for the precision, with what it needs to know of the model."""
         precision = self._request.precision
         recipe = self._recipe.model_copy(update={"precision": precision})
         about = Situation(recipe, self._subject.model, {}, has_data=self._data is not None)
@@ -289,29 +273,28 @@ class _Quantizer:
     def _declare_types(self) -> None:
         """Declare the types of values in the model that schemas do not determine."""
         graph = self._subject.model.graph
-        known = element_types(self._subject.model)
+        determined = element_types(self._subject.model)
         made = {name for node in graph.node for name in node.output if name}
-        if made <= known.keys():
+        if made <= determined.keys():
             return
         self._report("asking ONNX Runtime for types")
         for name, kind in types(self._base).items():
-            if name not in known:
+            if name not in determined:
                 graph.value_info.append(helper.make_tensor_value_info(name, kind.element, None))
 
     def _largest(self) -> dict[str, float]:
-        """Return the largest absolute values in golden and calibration samples."""
         self._report("looking for values that half precision cannot represent")
         names = single_values(self._subject.model)
-        found = limits(self._base, names, self._observed())
-        return {name: each.largest for name, each in found.items()}
+        observed = limits(self._base, names, self._observed())
+        return {name: each.largest for name, each in observed.items()}
 
     def _observed(self) -> Iterator[Feeds]:
         for feeds in read_arrays(self._golden / INPUTS).values():
-            yield {name: _objects(array) for name, array in feeds.items()}
+            yield {
+                name: array.astype(object) if array.dtype.kind in "US" else array
+                for name, array in feeds.items()
+            }
         yield from self._some(_LIMIT_SAMPLES)
-
-    def _further(self) -> Iterator[Feeds]:
-        yield from self._some(MAX_CALIBRATION_SAMPLES)
 
     def _some(self, limit: int) -> Iterator[Feeds]:
         """Yield at most `limit` evenly spaced samples of the calibration data."""
@@ -322,10 +305,7 @@ class _Quantizer:
             if index % step == 0 and index // step < limit:
                 yield feeds
 
-    # trials
-
     def _search(self, how: PrecisionPass, prover: ParityProver, units: Sequence[int]) -> Exclusions:
-        """Search for few nodes to exclude."""
         quantization = self._recipe.quantization
         share = _DEFAULT_EXCLUDED_SHARE if quantization is None else quantization.max_excluded_share
         allowed = int(len(units) * share)
@@ -333,7 +313,7 @@ class _Quantizer:
         trials = TRIALS if allowed else FIRST_GROUPS
         budget = Budget(trials, TimeLimit(SECONDS))
 
-        def evaluate(excluded: frozenset[int]) -> Proof:
+        def evaluate(excluded: frozenset[int]) -> TrialProof:
             self._report(
                 f"looking for the nodes that cost most accuracy: trial {budget.used} of at"
                 f" most {trials}"
@@ -342,7 +322,8 @@ class _Quantizer:
             folder = self._out.with_name(f"{PREFIX}trial-{self._count}")
             try:
                 how.write(folder, excluded)
-                return self._prove(how, prover, folder)
+                proof = self._prove(how, prover, folder)
+                return TrialProof(proof.agrees, proof.error)
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -371,7 +352,3 @@ def _why(left: Mapping[str, str]) -> str:
 def _finite(error: float) -> float:
     """Return a finite number, for JSON."""
     return min(error, 1e9)
-
-
-def _objects(array: Any) -> Any:  # noqa: ANN401 - a NumPy array
-    return array.astype(object) if array.dtype.kind in "US" else array

@@ -1,6 +1,7 @@
 """Calibrates the ranges of values from calibration data, by the requested method."""
 
 from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -27,41 +28,24 @@ def calibrate(
     method: Method,
     report: Callable[[float], None] = lambda _: None,
 ) -> Ranges:
-    """Return the minimum and maximum of each value, by name, without values that were never finite.
+    """Return the minimum and maximum of each value that was ever finite, by name.
 
-    Args:
-        model: in single precision; its folder must be writable.
-        names: of its values.
-        data: the samples.
-        method: MinMax clips nothing; Percentile clips outliers; Entropy loses least information.
-        report: called with the completed share, 0 to 1.
-
-    Raises:
-        SessionError: ONNX Runtime refuses a sample.
-        StageFailure: CalibrationInvalid.
+    MinMax clips nothing; Percentile clips outliers; Entropy loses least information. `report` gets
+    the completed share, 0 to 1. Raises SessionError if ONNX Runtime refuses a sample.
     """
-    passes = 1 if method == "MinMax" else 2
-    count = _Count(data.samples * passes, report)
-    found = {
-        name: each for name, each in limits(model, names, data, count.one).items() if each.seen
-    }
+    runs = max(1, data.samples * (1 if method == "MinMax" else 2))
+    done = count(1)
+
+    def after_sample() -> None:
+        # histograms may need more passes, so the share stays below 1
+        report(min(0.99, next(done) / runs))
+
+    observed = limits(model, names, data, after_sample)
+    finite = {name: each for name, each in observed.items() if each.seen}
     if method == "MinMax":
-        return {name: (each.low, each.high) for name, each in found.items()}
-    counted = histograms(model, found, lambda: data, count.one)
-    return {name: _range(each, counted.get(name), method) for name, each in found.items()}
-
-
-class _Count:
-    """Counts runs; the number of passes is not known beforehand, so the share stays below 1."""
-
-    def __init__(self, runs: int, report: Callable[[float], None]) -> None:
-        self._runs = max(1, runs)
-        self._report = report
-        self._done = 0
-
-    def one(self) -> None:
-        self._done += 1
-        self._report(min(0.99, self._done / self._runs))
+        return {name: (each.low, each.high) for name, each in finite.items()}
+    counted = histograms(model, finite, lambda: data, after_sample)
+    return {name: _range(each, counted.get(name), method) for name, each in finite.items()}
 
 
 def _range(

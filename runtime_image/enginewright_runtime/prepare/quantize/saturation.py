@@ -1,8 +1,7 @@
 """Whether a model's INT8 products saturate on processors whose kernels sum them in 16 bits.
 
 Without VNNI, ONNX Runtime does so for products of UINT8 and INT8, but not of equal types. OpenVINO
-converts INT8 activations to UINT8, so both saturate there (measured with kernels without VNNI). Pure,
-except that weights are read.
+converts INT8 activations to UINT8, so both saturate there (measured with kernels without VNNI).
 """
 
 from pathlib import Path
@@ -20,11 +19,7 @@ _ZERO_POINT: Final = 2  # input of QuantizeLinear
 
 
 def saturable(model: ModelProto, folder: Path, backend: str) -> bool:
-    """Tell whether a quantised model has products that overflow 16 bits.
-
-    The model is parsed without its external data, which is in `folder`: weights are read one at a
-    time.
-    """
+    """Tell whether a quantized model, with weights in `folder`, has products that overflow 16 bits."""
     if not existing(model).quantized:
         return False
     if backend == "cpu" and not any(map(_makes_unsigned, graphs.walk_nodes(model))):

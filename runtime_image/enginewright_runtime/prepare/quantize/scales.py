@@ -1,4 +1,4 @@
-"""Scales and zero points, and quantisation with them. Pure arithmetic, on NumPy."""
+"""Scales and zero points, and quantization with them. Pure arithmetic, on NumPy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Quantizer:
 
 @dataclass(frozen=True)
 class QuantizedWeight:
-    """A weight on a grid, `values * scales` along the axis; `axis` None: one scale for all."""
+    """A weight on a grid, `values * scales` along the axis, or with one scale for all."""
 
     values: Array
     scales: NDArray[np.float32]  # [] or [channels]
@@ -42,7 +42,7 @@ def quantizer(low: float, high: float, grid: Grid, *, symmetric: bool) -> Quanti
 
 
 def quantize_weight(array: Array, grid: Grid, axis: int | None) -> QuantizedWeight:
-    """Quantise a weight symmetrically, with a scale for each index along `axis` or one for all."""
+    """Quantize a weight symmetrically, with a scale for each index along `axis` or one for all."""
     exact = array.astype(np.float32)
     others = tuple(each for each in range(exact.ndim) if each != axis)
     largest = np.abs(exact).max(axis=others if axis is not None else None, initial=0.0)
@@ -60,16 +60,15 @@ def quantize_weight(array: Array, grid: Grid, axis: int | None) -> QuantizedWeig
 
 
 def quantize_bias(array: Array, scales: NDArray[np.float64]) -> NDArray[np.int32] | None:
-    """Return a bias as 32-bit integers; None if it overflows."""
+    """Return a bias as 32-bit integers, or None if it overflows."""
     scaled = np.rint(array.astype(np.float64) / scales)
     limits = np.iinfo(np.int32)
-    if not np.isfinite(scaled).all() or (np.abs(scaled) > limits.max).any():
-        return None
-    return scaled.astype(np.int32)
+    fits = np.isfinite(scaled).all() and (np.abs(scaled) <= limits.max).all()
+    return scaled.astype(np.int32) if fits else None
 
 
 def channel_axis(operator: str, rank: int, *, transposed: bool) -> int | None:
-    """Return the axis of a weight's output channels; None if there is none."""
+    """Return the axis of a weight's output channels, if there is one."""
     if operator == "Conv":
         return 0
     if operator == "Gemm":
@@ -78,12 +77,10 @@ def channel_axis(operator: str, rank: int, *, transposed: bool) -> int | None:
 
 
 def entropy_limit(counts: Sequence[int] | NDArray[np.int64], largest: float) -> float:
-    """Return the limit at which values are best clipped, by the divergence of the distributions.
+    """Return the limit at which values are best clipped: `counts` are of absolute values up to `largest`.
 
-    The calibration of S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): the limit for which the
-    distribution in 128 levels has the smallest Kullback-Leibler divergence from the true one.
-
-    `counts` is a histogram of absolute values from 0 to `largest`, the limit without clipping.
+    The calibration of S. Migacz, "8-bit Inference with TensorRT" (GTC 2017): the limit for which
+    the distribution in 128 levels has the smallest Kullback-Leibler divergence from the true one.
     """
     histogram = np.asarray(counts, np.float64).copy()
     # Zeros, half of all values after a Relu, lose nothing at any limit, so they must not count
@@ -91,7 +88,7 @@ def entropy_limit(counts: Sequence[int] | NDArray[np.int64], largest: float) -> 
     histogram[0] = histogram[1]
     if histogram.sum() == 0:
         return largest
-    best, found = float("inf"), len(histogram)
+    smallest, best_edge = float("inf"), len(histogram)
     for edge in range(_LEVELS, len(histogram) + 1, _STEP):
         inside = histogram[:edge]
         true = inside.copy()
@@ -103,9 +100,9 @@ def entropy_limit(counts: Sequence[int] | NDArray[np.int64], largest: float) -> 
         means = np.divide(sums, filled, out=np.zeros_like(sums), where=filled > 0)
         coarse = np.where(inside > 0, np.repeat(means, sizes), 0.0)
         divergence = _divergence(true, coarse)
-        if divergence < best:
-            best, found = divergence, edge
-    return largest * found / len(histogram)
+        if divergence < smallest:
+            smallest, best_edge = divergence, edge
+    return largest * best_edge / len(histogram)
 
 
 _LEVELS: Final = 128

@@ -1,14 +1,13 @@
 """Finds the nodes that cost most accuracy, and the few to exclude so that parity holds. Pure.
 
-The cost of nodes is measured: only one group of nodes is lowered, and the outputs are compared.
-Groups are runs of neighbours; the costliest are split, so that the number of trials grows with the
-number of costly nodes and not of all.
+The cost of nodes is measured by lowering only one group of them. Groups are runs of neighbours; the
+costliest are split, so that the number of trials grows with the number of costly nodes.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from enginewright_runtime.core.time_limit import TimeLimit
 
@@ -16,18 +15,12 @@ FIRST_GROUPS: Final = 8
 _SPLITS: Final = 4  # between two attempts to exclude the costliest
 
 
-class TrialProof(Protocol):
+@dataclass(frozen=True)
+class TrialProof:
     """The result of a trial."""
 
-    @property
-    def agrees(self) -> bool:
-        """Whether parity holds."""
-        ...
-
-    @property
-    def error(self) -> float:
-        """Return its cost: the costs of groups add up approximately."""
-        ...
+    agrees: bool  # whether parity holds
+    error: float  # its cost: the costs of groups add up approximately
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class Group:
 class Exclusions:
     """The result of a search."""
 
-    excluded: frozenset[int] | None  # None: no allowed exclusion restores parity
+    excluded: frozenset[int] | None  # if an allowed exclusion restores parity
     groups: list[Group] = field(default_factory=list)  # costliest first
     trials: int = 0
 
@@ -61,7 +54,7 @@ class Budget:
         self.used = 0
 
     def is_spent(self) -> bool:
-        """Tell whether nothing is left."""
+        """Tell whether no trial or no time is left."""
         return self._left <= 0 or self._limit.over()
 
     def take(self) -> None:
@@ -76,13 +69,10 @@ def search(
     allowed: int,
     budget: Budget,
 ) -> Exclusions:
-    """Find nodes to exclude.
+    """Find at most `allowed` nodes to exclude, or as far as the budget suffices.
 
-    Args:
-        units: indices of lowered nodes, in the order of the graph; with all of them parity fails.
-        evaluate: lowers the model without these nodes, and proves it.
-        allowed: how many nodes may be excluded.
-        budget: of trials; when it is spent, the search ends with its findings so far.
+    `units` are the indices of lowered nodes, in the order of the graph; with all of them parity
+    fails. `evaluate` lowers the model without the given nodes, and proves it.
     """
     return _ExclusionSearch(tuple(units), evaluate, allowed, budget).run()
 
@@ -94,7 +84,7 @@ class _ExclusionSearch:
     _allowed: int
     _budget: Budget
     _groups: list[Group] = field(default_factory=list)
-    _known: dict[frozenset[int], TrialProof] = field(default_factory=dict)
+    _proofs: dict[frozenset[int], TrialProof] = field(default_factory=dict)
 
     def run(self) -> Exclusions:
         for part in _parts(self._units, FIRST_GROUPS):
@@ -108,10 +98,10 @@ class _ExclusionSearch:
         return Exclusions(excluded, groups, self._budget.used)
 
     def _prove(self, excluded: frozenset[int]) -> TrialProof:
-        if excluded not in self._known:
+        if excluded not in self._proofs:
             self._budget.take()
-            self._known[excluded] = self._evaluate(excluded)
-        return self._known[excluded]
+            self._proofs[excluded] = self._evaluate(excluded)
+        return self._proofs[excluded]
 
     def _measure(self, units: tuple[int, ...]) -> None:
         """Record the cost of a group alone; if the budget is spent, 0."""
@@ -121,7 +111,7 @@ class _ExclusionSearch:
         self._groups.append(Group(units, error))
 
     def _split(self) -> bool:
-        """Split some of the costliest groups; False: none can be split."""
+        """Split some of the costliest groups; return whether any could be split."""
         done = False
         for _ in range(_SPLITS):
             splittable = [each for each in self._groups if len(each.units) > 1 and each.error > 0]
@@ -135,14 +125,13 @@ class _ExclusionSearch:
         return done
 
     def _costliest(self) -> list[Group]:
-        """Return as many of the costliest groups as may be excluded."""
-        found: list[Group] = []
+        costliest: list[Group] = []
         remaining = self._allowed
         for group in sorted(self._groups, key=lambda each: each.density, reverse=True):
             if len(group.units) <= remaining and group.error > 0:
-                found.append(group)
+                costliest.append(group)
                 remaining -= len(group.units)
-        return found
+        return costliest
 
     def _is_hopeless(self) -> bool:
         """Tell whether the last attempt excluded single nodes, and no other can be as costly."""

@@ -26,7 +26,7 @@ class Times:
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Return the first and the third quartile: half of the rounds lie between."""
+        """Return the first and the third quartile."""
         low, high = np.quantile(self.rounds, (0.25, 0.75))
         return float(low), float(high)
 
@@ -41,25 +41,20 @@ class TriedPrecision:
     """A precision that was tried."""
 
     precision: str
-    refused: str | None = None  # why it cannot serve; None: parity holds
-    times: Times | None = None  # None: not measured
+    refused: str | None = None  # why it cannot serve, unless parity holds
+    times: Times | None = None
 
 
 @dataclass(frozen=True)
 class Selection:
     """The chosen precision, and the reasons."""
 
-    precision: str | None  # None: the model's own
+    precision: str | None  # unless it is the model's own
     reasons: Mapping[str, str]  # a sentence for each precision that was tried
 
 
 def select(own: Times | None, candidates: Sequence[TriedPrecision]) -> Selection:
-    """Return the fastest precision whose parity holds, if it is faster by more than the noise.
-
-    Args:
-        own: times of the unchanged model; None: not measured, so nothing can be faster.
-        candidates: all that were tried.
-    """
+    """Return the fastest precision whose parity holds, if it is faster by more than the noise."""
     best: TriedPrecision | None = None
     reasons: dict[str, str] = {}
     for candidate in sorted(candidates, key=lambda each: _ORDER.index(each.precision)):
@@ -82,9 +77,9 @@ def select(own: Times | None, candidates: Sequence[TriedPrecision]) -> Selection
 def is_faster(times: Times, rival: Times) -> bool:
     """Tell whether a difference is more than noise.
 
-    Rounds of both are interleaved and compared in pairs, since other load on the machine affects both
-    alike. Of two equally fast models, one wins three quarters of 21 rounds in 1 of 25 measurements
-    (sign test).
+    Rounds of both are interleaved and compared in pairs, since other load on the machine affects
+    both alike. Of two equally fast models, one wins three quarters of 21 rounds in 1 of 25
+    measurements (sign test).
     """
     pairs = list(zip(times.rounds, rival.rounds, strict=True))
     won = sum(one < other for one, other in pairs) / len(pairs)

@@ -1,8 +1,4 @@
-"""Which element types an operator accepts, and so which values of a node can have lower precision.
-
-ONNX's schemas cover its own domains; ONNX Runtime's schemas cover com.microsoft and users' libraries.
-Native code: to be used in a child process.
-"""
+"""Which element types an operator accepts, by the schemas of ONNX and of ONNX Runtime. For child processes."""
 
 from functools import cache
 from typing import Any
@@ -42,22 +38,18 @@ class OperatorSignatures:
 
 @cache
 def _further_signature(operator: str, domain: str, version: int) -> OperatorSignature | None:
-    known = [each for each in _of_onnxruntime().get((domain, operator), ()) if each[0] <= version]
-    return signature_of(max(known, key=lambda each: each[0])[1]) if known else None
+    schemas = [each for each in _of_onnxruntime().get((domain, operator), ()) if each[0] <= version]
+    return signature_of(max(schemas, key=lambda each: each[0])[1]) if schemas else None
 
 
 @cache
 def _of_onnxruntime() -> dict[tuple[str, str], list[tuple[int, Any]]]:
-    found: dict[tuple[str, str], list[tuple[int, Any]]] = {}
+    schemas: dict[tuple[str, str], list[tuple[int, Any]]] = {}
     for schema in get_all_operator_schema():
-        found.setdefault((schema.domain, schema.name), []).append((schema.since_version, schema))
-    return found
+        schemas.setdefault((schema.domain, schema.name), []).append((schema.since_version, schema))
+    return schemas
 
 
 def element_types(model: ModelProto) -> dict[str, str]:
-    """Return the type strings of all values, in subgraphs too, as far as schemas determine them.
-
-    The model is sorted, and no two scopes share a name (`scopes.rename_apart`); it is left
-    unchanged.
-    """
+    """Return the type strings of all values of a sorted model, as far as schemas determine them."""
     return types_of(model, OperatorSignatures(model).of)

@@ -1,12 +1,7 @@
-"""Converts the model to the requested precision, or the fastest with parity: docs/precision.md.
-
-A candidate is proven before it is kept: on ONNX Runtime's CPU provider, and on the backend that is to
-serve if that needs no device.
-"""
+"""Converts the model to the requested precision, or the fastest with proven parity: docs/precision.md."""
 
 import logging
 import shutil
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -59,105 +54,78 @@ _NAMED: Final = 3  # groups of nodes named in a failure
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Convert the model to the precision that serves; leaves `Quantized`.
-
-    Raises:
-        StageFailure: PrecisionUnsupported, CalibrationInvalid; QuantizationFailed, naming the nodes
-            that cost most accuracy; BackendCrashed, OutOfMemory, ModelTooLarge.
-    """
+    """Convert the model to the precision that serves; leaves `Quantized`."""
     with scratch(paths.work, PREFIX):
         return _Quantization(task.recipe, paths.work).run()
 
 
-@dataclass
-class _Notes:
-    """Warnings and facts for the report."""
-
-    warnings: list[Finding] = field(default_factory=list)
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def warn(self, reason: Reason, cause: str, nodes: tuple[str, ...] = ()) -> None:
-        self.warnings.append(
-            Finding(
-                severity="warning",
-                reason=reason,
-                cause=cause,
-                nodes=nodes[:_MAX_NODES],
-                node_count=len(nodes),
-            )
-        )
-
-
 class _Quantization:
-    """One run of the stage."""
-
     def __init__(self, recipe: Recipe, work: Path) -> None:
         self._recipe = recipe
         self._work = work
         self._converted = Converted.read(work)
         self._golden = Golden.read(work)
         self._source = work / self._converted.folder / MODEL_NAME
-        self._notes = _Notes()
+        self._warnings: list[Finding] = []
+        self._facts: dict[str, Any] = {}
 
     def run(self) -> StageReport:
-        wanted = self._recipe.precision
-        if wanted is not None:
-            return self._requested(wanted)
+        if self._recipe.precision is not None:
+            return self._requested(self._recipe.precision)
         if not self._recipe.allowed_precisions:
             return self._keep(None, "the model keeps its own precision")
         return self._automatic()
 
-    # a requested precision
-
-    def _requested(self, wanted: Precision) -> StageReport:
+    def _requested(self, precision: Precision) -> StageReport:
         have = existing(graphs.parse(self._source))
-        if refused := have.refuses(wanted):
+        if refused := have.refuses(precision):
             raise StageFailure(
                 Reason.PRECISION_UNSUPPORTED,
-                f"spec.precision is {wanted}, and {refused}",
+                f"spec.precision is {precision}, and {refused}",
                 nodes=have.quantized[:_MAX_NODES],
                 remedy="export the model in FP32, or omit spec.precision to serve it unchanged",
             )
-        if have.precision == wanted:
-            return self._keep(wanted, f"the model is already {wanted} and is served unchanged")
-        if refused := supported(wanted, None, self._recipe.backend):
-            raise StageFailure(
-                Reason.PRECISION_UNSUPPORTED, f"spec.precision is {wanted}, and {refused}"
+        if have.precision == precision:
+            return self._keep(
+                precision, f"the model is already {precision} and is served unchanged"
             )
-        if refused := self._lacks_data(wanted):
+        if refused := supported(precision, None, self._recipe.backend):
+            raise StageFailure(
+                Reason.PRECISION_UNSUPPORTED, f"spec.precision is {precision}, and {refused}"
+            )
+        if refused := self._lacks_data(precision):
             raise StageFailure(
                 Reason.CALIBRATION_INVALID,
-                f"spec.precision is {wanted}, and {refused}",
+                f"spec.precision is {precision}, and {refused}",
                 remedy="add spec.quantization.calibration",
             )
-        made = self._make(wanted)
+        made = self._make(precision)
         if not made.agrees:
-            raise self._failed(wanted, made)
-        if refused := self._fails_on_backend(wanted):
-            raise StageFailure(Reason.QUANTIZATION_FAILED, f"the {wanted} model {refused}")
-        return self._leave(wanted, made, "")
+            raise self._failed(precision, made)
+        if refused := self._fails_on_backend(precision):
+            raise StageFailure(Reason.QUANTIZATION_FAILED, f"the {precision} model {refused}")
+        return self._leave(precision, made, "")
 
-    def _lacks_data(self, wanted: Precision) -> str | None:
-        """Return what data the precision needs and lacks; None: none."""
-        if wanted not in _CALIBRATED or self._calibration() is not None:
+    def _lacks_data(self, precision: Precision) -> str | None:
+        """Return what data the precision needs and lacks, if any."""
+        if precision not in _CALIBRATED or self._calibration() is not None:
             return None
-        if wanted == "INT8" and self._recipe.backend == "cpu":
+        if precision == "INT8" and self._recipe.backend == "cpu":
             return None  # ranges are computed at run time
         return f"on backend {self._recipe.backend} it needs calibration data"
 
-    def _failed(self, wanted: Precision, made: QuantizedModel) -> StageFailure:
-        """Return the failure, naming the nodes that cost most accuracy."""
+    def _failed(self, precision: Precision, made: QuantizedModel) -> StageFailure:
         costs = [f"{name_nodes(list(cost.nodes))} ({cost.error:.2g})" for cost in made.costs]
         units = len(made.changed) + len(made.excluded)
         message = (
-            f"the {wanted} model does not keep parity: {made.disagreement}; its error, 1 - cosine, is"
+            f"the {precision} model does not keep parity: {made.disagreement}; its error, 1 - cosine, is"
             f" {made.first_error:.2g}, and excluding as many of its {counted(units, 'node')} as"
             " spec.quantization.maxExcludedShare allows does not suffice"
         )
         if costs:
             message += "; alone these cost most: "
         remedy = None
-        if wanted not in _CALIBRATED:
+        if precision not in _CALIBRATED:
             remedy = (
                 "choose another spec.precision, or widen spec.parity if the drift is acceptable"
             )
@@ -174,10 +142,8 @@ class _Quantization:
         )
         cause = f"{message}{', '.join(costs[:_NAMED])}"
         return StageFailure.of(
-            finding.model_copy(update={"cause": cause}), (finding, *self._notes.warnings)
+            finding.model_copy(update={"cause": cause}), (finding, *self._warnings)
         )
-
-    # automatic
 
     def _automatic(self) -> StageReport:
         allowed = self._recipe.allowed_precisions
@@ -204,7 +170,7 @@ class _Quantization:
         return self._settle(choice, made, times)
 
     def _try(self, precision: Precision, made: dict[Precision, QuantizedModel]) -> str | None:
-        """Convert and prove a candidate; return why it cannot serve; None: it can."""
+        """Convert and prove a candidate; return why it cannot serve, if so."""
         if refused := supported(precision, None, self._recipe.backend):
             return refused
         if precision in _CALIBRATED and self._calibration() is None:
@@ -220,7 +186,6 @@ class _Quantization:
         return self._fails_on_backend(precision)
 
     def _measure(self, precisions: list[Precision]) -> dict[str, Times]:
-        """Return the times of the unchanged model and of those in other precisions."""
         if not precisions:
             return {}
         models = {_OWN: self._source} | {each: self._out(each) / MODEL_NAME for each in precisions}
@@ -237,7 +202,7 @@ class _Quantization:
         for result in results:
             if result.failure is not None:
                 why = f"precisions could not be timed: {result.failure.cause}"
-                self._notes.warn(Reason.QUANTIZATION_FAILED, why)
+                self._warn(Reason.QUANTIZATION_FAILED, why)
             else:
                 times[result.candidate.name] = Times(result.usual_rounds)
         # faster models may have fewer rounds, and only rounds under the same load are comparable
@@ -247,9 +212,9 @@ class _Quantization:
     def _settle(
         self, choice: Selection, made: dict[Precision, QuantizedModel], times: dict[str, Times]
     ) -> StageReport:
-        self._notes.facts["chosen"] = choice.precision or _OWN
-        self._notes.facts["reasons"] = dict(choice.reasons)
-        self._notes.facts["seconds"] = {name: list(each.rounds) for name, each in times.items()}
+        self._facts["chosen"] = choice.precision or _OWN
+        self._facts["reasons"] = dict(choice.reasons)
+        self._facts["seconds"] = {name: list(each.rounds) for name, each in times.items()}
         reasons = "; ".join(f"{name}: {why}" for name, why in choice.reasons.items())
         for precision, each in made.items():
             if precision == choice.precision:
@@ -258,17 +223,10 @@ class _Quantization:
                 )
         return self._keep(None, f"the model keeps its own precision; {reasons}")
 
-    # candidates
-
     def _make(self, precision: Precision) -> QuantizedModel:
-        """Convert and prove a model.
-
-        Raises:
-            StageFailure: QuantizationFailed, PrecisionUnsupported, CalibrationInvalid and the like;
-                ProcessorMismatch if this machine's processor cannot prove the form.
-        """
+        """Convert and prove a model; raises StageFailure if it cannot be proven here."""
         self._check_processor(precision)
-        _log.info("quantising the model to %s", precision)
+        _log.info("quantizing the model to %s", precision)
         progress = self._work / f"{PREFIX}progress"
         request = QuantizationRequest(
             precision=precision,
@@ -292,7 +250,7 @@ class _Quantization:
                 f" refuses it: {plain(str(error))}",
                 remedy="omit spec.precision, or export the model in it",
             ) from error
-        self._notes.facts[precision] = made.model_dump(mode="json")
+        self._facts[precision] = made.model_dump(mode="json")
         self._warn_of(precision, made)
         return made
 
@@ -311,13 +269,13 @@ class _Quantization:
 
     def _warn_of(self, precision: Precision, made: QuantizedModel) -> None:
         if 0 < made.samples < ENOUGH and precision in _CALIBRATED:
-            self._notes.warn(
+            self._warn(
                 Reason.CALIBRATION_TOO_SMALL,
                 f"ranges were calibrated with {counted(made.samples, 'sample')}: values of requests"
                 " beyond these ranges are clipped",
             )
         if made.excluded and made.agrees:
-            self._notes.warn(
+            self._warn(
                 Reason.QUANTIZATION_FAILED,
                 f"{counted(len(made.excluded), 'node')} cost too much accuracy and stay unchanged:"
                 f" {name_nodes(list(made.excluded))}; the error, 1 - cosine, was {made.first_error:.2g}"
@@ -326,10 +284,7 @@ class _Quantization:
             )
 
     def _fails_on_backend(self, precision: Precision) -> str | None:
-        """Return why the candidate fails on the backend that is to serve; None if not, or unknown.
-
-        Every proof runs on backend cpu; backends with a device are proven there.
-        """
+        """Return why the candidate fails on the backend that is to serve; devices prove it elsewhere."""
         backend = self._recipe.backend
         if backend == "cpu" or backend in DEVICE_BACKENDS:
             return None
@@ -355,8 +310,6 @@ class _Quantization:
     def _out(self, precision: Precision) -> Path:
         return self._work / f"{PREFIX}{precision.lower()}"
 
-    # handing over
-
     def _keep(self, precision: Precision | None, message: str) -> StageReport:
         """Leave the converted model as the one to serve."""
         self._warn_of_saturation()
@@ -371,20 +324,20 @@ class _Quantization:
             shape_nodes=kept.shape_nodes,
             changes=kept.changes,
             parity=self._golden.parity,
-            warnings=tuple(self._notes.warnings),
+            warnings=tuple(self._warnings),
         ).write(self._work)
         return self._report(message)
 
     def _warn_of_saturation(self) -> None:
-        """Warn that an already quantised model has different outputs on this kind of processor."""
+        """Warn that an already quantized model has different outputs on this kind of processor."""
         here = processor.read()
         if here.exact_products is not False or self._recipe.backend in DEVICE_BACKENDS:
             return
         if saturable(graphs.parse(self._source), self._source.parent, self._recipe.backend):
-            self._notes.warn(
+            self._warn(
                 Reason.PROCESSOR_MISMATCH,
                 f"the model's INT8 products saturate on this processor, {here.described}: outputs"
-                " differ from those on processors with VNNI; quantise it with 7-bit weights"
+                " differ from those on processors with VNNI; quantize it with 7-bit weights"
                 " (reduce_range)",
             )
 
@@ -404,17 +357,17 @@ class _Quantization:
             shape_nodes=made.shape_nodes,
             changes=(*self._converted.changes, *changes),
             parity=made.outputs,
-            warnings=tuple(self._notes.warnings),
+            warnings=tuple(self._warnings),
         ).write(self._work)
         summary = "; ".join(change.message for change in changes)
         error = f"; {_worst(made.outputs)}" if made.outputs else ""
         return self._report(f"{summary}{error}{f'; {chosen}' if chosen else ''}")
 
     def _changes(self, precision: Precision, made: QuantizedModel) -> list[Change]:
-        found = []
+        changes = []
         if made.opset != made.source_opset:
             message = f"converted opset {made.source_opset} to {made.opset}, for {precision}"
-            found.append(Change(kind="opset", message=message))
+            changes.append(Change(kind="opset", message=message))
         count = len(made.changed)
         if precision not in _CALIBRATED:
             message = f"{counted(count, 'node')} in {precision}"
@@ -427,8 +380,8 @@ class _Quantization:
         if others := len(made.left) - len(made.excluded):
             why = "cannot be quantised" if precision in _CALIBRATED else "stay in FP32"
             message += f"; {others} more {why}"
-        found.append(Change(kind=kind, message=message, nodes=made.changed[:_MAX_NODES]))
-        return found
+        changes.append(Change(kind=kind, message=message, nodes=made.changed[:_MAX_NODES]))
+        return changes
 
     def _how(self, made: QuantizedModel) -> str:
         quantization = self._recipe.quantization
@@ -449,21 +402,32 @@ class _Quantization:
             return without_rounding(costs.measure(out, inputs, self._recipe))
         except (StageFailure, SessionError) as error:
             why = error.cause if isinstance(error, StageFailure) else plain(str(error))
-            self._notes.warn(
+            self._warn(
                 Reason.QUANTIZATION_FAILED,
                 f"node costs are those before the change, since the model cannot be profiled: {why}",
             )
             return self._golden.node_costs
 
+    def _warn(self, reason: Reason, cause: str, nodes: tuple[str, ...] = ()) -> None:
+        self._warnings.append(
+            Finding(
+                severity="warning",
+                reason=reason,
+                cause=cause,
+                nodes=nodes[:_MAX_NODES],
+                node_count=len(nodes),
+            )
+        )
+
     def _report(self, message: str) -> StageReport:
-        if self._notes.warnings:
-            message += f"; {self._notes.warnings[0].cause}"
+        if self._warnings:
+            message += f"; {self._warnings[0].cause}"
         return StageReport(
             stage="quantize",
             ok=True,
             message=message,
-            findings=tuple(self._notes.warnings),
-            facts=self._notes.facts,
+            findings=tuple(self._warnings),
+            facts=self._facts,
         )
 
 
@@ -475,7 +439,6 @@ def without_rounding(measured: tuple[NodeCost, ...]) -> tuple[NodeCost, ...]:
 
 
 def _worst(outputs: tuple[OutputParity, ...]) -> str:
-    """Return the worst agreement of all outputs, for a message."""
     cosines = [output.cosine for output in outputs if output.cosine is not None]
     if cosines:
         return f"cosine to the source {min(cosines):.6f}"

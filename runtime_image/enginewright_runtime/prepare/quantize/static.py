@@ -1,8 +1,7 @@
-"""Writes a model with quantised nodes: QuantizeLinear and DequantizeLinear around them (QDQ). Pure.
+"""Writes a model with quantized nodes: QuantizeLinear and DequantizeLinear around them (QDQ). Pure.
 
-The form determines which values and weights are quantised, and their types. Nodes that are not
-quantised are listed with the reason. Only nodes of the main graph are quantised: those in bodies of
-If, Loop and Scan have no ranges.
+The form determines which values and weights are quantized. Only nodes of the main graph have
+ranges.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -40,19 +39,19 @@ EXCLUDED: Final = "excluded for accuracy"
 
 @dataclass(frozen=True)
 class Layer:
-    """A node that can be quantised."""
+    """A node that can be quantized."""
 
     index: int  # in the main graph
     activation: str
     weight: str
-    bias: str  # "": none
+    bias: str  # empty if there is none
     axis: int | None  # of the weight's channels
-    result: str  # the value quantised after it, if the form requires that; "": none
+    result: str  # the value quantized after it, if the form requires that
 
 
 @dataclass
 class Layers:
-    """The nodes that can be quantised, and why others cannot."""
+    """The nodes that can be quantized, and why others cannot."""
 
     layers: list[Layer] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)  # label to reason
@@ -63,38 +62,37 @@ class Layers:
         return list(dict.fromkeys(name for name in names if name))
 
     def result(self, nodes: Sequence[str], kept: Mapping[str, str]) -> PassResult:
-        """Return the result of a pass that quantised `nodes` and not `kept`."""
+        """Return the result of a pass that quantized `nodes` and not `kept`."""
         units = tuple(each.index for each in self.layers)
         return PassResult(nodes=tuple(nodes), kept={**self.left, **kept}, units=units)
 
 
 def find_layers(subject: SourceModel, form: Form, *, per_channel: bool) -> Layers:
-    """Return the nodes of the main graph that the form quantises."""
-    found = Layers()
+    """Return the nodes of the main graph that the form quantizes."""
+    layers = Layers()
     main = Scope(subject.model.graph)
-    for index, each in enumerate(main.nodes):
-        node = each.proto
-        if node.domain not in STANDARD or node.op_type not in form.operators:
+    for index, node in enumerate(main.nodes):
+        if node.proto.domain not in STANDARD or node.proto.op_type not in form.operators:
             continue
-        layer = _layer(subject, index, node, per_channel)
+        layer = _layer(subject, index, node, form, per_channel)
         if isinstance(layer, str):
-            found.left[graphs.label(node)] = layer
-            continue
-        result = _result(each, subject.constants) if form.integers else ""
-        found.layers.append(Layer(*layer, result))
-    found.left |= {
+            layers.left[graphs.label(node.proto)] = layer
+        else:
+            layers.layers.append(layer)
+    layers.left |= {
         graphs.label(node): "it is in the body of an If, Loop or Scan"
         for body in main.bodies()
         for node in body.graph.node
         if node.domain in STANDARD and node.op_type in form.operators
     }
-    return found
+    return layers
 
 
 def _layer(
-    subject: SourceModel, index: int, node: NodeProto, per_channel: bool
-) -> tuple[int, str, str, str, int | None] | str:
-    """Return the fields of a layer up to `axis`, or why the node is not quantised."""
+    subject: SourceModel, index: int, quantizable: Node, form: Form, per_channel: bool
+) -> Layer | str:
+    """Return the layer of a node, or why it is not quantized."""
+    node = quantizable.proto
     activation, weight = str(node.input[_ACTIVATION]), str(node.input[_WEIGHT])
     tensor = subject.constants.tensor(weight)
     constant = subject.constants.tensor(activation) is not None
@@ -112,11 +110,12 @@ def _layer(
     bias = str(node.input[_BIAS]) if len(node.input) > _BIAS else ""
     if bias and subject.constants.tensor(bias) is None:
         return "its bias is computed"
-    return index, activation, weight, bias, axis if per_channel else None
+    result = _result(quantizable, subject.constants) if form.integers else ""
+    return Layer(index, activation, weight, bias, axis if per_channel else None, result)
 
 
 def _result(node: Node, constants: Constants) -> str:
-    """Return the value to quantise after a node; "": none, since its kernel returns floats itself."""
+    """Return the value to quantize after a node, or an empty name if its kernel returns floats itself."""
     made = node.produces()[0]
     readers = [reader.proto if isinstance(reader, Node) else None for reader in made.readers]
     match node.proto.op_type, readers:
@@ -135,11 +134,11 @@ def _result(node: Node, constants: Constants) -> str:
 
 @dataclass(frozen=True)
 class StaticQuantization(PrecisionPass):
-    """Quantises layers with ranges that calibration found."""
+    """Quantizes layers with calibrated ranges."""
 
     order = 20
     needs = Needs(precisions=frozenset({"INT8", "FP8"}), data=True)
-    layers: Layers  # what can be quantised
+    layers: Layers
     ranges: Mapping[str, tuple[float, float]]  # minimum and maximum of activations and results
     form: Form  # the subject has its opset, or a later one
 
@@ -166,6 +165,7 @@ class _StaticWriter(ModelEditor):
         self._pairs: dict[str, str] = {}  # value to the output of its QDQ pair
 
     def run(self, layers: Layers, excluded: frozenset[int]) -> PassResult:
+        form = self._form
         kept: dict[str, str] = {}
         chosen: dict[int, Layer] = {}
         for layer in layers.layers:
@@ -174,7 +174,7 @@ class _StaticWriter(ModelEditor):
                 kept[label] = EXCLUDED
             elif missing := self._missing(layer):
                 kept[label] = f"calibration observed no values of {missing}"
-            elif not self._takes_bias(layer):
+            elif form.integers and layer.bias and self._integer_bias(layer) is None:
                 kept[label] = "its bias does not fit into 32-bit integers"
             else:
                 chosen[layer.index] = layer
@@ -195,9 +195,6 @@ class _StaticWriter(ModelEditor):
         names = (layer.activation, layer.result)
         return next((name for name in names if name and name not in self._quantizers), None)
 
-    def _takes_bias(self, layer: Layer) -> bool:
-        return not (self._form.integers and layer.bias) or self._integer_bias(layer) is not None
-
     def _integer_bias(self, layer: Layer) -> tuple[Array, NDArray[np.float32]] | None:
         """Return the bias as integers, and their scale."""
         _, weight = self._quantized_weight(layer)
@@ -214,19 +211,20 @@ class _StaticWriter(ModelEditor):
         name, weight = self._quantized_weight(layer)
         if name not in self._pairs:
             self._pairs[name] = self.names.fresh(f"{layer.weight}_dequantized")
-            grid = self._form.weights
             node.insert_before(
-                self._dequantized(name, self._pairs[name], weight.scales, 0, grid, weight.axis)
+                self._dequantized(
+                    name, self._pairs[name], weight.scales, weight.axis, self._form.weights
+                )
             )
         node.set_input(_WEIGHT, self._pairs[name])
         if self._form.integers and layer.bias:
-            found = self._integer_bias(layer)
-            assert found is not None  # noqa: S101 - checked by `_takes_bias`
-            values, scale = found
+            bias = self._integer_bias(layer)
+            assert bias is not None  # noqa: S101 - checked before the layer was chosen
+            values, scale = bias
             quantized = self.initializer(f"{layer.bias}_quantized", TensorProto.INT32, values)
             target = self.names.fresh(f"{layer.bias}_dequantized")
             axis = 0 if scale.ndim else None
-            node.insert_before(self._dequantized(quantized, target, scale, None, None, axis))
+            node.insert_before(self._dequantized(quantized, target, scale, axis))
             node.set_input(_BIAS, target)
 
     def _pair(self, source: str, target: str, how: Quantizer) -> Iterator[NodeProto]:
@@ -247,18 +245,17 @@ class _StaticWriter(ModelEditor):
         source: str,
         target: str,
         scales: NDArray[np.float32],
-        zero_point: int | None,
-        grid: Grid | None,
         axis: int | None,
+        grid: Grid | None = None,
     ) -> NodeProto:
         inputs = [source, self.initializer(f"{source}_scale", TensorProto.FLOAT, scales)]
-        if grid is not None and zero_point is not None:
-            inputs.append(self._zero(source, grid, zero_point, scales.shape))
+        if grid is not None:
+            inputs.append(self._zero(source, grid, 0, scales.shape))
         attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
         return self.node("DequantizeLinear", inputs, target, source, **attributes)
 
     def _quantized_weight(self, layer: Layer) -> tuple[str, QuantizedWeight]:
-        """Return a weight's quantised initializer, created once for all nodes that share it."""
+        """Return a weight's quantized initializer, created once for all nodes that share it."""
         key = (layer.weight, layer.axis)
         if key not in self._weights:
             weight = quantize_weight(self.weight(layer.weight), self._form.weights, layer.axis)

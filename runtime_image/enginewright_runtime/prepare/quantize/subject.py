@@ -22,10 +22,7 @@ _FREE_INITIALIZERS: Final = 4
 
 @dataclass(frozen=True)
 class SourceModel:
-    """A model parsed without its external data; `model` is never changed.
-
-    Its nodes are identified by their index in the main graph: labels may be shared.
-    """
+    """A model parsed without external data; nodes are identified by index, since labels may repeat."""
 
     model: ModelProto
     folder: Path  # of its external data
@@ -34,11 +31,7 @@ class SourceModel:
 
     @classmethod
     def load(cls, path: Path, opset: int | None = None) -> Self:
-        """Parse a model, sort it, and convert it to at least `opset`.
-
-        Raises:
-            TranslationError: nodes without an equivalent in the opset.
-        """
+        """Parse a model, sort it, and convert it to at least `opset`; raises TranslationError."""
         model = graphs.parse(path)
         rename_apart(model)
         Scope(model.graph).sort()
@@ -47,12 +40,8 @@ class SourceModel:
             least = helper.find_min_ir_version_for([helper.make_opsetid("", opset)])
             model.ir_version = max(model.ir_version, least)
         _free_initializers(model)
-        return cls(
-            model,
-            path.parent,
-            Constants(model.graph, path.parent),
-            frozenset(shape_nodes(model)),
-        )
+        constants = Constants(model.graph, path.parent)
+        return cls(model, path.parent, constants, frozenset(shape_nodes(model)))
 
     def label(self, index: int) -> str:
         """Return a node's label for messages."""
@@ -70,18 +59,12 @@ class PrecisionPass(ABC):
 
     @property
     def proof_level(self) -> str:
-        """Return the graph optimisation level of its proof, a key of `optimization.LEVELS`."""
+        """Return the graph optimization level of its proof, a key of `optimization.LEVELS`."""
         return "BASIC"
 
     @abstractmethod
     def change(self, model: ModelProto, sink: Sink, excluded: frozenset[int]) -> PassResult:
-        """Lower a copy of the subject, in place.
-
-        Args:
-            model: the copy.
-            sink: writer of large tensors.
-            excluded: indices of nodes that stay unchanged, including their bodies.
-        """
+        """Lower `model`, a copy of the subject, in place, except the `excluded` nodes and their bodies."""
 
     def write(self, folder: Path, excluded: frozenset[int] = frozenset()) -> PassResult:
         """Lower the subject and write the result as `MODEL_NAME` into a new folder."""
@@ -102,9 +85,9 @@ class ModelEditor:
         self.names = Names(self.model)
         self.scope = Scope(self.model.graph)
 
-    def initializer(self, wanted: str, element: int, array: Array) -> str:
+    def initializer(self, preferred: str, element: int, array: Array) -> str:
         """Add an initializer; return its name."""
-        name = self.names.fresh(wanted)
+        name = self.names.fresh(preferred)
         self.scope.add_weight(self.sink.tensor(name, element, array))
         return name
 

@@ -1,8 +1,4 @@
-"""Writes a changed model with large weights.
-
-A model of gigabytes must not be in memory twice: tensors of a large model are written to an external
-file immediately.
-"""
+"""Writes a changed model with large weights at once to an external file: memory may not hold it twice."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
@@ -29,13 +25,10 @@ Array = NDArray[Any]
 
 
 class Sink:
-    """Writes a model into a new folder; large tensors go to an external file immediately."""
+    """Writes a model into a new folder; large tensors go to an external file at once."""
 
     def __init__(self, folder: Path, model: ModelProto) -> None:
-        """Create the folder, which must not exist.
-
-        `model` is the source, parsed without external data.
-        """
+        """Create the folder; `model` is the source, parsed without external data."""
         folder.mkdir()
         self._folder = folder
         taken = locations(model)
@@ -61,15 +54,7 @@ class Sink:
         return tensor
 
     def write(self, model: ModelProto, source: Path) -> Path:
-        """Write the model with all weights that it refers to; return the .onnx file's path.
-
-        Args:
-            model: changed in place: its external tensors are in one new file afterwards.
-            source: the folder of external files that the model still refers to.
-
-        Raises:
-            StageFailure: ModelTooLarge.
-        """
+        """Write the model and its weights, which are in the folder `source`; raises ModelTooLarge."""
         if self._file is not None:
             for tensor in graphs.walk_tensors(model):
                 entries = graphs.external_entries(tensor)

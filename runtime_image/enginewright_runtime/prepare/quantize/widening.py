@@ -1,10 +1,10 @@
 """Emulates a device's half precision on processors without such kernels.
 
-ONNX Runtime's CPU provider runs FP16 nodes in single precision between casts that it inserts, and
-removes consecutive casts (onnxruntime/core/optimizer/insert_cast_transformer.cc): values that overflow
-on a device do not overflow there, so a comparison proves nothing. It does not run BF16 at all. Here
-every half-precision node is widened instead, and each of its results is rounded to the format by
-casts that ONNX Runtime keeps: the results are a device's except for the order of summation.
+ONNX Runtime's CPU provider runs FP16 nodes in single precision between casts, of which it removes
+consecutive ones (onnxruntime/core/optimizer/insert_cast_transformer.cc), so that values do not
+overflow there; it does not run BF16 at all. Here every half-precision node is widened, and its
+results are rounded to the format by casts that remain: they are a device's except for the order of
+summation.
 """
 
 import logging
@@ -31,17 +31,12 @@ _log: Final = logging.getLogger(__name__)
 _SECONDS: Final = 900.0
 
 
-def widen(model: ModelProto) -> int:
-    """Widen every half-precision node, in place; return how many.
-
-    External data need not be loaded; references to it are kept.
-    """
+def widen(model: ModelProto) -> None:
+    """Widen every half-precision node, in place; references to external data are kept."""
     rename_apart(model)
     scope = Scope(model.graph)
     scope.sort()
-    widener = _Widener(model)
-    widener.widen(scope, {})
-    return widener.count
+    _Widener(model).widen(scope, {})
 
 
 def _is_bfloat16(model: ModelProto) -> bool:
@@ -61,15 +56,7 @@ def _is_bfloat16(model: ModelProto) -> bool:
 
 
 def emulated(model: Path, name: str) -> Path | None:
-    """Write a copy that the CPU provider runs, as `name` beside the model; None: it has no BF16.
-
-    Args:
-        model: with an IR version that ONNX Runtime loads; the copy refers to its external data.
-        name: of the file, which the caller removes.
-
-    Raises:
-        StageFailure: as by `Call.run`; ModelTooLarge.
-    """
+    """Write a copy that the CPU provider runs, as `name` beside the model; None if it has no BF16."""
     if not _is_bfloat16(graphs.parse(model)):
         return None
     out = model.with_name(name)
@@ -91,7 +78,6 @@ class _Widener:
         self._types = element_types(model)
         self._signatures = OperatorSignatures(model)
         self._names = Names(model)
-        self.count = 0
 
     def widen(self, scope: Scope, outer: Mapping[str, str]) -> None:
         wide = dict(outer)
@@ -108,7 +94,6 @@ class _Widener:
         scope.write()
 
     def _widen_node(self, node: Node, wide: dict[str, str]) -> None:
-        count = 0
         for index, name in enumerate(node.proto.input):
             if self._types.get(name) not in _HALVES:
                 continue
@@ -116,15 +101,12 @@ class _Widener:
                 wide[name] = self._names.fresh(f"{name}_single")
                 node.insert_before(self._cast(name, wide[name], TensorProto.FLOAT))
             node.set_input(index, wide[name])
-            count += 1
         for index, name in enumerate(node.proto.output):
             kind = self._types.get(name)
             if kind is not None and kind in _HALVES:
                 exact = self._names.fresh(f"{name}_exact")
                 node.set_output(index, exact)
                 node.insert_after(self._cast(exact, name, _HALVES[kind]))
-                count += 1
-        self.count += bool(count)
 
     def _cast(self, source: str, target: str, element: int) -> NodeProto:
         name = self._names.fresh(f"{target}{ROUNDING}")

@@ -1,10 +1,8 @@
 """The default batch sizes, limited to what a run can afford: measured by running the smallest batch.
 
-No user has asked for batches of 32, so a model whose runs are slow or large gets a smaller default:
-the cost of a run of the smallest batch is measured and extrapolated linearly. Costs are processor
-time and memory, not elapsed time, so that neither the number of cores nor other load matters; sizes
-are powers of two, so that small differences rarely matter. Keys contain the requested sizes, the
-manifest the resulting ones.
+Costs are extrapolated linearly. They are processor time and memory, so that neither the number of
+cores nor other load matters; sizes are powers of two, so that small differences rarely matter. Keys
+contain the requested sizes, the manifest the resulting ones.
 """
 
 import logging
@@ -58,24 +56,21 @@ class Fitted:
 
     profiles: tuple[ShapeProfile, ...]
     findings: tuple[Finding, ...] = ()
-    cost: RunCost | None = None  # None: no batch size is a default, or the model did not run
+    cost: RunCost | None = None  # if a batch size is a default, and the model ran
 
 
 def fit(
     model: Path, recipe: Recipe, inputs: Sequence[TensorSpec], profiles: tuple[ShapeProfile, ...]
 ) -> Fitted:
-    """Return the profiles, with smaller batches if the default ones cost too much.
-
-    The reference loads `model`; the user's shapes, in the recipe, are kept.
-    """
+    """Return the profiles, with smaller batches if the default ones cost too much; the user's are kept."""
     names = defaulted(inputs, profiles, recipe.shapes)
     if not names or len(profiles) < len(inputs):
         return Fitted(profiles)
-    _log.info("measuring what a run of the smallest batch costs")
+    doing = "measuring what a run of the smallest batch costs"
+    _log.info("%s", doing)
     try:
-        limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
         cost = shared_results.run_shared(
-            Call(measure, "measuring what a run of the smallest batch costs", limits),
+            Call(measure, doing, Limits(seconds=_SECONDS, memory_bytes=memory_of_child())),
             shared_results.ResultKey(model, recipe, (inputs, profiles)),
             model,
             inputs,
@@ -90,18 +85,13 @@ def fit(
     largest = largest_batch(cost, memory_of_child())
     if largest == DEFAULT_BATCH.max:
         return Fitted(profiles, cost=cost)
-    finding = _finding(cost, largest) if recipe.backend in COMPILED_BACKENDS else None
     _log.info("the default batches end at %d", largest)
-    return Fitted(with_batch(profiles, names, largest), (finding,) if finding else (), cost)
+    findings = (_finding(cost, largest),) if recipe.backend in COMPILED_BACKENDS else ()
+    return Fitted(with_batch(profiles, names, largest), findings, cost)
 
 
 def largest_batch(cost: RunCost, memory: int | None) -> int:
-    """Return the largest batch, a power of two, that a run can afford.
-
-    Args:
-        cost: of a run of batch 1.
-        memory: limit of a process, in bytes; None: no limit.
-    """
+    """Return the largest batch, a power of two, that a run can afford within `memory` bytes."""
     limit = MAX_BYTES if memory is None else min(MAX_BYTES, memory // _SHARE)
     batch = DEFAULT_BATCH.max
     while batch > 1 and (
@@ -127,28 +117,20 @@ def _finding(cost: RunCost, largest: int) -> Finding:
 def measure(
     model: Path, inputs: Sequence[TensorSpec], profiles: Sequence[ShapeProfile]
 ) -> RunCost | None:
-    """Measure runs of the smallest shapes. Called in a child process.
-
-    Returns:
-        The cost; None: the model did not run.
-
-    Raises:
-        StageFailure, SessionError: as by `loading.create`.
-    """
+    """Measure runs of the smallest shapes; None if the model did not run. Called in a child process."""
     runner, signature, _ = load_runner(_REFERENCE, model)
     smallest = [each.model_copy(update={"opt": each.min, "max": each.min}) for each in profiles]
     for integer_range in IntegerRange:
-        feeds = generate(inputs, smallest, integer_range)[0].inputs
+        sample = generate(inputs, smallest, integer_range)[0]
         before = resident_bytes()
         try:
             with peak_since() as peak:
-                seconds = _timed(runner, signature, feeds)
+                seconds = _timed(runner, signature, sample.inputs)
         except Exception:  # noqa: BLE001, S112 - ONNX Runtime's errors share no other base class
             continue
         if seconds * DEFAULT_BATCH.max > MAX_PROCESSOR_SECONDS:  # a first run allocates too
-            seconds = min(seconds, _timed(runner, signature, feeds))
-        size = sum(array.nbytes for array in feeds.values())
-        return RunCost(seconds, max(0, peak() - before), size)
+            seconds = min(seconds, _timed(runner, signature, sample.inputs))
+        return RunCost(seconds, max(0, peak() - before), sample.input_bytes)
     return None
 
 

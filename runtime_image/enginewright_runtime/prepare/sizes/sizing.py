@@ -3,7 +3,7 @@
 import logging
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +28,6 @@ from enginewright_runtime.prepare.sizes.discovery.discover import (
 )
 from enginewright_runtime.prepare.sizes.trial_build import buildable
 from enginewright_runtime.rules import table
-from enginewright_runtime.rules.behaviour import ObservedRun
 from enginewright_runtime.rules.text import printable
 
 _log: Final = logging.getLogger(__name__)
@@ -39,77 +38,57 @@ _GIVE_SIZES: Final = (
 _MAX_RESTARTS: Final = 3  # after crashes
 
 
-@dataclass(frozen=True)
-class Sized:
-    """What was found by running the model."""
-
-    profiles: tuple[ShapeProfile, ...] = ()  # of every input; (): none was found
-    fixed: tuple[str, ...] = ()  # dynamic dimensions that run at one size only
-    observed: ObservedRun | None = None  # of a run at the smallest sizes
-    cause: str = ""  # why nothing was found
-    refused: str = ""  # why no engine can be built for the sizes; "": one can, or none was tried
-
-
 def find_sizes(
     path: Path,
     recipe: Recipe,
     inputs: Sequence[TensorSpec],
-    known: Sequence[ShapeProfile],
+    given: Sequence[ShapeProfile],
     unranked: Sequence[str],
     samples: Path,
-) -> Sized:
+) -> Discovered:
     """Run the model at `path` on the reference until sizes are found with which it runs.
 
-    `known` are profiles of the inputs whose sizes are known; sizes of the user's `samples` are tried
-    first, and the file need not exist.
+    `given` are profiles of inputs with known sizes; sizes of the user's `samples`, if any, are
+    tried first.
     """
-    _log.info("running the model to find sizes that it accepts")
+    doing = "running the model to find sizes that it accepts"
+    _log.info("%s", doing)
     backend = recipe.backend
-    open_sizes = len(known) < len(inputs)
+    open_sizes = len(given) < len(inputs)
     if open_sizes:  # a default batch is an assumption as well: it must match the sizes found
-        guessed = defaulted(inputs, known, recipe.shapes)
-        known = [each for each in known if each.input not in guessed]
-    found: Discovered | None = None
+        guessed = defaulted(inputs, given, recipe.shapes)
+        given = [each for each in given if each.input not in guessed]
+    discovered = Discovered()
     request = DiscoveryRequest(
         backend in COMPILED_BACKENDS,
         tuple(inputs),
-        tuple(known),
+        tuple(given),
         tuple(unranked),
         sample_shapes(samples),
     )
     limits = Limits(seconds=_SECONDS, memory_bytes=memory_of_child())
-    call = Call(discover, "running the model to find sizes that it accepts", limits)
+    call = Call(discover, doing, limits)
     with tempfile.TemporaryDirectory() as folder:
         for attempt in range(_MAX_RESTARTS + 1):
             try:
                 key = shared_results.ResultKey(path, recipe, request)
-                found = shared_results.run_shared(
+                discovered = shared_results.run_shared(
                     call, key, path, request, Path(folder) / "runs.jsonl"
                 )
             except SessionError as error:
-                return Sized(cause=plain(str(error)))
+                return Discovered(cause=plain(str(error)))
             except StageFailure as failure:
                 has_ended = failure.reason.facets.fault is Fault.LOAD
                 if not has_ended or attempt == _MAX_RESTARTS:
-                    return Sized(cause=failure.cause)
+                    return Discovered(cause=failure.cause)
                 _log.info("%s; restarting without the run that failed", failure.cause)
                 continue
             break
-    if found is None:
-        return Sized()
-    _log.info("finished %s", counted(found.runs, "run"))
-    profiles = found.profiles
-    refused = ""
-    if profiles and open_sizes and backend in COMPILED_BACKENDS:
-        tried = buildable(path, backend, profiles)
-        profiles, refused = tried.profiles, tried.refused
-    return Sized(
-        profiles=profiles,
-        refused=refused,
-        fixed=found.fixed,
-        observed=found.observed,
-        cause=found.cause,
-    )
+    _log.info("finished %s", counted(discovered.runs, "run"))
+    if discovered.profiles and open_sizes and backend in COMPILED_BACKENDS:
+        tried = buildable(path, backend, discovered.profiles)
+        return replace(discovered, profiles=tried.profiles, refused=tried.refused)
+    return discovered
 
 
 def unsized(
@@ -117,27 +96,24 @@ def unsized(
     names: Sequence[str],
     unranked: Sequence[str],
     recipe: Recipe,
-    sized: Sized,
+    sized: Discovered,
 ) -> list[Finding]:
-    """Return the findings on dynamic dimensions, by the backend that is to serve.
+    """Return the findings on the inputs `names` with dynamic dimensions, by the backend that is to serve.
 
-    Engines are built for sizes that the owner declares. Other backends serve every size, and need
-    sizes only for golden inputs, which the user's samples may provide.
-
-    `names` are the inputs with dynamic dimensions; `sized` was found by running the model.
+    Engines need declared sizes; other backends only for golden inputs, which samples may provide.
     """
     if not names:
         return []
     if recipe.backend in COMPILED_BACKENDS:
-        found = missing(inputs, names, unranked, sized.profiles, sized.refused)
+        finding = missing(inputs, names, unranked, sized.profiles, sized.refused)
     elif sized.profiles or recipe.samples_uri is not None or not sized.cause:
         return []
     else:
-        found = Finding(
+        finding = Finding(
             reason=Reason.SHAPE_PROFILE_MISSING,
             cause="no sizes were found with which the model runs, so golden inputs are missing:"
             f" {sized.cause}",
             remedy=_GIVE_SIZES,
         )
-    update = {"rule": table.SHAPES_MISSING.name, "cause": printable(found.cause)}
-    return [found.model_copy(update=update)]
+    update = {"rule": table.SHAPES_MISSING.name, "cause": printable(finding.cause)}
+    return [finding.model_copy(update=update)]

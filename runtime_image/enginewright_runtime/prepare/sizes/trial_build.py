@@ -26,7 +26,6 @@ from enginewright_runtime.session.extensions.libraries import of_model
 from enginewright_runtime.tensorrt import diagnosis
 from enginewright_runtime.tensorrt.attempts import EngineBuilds, target_name
 from enginewright_runtime.tensorrt.flavor import FLAVORS
-from enginewright_runtime.tensorrt.results import BuildResult
 
 _log: Final = logging.getLogger(__name__)
 _LARGEST: Final = 256 << 20  # bytes of a model for which trial engines are built
@@ -40,18 +39,15 @@ _NAME: Final = "trial"
 class BuildableSizes:
     """The sizes, of those with which the model runs, for which an engine can be built."""
 
-    profiles: tuple[ShapeProfile, ...]  # to be proposed; (): no engine could be built
-    refused: str = ""  # the library's reason; "": an engine was built, or it could not be tried
+    profiles: tuple[ShapeProfile, ...]  # to be proposed, unless no engine could be built
+    refused: str = ""  # the library's reason, if it builds no engine
 
 
 def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> BuildableSizes:
     """Return profiles for which an engine can be built, from those found by running the model.
 
-    `profiles` are of every input; all their corners have run.
-
-    Returns:
-        The profiles; if no engine is built for them, without empty sizes, or fixed at the opt sizes.
-        The profiles unchanged if the library is missing, or cannot parse the model unconverted.
+    They are tried as they are, without empty sizes, then fixed at the opt sizes. They stay
+    unchanged if the library is missing, or cannot parse the model unconverted.
     """
     refused = ""
     flavor = FLAVORS.get(backend)
@@ -91,35 +87,28 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
                     return BuildableSizes(candidate)
                 if not answer.parsed:  # conversion may fix that, and it is unrelated to sizes
                     return BuildableSizes(profiles)
-                refused = _why(answer, flavor.title, candidate)
+                about = diagnosis.Circumstances(
+                    title=flavor.title,
+                    target=target_name(_CAPABILITY),
+                    label=lambda error: reported_label(error.name, error.operator),
+                    inputs=tuple(f"{each.input} {list(each.opt)}" for each in candidate),
+                )
+                refused = diagnosis.failure(answer, about).cause
     except (StageFailure, SessionError) as error:
         _log.info("trial engines cannot be built here: %s", error)
         return BuildableSizes(profiles)
     return BuildableSizes((), refused)
 
 
-def _why(answer: BuildResult, title: str, profiles: Sequence[ShapeProfile]) -> str:
-    about = diagnosis.Circumstances(
-        title=title,
-        target=target_name(_CAPABILITY),
-        label=lambda error: reported_label(error.name, error.operator),
-        inputs=tuple(f"{each.input} {list(each.opt)}" for each in profiles),
-    )
-    return diagnosis.failure(answer, about).cause
-
-
 def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, ...]]:
     """Yield the profiles, then the same without empty sizes, then with the opt sizes only."""
     yield tuple(profiles)
     if any(0 in each.min for each in profiles):
-        yield tuple(
-            each.model_copy(
-                update={
-                    "min": tuple(
-                        low or min(1, most) for low, most in zip(each.min, each.max, strict=True)
-                    )
-                }
-            )
+        lows = [
+            tuple(low or min(1, most) for low, most in zip(each.min, each.max, strict=True))
             for each in profiles
+        ]
+        yield tuple(
+            each.model_copy(update={"min": low}) for each, low in zip(profiles, lows, strict=True)
         )
     yield tuple(each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles)

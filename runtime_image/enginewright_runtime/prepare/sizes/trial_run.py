@@ -1,7 +1,6 @@
 """Runs a model once, at its smallest shapes, to observe its outputs, in a child of `validate`.
 
-Errors are left to `golden`, which tries more inputs: a model that fails here, or is slow, is simply
-not observed.
+A model that fails or is slow is not observed: `golden`, which tries more inputs, reports errors.
 """
 
 import math
@@ -33,10 +32,7 @@ def observe(
     inputs: Sequence[TensorSpec],
     profiles: Sequence[ShapeProfile],
 ) -> ObservedRun | None:
-    """Run a session on generated inputs of the profiles' min sizes.
-
-    None: the model did not run, or one of its inputs has no profile.
-    """
+    """Run a session on generated inputs of the profiles' min sizes; None if it did not run."""
     return _observe(session, inputs, profiles)[0]
 
 
@@ -46,11 +42,7 @@ def takes_batches(
     profiles: Sequence[ShapeProfile],
     batched: Sequence[str],
 ) -> bool:
-    """Tell whether a session that runs at the min sizes also runs with a batch larger by one.
-
-    `batched` are the inputs whose first dimension is the batch. False: it failed, within the time
-    limit.
-    """
+    """Tell whether a session that runs at the min sizes also runs with batches larger by one."""
     larger = [
         each.model_copy(update={"min": (each.min[0] + 1, *each.min[1:])})
         if each.input in batched
@@ -86,10 +78,7 @@ def _observe(
 
 @contextmanager
 def ended_after(seconds: float) -> Iterator[ort.RunOptions]:
-    """Yield options with which ONNX Runtime ends a run beyond its `TimeLimit`, and logs nothing.
-
-    Runs that block forever, without using the processor, end with their process (`Limits`).
-    """
+    """Yield options with which ONNX Runtime ends a run beyond its `TimeLimit`, and logs nothing."""
     options = ort.RunOptions()
     options.log_severity_level = _FATAL_ONLY  # failures become findings
     limit = TimeLimit(seconds)
@@ -111,7 +100,7 @@ def ended_after(seconds: float) -> Iterator[ort.RunOptions]:
 
 
 def bytes_of(dtype: str, shape: Sequence[int]) -> int:
-    """Return the size of an input, in bytes."""
+    """Return the bytes of an input."""
     if dtype in _ELEMENT_BYTES:
         return math.prod(shape) * _ELEMENT_BYTES[dtype]
     return math.prod(shape) * int(np.dtype(dtype).itemsize)
@@ -133,13 +122,13 @@ def _run(
         arrays = session.run(names, feeds_of(sample), options)
     except Exception:  # noqa: BLE001 - ONNX Runtime's errors share no other base class
         return None
-    found = {
+    outputs = {
         name: array for name, array in zip(names, arrays, strict=True) if hasattr(array, "shape")
     }
-    numeric = tuple(name for name, array in found.items() if array.dtype.kind in _FLOATS)
+    numeric = tuple(name for name, array in outputs.items() if array.dtype.kind in _FLOATS)
     return ObservedRun(
         inputs={name: array.shape for name, array in sample.inputs.items()},
-        outputs={name: array.shape for name, array in found.items()},
+        outputs={name: array.shape for name, array in outputs.items()},
         numeric=numeric,
-        nan=tuple(name for name in numeric if bool(np.isnan(found[name]).any())),
+        nan=tuple(name for name in numeric if bool(np.isnan(outputs[name]).any())),
     )

@@ -1,7 +1,6 @@
-"""Reads a model and applies the rules, in a child process: the model's author is not trusted.
+"""Reads a model and applies the rules, in a child process with limits: its author is not trusted.
 
-A parser may need hundreds of bytes for two of the file, and rules visit every node and weight, so
-the child's memory and time are limited.
+A parser may need hundreds of bytes for two of the file, and rules visit every node and weight.
 """
 
 from collections.abc import Iterable, Sequence
@@ -52,21 +51,19 @@ class Inspection(Message):
     unsized: tuple[str, ...] = ()  # inputs with dynamic dimensions of unknown size
     unranked: tuple[str, ...] = ()  # inputs that declare no rank
     switched: bool = False  # whether the graph compares an input's value with constants
-    converted: bool = False  # the runtime cannot load the model unchanged: `convert` changes it
+    converted: bool = False  # whether the runtime needs a model that `convert` changes
 
     @property
-    def fit_to_load(self) -> bool:
-        """Tell whether loading the model can find more: it has no errors except in spec.shapes."""
+    def errors(self) -> list[Finding]:
+        """Return the errors, except in spec.shapes: with any, loading the model finds nothing more."""
         shapes = {Reason.SHAPE_PROFILE_INVALID, Reason.SHAPE_PROFILE_MISSING}
-        return all(each.severity != "error" or each.reason in shapes for each in self.findings)
+        return [
+            each for each in self.findings if each.severity == "error" and each.reason not in shapes
+        ]
 
 
 def inspect(path: Path, recipe: Recipe) -> Inspection:
-    """Read the model at `path` and apply the rules.
-
-    Raises:
-        StageFailure: OutOfMemory, Timeout or BackendCrashed, when the model cannot be read at all.
-    """
+    """Read the model at `path` and apply the rules; raises StageFailure if it cannot be read at all."""
     allowed = Limits(seconds=_SECONDS, memory_bytes=limits.memory_of_child())
     return Call(inspect_here, "reading the model", allowed).run(path, recipe)
 
@@ -80,11 +77,7 @@ def inspect_here(path: Path, recipe: Recipe) -> Inspection:
 
 
 def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
-    """Parse a model without its external data; a finding says why the rules cannot be applied.
-
-    Raises:
-        MemoryError: the parser exceeded the process's limit.
-    """
+    """Parse a model without external data, or return why the rules cannot be applied; raises MemoryError."""
     if not path.is_file():  # reading a pipe would block
         return None, table.finding(table.NOT_A_MODEL, "the model is not a regular file")
     size = path.stat().st_size
@@ -100,7 +93,6 @@ def read(path: Path) -> tuple[ModelProto | None, Finding | None]:
 
 
 def _unfit(model: ModelProto, size: int) -> Finding | None:
-    """Return why the rules cannot be applied to the parsed model; None if they can."""
     if not model.ir_version or not model.HasField("graph") or not model.graph.node:
         lacks = "IR version" if not model.ir_version else "nodes"
         message = f"the file of {format_bytes(size)} is not an ONNX model: it has no {lacks}"
@@ -142,9 +134,9 @@ def _judge(model: ModelProto, folder: Path, recipe: Recipe) -> Inspection:
         profiles=resolved.profiles,
         converted=converted,
     )
-    found = [*refusal, *table.judge(subject), *_of_shapes(resolved.findings)]
+    findings = [*refusal, *table.judge(subject), *_of_shapes(resolved.findings)]
     return Inspection(
-        findings=tuple(found),
+        findings=tuple(findings),
         opset=graphs.default_opset(model) or 0,
         ir_version=model.ir_version,
         nodes=len(view.nodes),
@@ -166,7 +158,9 @@ def _conversion(model: ModelProto, recipe: Recipe) -> tuple[list[Finding], bool]
     """
     refusal = planning.plan(model, recipe).refusal
     needed = planning.plan(model, recipe.model_copy(update={"target_opset": None}))
-    return ([] if refusal is None else [_named(refusal)]), bool(needed.steps or needed.refusal)
+    return (
+        [] if refusal is None else [_named(refusal)]
+    ), needed.is_needed or needed.refusal is not None
 
 
 def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
@@ -180,7 +174,6 @@ def _of_shapes(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _ranked(values: Iterable[ValueInfoProto]) -> frozenset[str]:
-    """Return the names of the values that declare their rank."""
     return frozenset(value.name for value in values if value.type.tensor_type.HasField("shape"))
 
 

@@ -34,12 +34,7 @@ _MISCONNECTED: Final = (
 def check_steps(
     task: PrepareTask, paths: Paths, fetched: Fetched, inspected: Inspection
 ) -> tuple[ProcessingStep, ...]:
-    """Return the steps of the task, with their inputs and outputs.
-
-    Raises:
-        StageFailure: of a step, what `inspect` finds, or InvalidModel if it cannot be loaded;
-            InvalidModel if they do not connect; ExtensionFailed, BackendCrashed.
-    """
+    """Return the steps of the task, with their inputs and outputs; raises StageFailure."""
     if task.recipe.processing is None:
         return ()
     files = {
@@ -67,22 +62,15 @@ def check_steps(
 
 def _inspect(name: str, path: Path, recipe: Recipe) -> None:
     """Apply the rules to a step; the recipe's shapes and precision are the model's."""
-    wanted = Recipe(
+    step_recipe = Recipe(
         backend="cpu",
         ort_version=recipe.ort_version,
         max_opset=recipe.max_opset,
         max_ir_version=recipe.max_ir_version,
         extensions=recipe.extensions,
     )
-    inspected = inspect(path, wanted)
-    shapes = {Reason.SHAPE_PROFILE_INVALID, Reason.SHAPE_PROFILE_MISSING}
-    errors = [
-        each
-        for each in inspected.findings
-        if each.severity == "error" and each.reason not in shapes
-    ]
-    if errors:
-        findings = tuple(_about(name, each) for each in errors)
+    inspected = inspect(path, step_recipe)
+    if findings := tuple(_about(name, each) for each in inspected.errors):
         raise StageFailure.of(findings[0], findings)
     if inspected.converted:
         raise StageFailure(
@@ -94,7 +82,6 @@ def _inspect(name: str, path: Path, recipe: Recipe) -> None:
 
 
 def _about(name: str, finding: Finding) -> Finding:
-    """Return a finding that names its step."""
     return finding.model_copy(update={"cause": f"step {label(name)}: {finding.cause}"})
 
 

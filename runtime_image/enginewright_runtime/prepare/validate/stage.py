@@ -1,8 +1,4 @@
-"""Checks whether the runtime image can serve the model, and why not, before it is converted.
-
-All findings are collected, not only the first, so that an owner fixes an export once. The rules are
-applied to the file (`rules`, docs/reference/rules.md); then the model is loaded, and run once.
-"""
+"""Checks whether the runtime image can serve the model, and collects all findings, before conversion."""
 
 import logging
 from pathlib import Path
@@ -24,7 +20,8 @@ from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.shapes import defaulted, with_batch
 from enginewright_runtime.prepare.quantize.widening import emulated
 from enginewright_runtime.prepare.sizes.batch import Fitted, fit
-from enginewright_runtime.prepare.sizes.sizing import Sized, find_sizes, unsized
+from enginewright_runtime.prepare.sizes.discovery.discover import Discovered
+from enginewright_runtime.prepare.sizes.sizing import find_sizes, unsized
 from enginewright_runtime.prepare.validate.inspection import Inspection, inspect
 from enginewright_runtime.prepare.validate.processing import check_steps
 from enginewright_runtime.prepare.validate.trial import REFERENCE, load_and_run
@@ -55,35 +52,30 @@ _POSITIONS: Final = {rule.name: position for position, rule in enumerate(table.R
 
 
 def run(task: PrepareTask, paths: Paths) -> StageReport:
-    """Validate what `fetch` left; leaves `Validated`.
-
-    Raises:
-        StageFailure: the most important of the errors found, with all findings; OutOfMemory or
-            Timeout, if reading or loading the model exceeded a limit.
-    """
+    """Validate what `fetch` left; leaves `Validated`, or raises the first error with all findings."""
     fetched = Fetched.read(paths.work)
     path = paths.work / MODEL_FOLDER / MODEL_NAME
     recipe = task.recipe
     size = sum(file.size_bytes for file in fetched.files)
     _log.info("reading the model and its weights, %s", format_bytes(size))
     inspected = inspect(path, recipe)
-    found = list(inspected.findings)
+    findings = list(inspected.findings)
     facts: dict[str, Any] = {}
-    sized = Sized()
-    if inspected.fit_to_load:
+    sized = Discovered()
+    if not inspected.errors:
         verify_libraries(path, recipe.extensions)
         if not inspected.converted:  # else `convert` loads the converted model
-            found += _load_sessions(path, recipe, inspected, facts)
+            findings += _load_sessions(path, recipe, inspected, facts)
             sized = _find_sizes(paths.work, recipe, inspected, facts)
-            found += _judge_runs(sized, inspected, recipe, facts)
-    if not inspected.converted or not inspected.fit_to_load:
-        found += unsized(inspected.inputs, inspected.unsized, inspected.unranked, recipe, sized)
-    found = _one_per_rule(found)
-    _refuse_errors(found)
+            findings += _judge_runs(sized, inspected, recipe, facts)
+    if not inspected.converted or inspected.errors:
+        findings += unsized(inspected.inputs, inspected.unsized, inspected.unranked, recipe, sized)
+    findings = _one_per_rule(findings)
+    _refuse_errors(findings)
     fitted = Fitted(_profiles(sized, inspected, recipe, facts))
     if not inspected.converted:
         fitted = fit(path, recipe, inspected.inputs, fitted.profiles)
-    warnings = tuple(_one_per_rule([*found, *fitted.findings]))
+    warnings = tuple(_one_per_rule([*findings, *fitted.findings]))
     steps = check_steps(task, paths, fetched, inspected)
     if steps:
         facts["processing"] = [each.model_dump(mode="json") for each in steps]
@@ -112,27 +104,25 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
 def _load_sessions(
     path: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Load on the reference, in a separate process.
+    """Load on the reference, in a separate process; `convert` tries the backend that is to serve.
 
-    Whether the backend that is to serve loads the model is left to `convert`, which can change it.
-    A prepare Job has no device, so a backend that needs one is proven in the engine Job and the
-    pods, and may run operators that the reference lacks.
+    Without a device here, the engine Job and the pods prove a backend that needs one.
     """
-    found = _try_session(path, recipe, inspected, facts)
+    findings = _try_session(path, recipe, inspected, facts)
     if recipe.backend in DEVICE_BACKENDS:
-        return [_as_device_warning(each, recipe.backend) for each in found]
-    return found
+        return [_as_device_warning(each, recipe.backend) for each in findings]
+    return findings
 
 
-def _as_device_warning(found: Finding, backend: str) -> Finding:
+def _as_device_warning(finding: Finding, backend: str) -> Finding:
     """Return the finding as a warning if it is an operator that only the reference may lack."""
     lacks = {Reason.UNSUPPORTED_OPERATOR, Reason.CUSTOM_DOMAIN_UNSUPPORTED}
-    if found.severity != "error" or found.reason not in lacks:
-        return found
-    return found.model_copy(
+    if finding.severity != "error" or finding.reason not in lacks:
+        return finding
+    return finding.model_copy(
         update={
             "severity": "warning",
-            "cause": f"{found.cause}; whether backend {backend} supports them is found on its device",
+            "cause": f"{finding.cause}; whether backend {backend} supports them is found on its device",
         }
     )
 
@@ -151,14 +141,8 @@ def _try_session(
     except StageFailure as failure:
         if failure.reason not in _ORDER:
             raise
-        return [
-            failure.finding.model_copy(
-                update={
-                    "rule": table.BACKEND_CRASHED.name,
-                    "cause": printable(failure.cause),
-                }
-            )
-        ]
+        update = {"rule": table.BACKEND_CRASHED.name, "cause": printable(failure.cause)}
+        return [failure.finding.model_copy(update=update)]
     placed = trial.placement
     facts[f"placement_{REFERENCE}"] = placed and {
         "provider": placed.provider,
@@ -171,24 +155,20 @@ def _try_session(
     return list(trial.findings)
 
 
-def _find_sizes(work: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]) -> Sized:
+def _find_sizes(
+    work: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
+) -> Discovered:
     """Find sizes of dynamic dimensions, if the model loads and spec.shapes has no error."""
     invalid = any(each.reason is Reason.SHAPE_PROFILE_INVALID for each in inspected.findings)
     if invalid or not (inspected.unsized or inspected.switched):
-        return Sized()
+        return Discovered()
     path: Path | None = work / MODEL_FOLDER / MODEL_NAME
     if path is not None and facts.get(f"placement_{REFERENCE}") is None:
         path = emulated(path, _EMULATED)
     if path is None:
-        return Sized(cause=f"backend {REFERENCE} does not load the model")
-    sized = find_sizes(
-        path,
-        recipe,
-        inspected.inputs,
-        inspected.profiles,
-        inspected.unranked,
-        work / SAMPLES_FILE,
-    )
+        return Discovered(cause=f"backend {REFERENCE} does not load the model")
+    samples, inputs = work / SAMPLES_FILE, inspected.inputs
+    sized = find_sizes(path, recipe, inputs, inspected.profiles, inspected.unranked, samples)
     (work / MODEL_FOLDER / _EMULATED).unlink(missing_ok=True)
     if sized.observed is not None:
         facts["run"] = sized.observed
@@ -196,7 +176,7 @@ def _find_sizes(work: Path, recipe: Recipe, inspected: Inspection, facts: dict[s
 
 
 def _profiles(
-    sized: Sized, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
+    sized: Discovered, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
 ) -> tuple[ShapeProfile, ...]:
     profiles = sized.profiles or inspected.profiles
     if facts.get("one_batch"):
@@ -209,10 +189,9 @@ def _batched(inspected: Inspection, recipe: Recipe) -> frozenset[str]:
 
 
 def _judge_runs(
-    sized: Sized, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
+    sized: Discovered, inspected: Inspection, recipe: Recipe, facts: dict[str, Any]
 ) -> list[Finding]:
-    """Return the findings of the model's runs, and of the sizes at which it ran."""
-    found = [] if (observed := facts.get("run")) is None else _judge_run(observed, inspected)
+    findings = [] if (observed := facts.get("run")) is None else _judge_run(observed, inspected)
     fixed = sized.fixed
     if facts.get("one_batch"):
         fixed += tuple(f"{name}[0]" for name in sorted(_batched(inspected, recipe)))
@@ -222,8 +201,8 @@ def _judge_runs(
         message = (
             f"the model runs with {ran}, and with no other size that was tried for {quoted(fixed)}"
         )
-        found.append(table.finding(table.ONE_SIZE, message))
-    return found
+        findings.append(table.finding(table.ONE_SIZE, message))
+    return findings
 
 
 def _judge_run(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
@@ -243,36 +222,29 @@ def _judge_run(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
     return [rule.finding(hit) for rule, hit in hits if hit is not None]
 
 
-def _one_per_rule(found: list[Finding]) -> list[Finding]:
+def _one_per_rule(findings: list[Finding]) -> list[Finding]:
     """Return the findings in the table's order, one per rule: the session may repeat a rule's."""
     kept: dict[str, Finding] = {}
-    for each in sorted(found, key=lambda each: each.severity != "error"):
+    for each in sorted(findings, key=lambda each: each.severity != "error"):
         kept.setdefault(each.rule, each)
     return sorted(kept.values(), key=lambda each: _POSITIONS[each.rule])
 
 
-def _refuse_errors(found: list[Finding]) -> None:
+def _refuse_errors(findings: list[Finding]) -> None:
     errors = sorted(
-        (entry for entry in found if entry.severity == "error"),
+        (entry for entry in findings if entry.severity == "error"),
         key=lambda entry: _ORDER.index(entry.reason) if entry.reason in _ORDER else len(_ORDER),
     )
     if not errors:
         return
     first = errors[0]
-    more = (
-        f" (and {counted(len(errors) - 1, 'more finding')} in the report)"
-        if len(errors) > 1
-        else ""
-    )
-    warnings = [entry for entry in found if entry.severity != "error"]
-    failure = first.model_copy(update={"cause": first.cause + more})
+    others = f" (and {counted(len(errors) - 1, 'more finding')} in the report)"
+    warnings = [entry for entry in findings if entry.severity != "error"]
+    failure = first.model_copy(update={"cause": first.cause + (others if len(errors) > 1 else "")})
     raise StageFailure.of(failure, (*errors, *warnings))
 
 
 def _described(
     inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...]
 ) -> dict[str, list[dict[str, Any]]]:
-    return {
-        "inputs": [spec.model_dump(mode="json") for spec in inputs],
-        "outputs": [spec.model_dump(mode="json") for spec in outputs],
-    }
+    return {"inputs": to_jsonable_python(inputs), "outputs": to_jsonable_python(outputs)}

@@ -1,7 +1,4 @@
-"""Loads a model on the reference, ONNX Runtime's CPU provider, and returns what it found.
-
-It runs in a child process of `validate`: a model can make native code crash, hang or exhaust memory.
-"""
+"""Loads a model on the reference, ONNX Runtime's CPU provider, in a child process of `validate`."""
 
 import re
 from collections.abc import Sequence
@@ -44,11 +41,11 @@ _LOCALE_OPERATOR: Final = "StringNormalizer"
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What was found by loading and running a model."""
+    """Facts from loading and running a model."""
 
     findings: tuple[Finding, ...]
     shape_nodes: tuple[str, ...]
-    placement: SessionPlacement | None = None  # None: it does not load
+    placement: SessionPlacement | None = None  # if it loads
     run: ObservedRun | None = None
     one_batch: bool = False  # whether it runs with the smallest batch only
 
@@ -59,30 +56,24 @@ def load_and_run(
     profiles: Sequence[ShapeProfile],
     batched: Sequence[str],
 ) -> LoadResult:
-    """Check the model, load it and run it once. Called in a child process.
-
-    `batched` are the inputs whose batch size is the default.
-
-    Raises:
-        StageFailure: OutOfMemory; as by `loading.create`.
-    """
-    found: list[Finding] = []
+    """Check the model, load it and run it once, in a child process; `batched` are default batches."""
+    findings: list[Finding] = []
     if objection := checker_error(path, full=True):
         # only a warning: ONNX Runtime loads much that the checker refuses, such as unsorted nodes
-        found.append(table.finding(table.CHECKER, f"onnx.checker reports: {objection}"))
+        findings.append(table.finding(table.CHECKER, f"onnx.checker reports: {objection}"))
     shapes = shape_nodes(graphs.parse(path))
     try:
         loaded = loading.create(REFERENCE, path)
     except SessionError as error:
-        return LoadResult((*found, _refusal(path, str(error))), shapes)
-    found += _unservable(loaded)
+        return LoadResult((*findings, _refusal(path, str(error))), shapes)
+    findings += _unservable(loaded)
     observed = observe(loaded.session, inputs, profiles)
     one_batch = (
         observed is not None
         and bool(batched)
         and not takes_batches(loaded.session, inputs, profiles, batched)
     )
-    return LoadResult(tuple(found), shapes, loaded.placement, observed, one_batch)
+    return LoadResult(tuple(findings), shapes, loaded.placement, observed, one_batch)
 
 
 def _unservable(loaded: LoadedModel) -> list[Finding]:
@@ -95,7 +86,6 @@ def _unservable(loaded: LoadedModel) -> list[Finding]:
 
 
 def _refusal(path: Path, text: str) -> Finding:
-    """Return the finding for ONNX Runtime's error message."""
     error = plain(text)
     if is_out_of_memory(text):
         raise StageFailure(

@@ -1,14 +1,11 @@
-"""Benchmarks candidates against each other, each in its own process, in interleaved rounds.
-
-Interleaving prevents other load from deciding which one is faster. A candidate that crashes, hangs or
-uses too much memory does not affect the others.
-"""
+"""Benchmarks candidates in separate processes and interleaved rounds, so that other load affects all alike."""
 
 import logging
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -47,22 +44,21 @@ class BenchmarkResult:
 
     candidate: BenchmarkCandidate
     latencies: tuple[Latency, ...] = ()  # one for each sample, smallest first
-    rounds: Mapping[str, tuple[float, ...]] = field(
-        default_factory=dict
-    )  # median seconds, by sample
+    # median seconds, by sample
+    rounds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     failure: StageFailure | None = None  # why there are none
     provider: str = ""  # that the backend asks ONNX Runtime for
     placement: PlacementFacts = _NOWHERE  # where the nodes ran
 
     @property
     def usual(self) -> Latency | None:
-        """The latency of the usual shapes; None: it failed."""
-        found = dict(zip(self.rounds, self.latencies, strict=True))
-        return found[opt_sample(list(found))] if found else None
+        """The latency of the usual shapes, unless the candidate failed."""
+        by_sample = dict(zip(self.rounds, self.latencies, strict=True))
+        return by_sample[opt_sample(list(by_sample))] if by_sample else None
 
     @property
     def usual_rounds(self) -> tuple[float, ...]:
-        """The median seconds of each round of the usual shapes; empty: it failed."""
+        """The median seconds of each round of the usual shapes; empty if the candidate failed."""
         return self.rounds[opt_sample(list(self.rounds))] if self.rounds else ()
 
 
@@ -73,14 +69,9 @@ def measure(
     *,
     seconds: float = 10.0,
     usual_only: bool = False,
-    total: float | None = None,
+    total: float = inf,
 ) -> BenchmarkResult:
-    """Measure one model; arguments as for `compare`.
-
-    Raises:
-        StageFailure: as `loading.create`; UnsupportedOperator if ONNX Runtime rejects the model or
-            a sample; BackendCrashed, OutOfMemory or Timeout.
-    """
+    """Measure one model, with arguments as for `compare`; raises StageFailure."""
     candidate = BenchmarkCandidate(model.stem, model, backend)
     (result,) = compare([candidate], inputs, seconds=seconds, usual_only=usual_only, total=total)
     if result.failure is not None:
@@ -94,22 +85,17 @@ def compare(
     *,
     seconds: float = 10.0,
     usual_only: bool = False,
-    total: float | None = None,
+    total: float = inf,
 ) -> tuple[BenchmarkResult, ...]:
-    """Measure all candidates on the same inputs.
+    """Measure all candidates on the same inputs, an .npz file of arrays SAMPLE/INPUT.
 
-    Samples named min, opt and max are run; if there are none, at most three others, by size.
-
-    Args:
-        candidates: to measure.
-        inputs: an .npz file of arrays SAMPLE/INPUT.
-        seconds: approximate limit for each candidate and sample; the warm-up has the same limit.
-        usual_only: run only the sample with the usual shapes.
-        total: limit of all together, with loading; None: each command has its own alone.
+    Samples named min, opt and max are run; if there are none, at most three others, by size; with
+    `usual_only`, only the sample with the usual shapes. `seconds` is an approximate limit for each
+    candidate and sample, and for its warm-up; `total` limits everything together, with loading.
     """
     with ExitStack() as stack:
         runs = [
-            _Measured(candidate, stack, inputs, seconds, usual_only=usual_only, total=total)
+            _Measured(candidate, stack, inputs, seconds, usual_only, total)
             for candidate in candidates
         ]
         for run in runs:
@@ -119,7 +105,6 @@ def compare(
 
 
 def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
-    """Run rounds of all candidates for every sample, until the time limit."""
     samples = list(dict.fromkeys(name for run in runs for name in run.rows))
     for sample in samples:
         taking = [run for run in runs if sample in run.rows]
@@ -133,96 +118,79 @@ def _take_turns(runs: Sequence["_Measured"], seconds: float) -> None:
             number += 1
 
 
+@dataclass
 class _Measured:
-    """A candidate that is being measured."""
-
-    def __init__(
-        self,
-        candidate: BenchmarkCandidate,
-        stack: ExitStack,
-        inputs: Path,
-        seconds: float,
-        *,
-        usual_only: bool,
-        total: float | None,
-    ) -> None:
-        self._candidate = candidate
-        self._stack = stack
-        self._inputs = inputs
-        self._seconds = seconds
-        self._usual_only = usual_only
-        self._total = total
-        self._failure: StageFailure | None = None
-        self._process: WorkerProcess | None = None
-        self._times: dict[str, list[list[float]]] = {}
-        self._warm: dict[str, Warm] = {}
-        self._repeats: dict[str, int] = {}
-        self._loaded: Loaded | None = None
-        self.rows: dict[str, int] = {}  # by sample; {}: it has failed
+    candidate: BenchmarkCandidate
+    stack: ExitStack
+    inputs: Path
+    seconds: float
+    usual_only: bool
+    total: float
+    failure: StageFailure | None = None
+    process: WorkerProcess | None = None
+    loaded: "Loaded | None" = None
+    warm: dict[str, "Warm"] = field(default_factory=dict)
+    times: dict[str, list[list[float]]] = field(default_factory=dict)
+    rows: dict[str, int] = field(default_factory=dict)  # by sample; empty after a failure
 
     def prepare(self) -> None:
         """Load and warm up; a failure is stored."""
-        candidate = self._candidate
+        candidate = self.candidate
         _log.info("measuring %s on backend %s", candidate.name, candidate.backend)
         doing = f"measuring {candidate.name} on backend {candidate.backend}"
         try:
-            self._process = self._stack.enter_context(
-                WorkerProcess(doing, _COMMAND_SECONDS + self._seconds, self._total)
+            self.process = self.stack.enter_context(
+                WorkerProcess(doing, _COMMAND_SECONDS + self.seconds, self.total)
             )
-            loaded = self._process.load(candidate.model, candidate.backend, self._inputs)
-            self._loaded = loaded
-            self.rows = dict(loaded.samples)
-            if self._usual_only:
+            self.loaded = self.process.load(candidate.model, candidate.backend, self.inputs)
+            self.rows = dict(self.loaded.samples)
+            if self.usual_only:
                 only = opt_sample(list(self.rows))
                 self.rows = {only: self.rows[only]}
             for sample in self.rows:
-                found = self._process.warm_up(sample, self._seconds)
-                self._warm[sample] = found
-                fitting = int(_ROUND_SECONDS / max(found.seconds, _ROUND_SECONDS / _MOST_REPEATS))
-                self._repeats[sample] = max(1, fitting)
-                self._times[sample] = []
+                self.warm[sample] = self.process.warm_up(sample, self.seconds)
+                self.times[sample] = []
         except StageFailure as failure:
             self._fail(failure)
 
     def needs_more(self, sample: str) -> bool:
-        """Return whether a sample needs more runs."""
-        count = sum(len(times) for times in self._times.get(sample, []))
+        count = sum(len(times) for times in self.times.get(sample, []))
         return sample in self.rows and count < _MOST_RUNS
 
     def round(self, sample: str) -> None:
         """Run one round of a sample; a failure is stored."""
-        if self._process is None or not self.needs_more(sample):
+        if self.process is None or not self.needs_more(sample):
             return
+        seconds = max(self.warm[sample].seconds, _ROUND_SECONDS / _MOST_REPEATS)
         try:
-            times = self._process.run(sample, self._repeats[sample])
+            times = self.process.run(sample, max(1, int(_ROUND_SECONDS / seconds)))
         except StageFailure as failure:
             self._fail(failure)
         else:
-            self._times[sample].append(times)
+            self.times[sample].append(times)
 
     def _fail(self, failure: StageFailure) -> None:
         _log.warning("%s", failure.message)
-        self._failure = failure
+        self.failure = failure
         self.rows = {}
 
     def result(self) -> BenchmarkResult:
-        """Return the measurements."""
-        if self._failure is not None or self._loaded is None:
-            return BenchmarkResult(self._candidate, failure=self._failure)
+        if self.failure is not None or self.loaded is None:
+            return BenchmarkResult(self.candidate, failure=self.failure)
         return BenchmarkResult(
-            self._candidate,
+            self.candidate,
             tuple(self._latency(sample) for sample in self.rows),
             {
                 sample: tuple(sorted(times)[len(times) // 2] for times in rounds)
-                for sample, rounds in self._times.items()
+                for sample, rounds in self.times.items()
             },
-            provider=self._loaded.provider,
-            placement=self._loaded.placement,
+            provider=self.loaded.provider,
+            placement=self.loaded.placement,
         )
 
     def _latency(self, sample: str) -> Latency:
-        times = [each for part in self._times[sample] for each in part]
-        warm = self._warm[sample]
+        times = [each for part in self.times[sample] for each in part]
+        warm = self.warm[sample]
         return latency(times, sample, self.rows[sample]).model_copy(
             update={
                 "warm_up_runs": warm.runs,

@@ -1,6 +1,7 @@
 """Computes a benchmark's figures from times of single runs, and when a warm-up is complete. Pure."""
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ _STABLE: Final = 0.1  # largest relative difference between two such medians
 
 
 def is_warm(times: Sequence[float]) -> bool:
-    """Return whether the medians of the last two windows are about equal."""
+    """Tell whether the medians of the last two windows are about equal."""
     if len(times) < 2 * WINDOW:
         return False
     before, last = (
@@ -41,24 +42,12 @@ def latency(times: Sequence[float], shapes: str, row_count: int) -> Latency:
 
 
 def chosen(shapes: Mapping[str, tuple[tuple[int, ...], ...]], corners: Sequence[str]) -> list[str]:
-    """Return the samples to run: those of the profiles' corners, else at most three others.
-
-    Args:
-        shapes: of each sample's inputs, by its name, in order.
-        corners: names of the samples that were generated for the profiles' corners.
-
-    Returns:
-        Names with different shapes, smallest first.
-    """
+    """Return the samples to run, smallest first: those of the corners, else at most three others."""
     first: dict[tuple[tuple[int, ...], ...], str] = {}
     for name, each in shapes.items():
         first.setdefault(each, name)
-    known = [name for name in corners if name in first.values()]
-    if known:
-        return known
-    ordered = sorted(first.values(), key=lambda name: _size(shapes[name]))
+    if corner_samples := [name for name in corners if name in first.values()]:
+        return corner_samples
+    sizes = {name: sum(map(prod, shapes[name])) for name in first.values()}
+    ordered = sorted(sizes, key=lambda name: sizes[name])
     return [ordered[index] for index in sorted({0, len(ordered) // 2, len(ordered) - 1})]
-
-
-def _size(shapes: tuple[tuple[int, ...], ...]) -> int:
-    return sum(int(np.prod(shape)) for shape in shapes)

@@ -26,18 +26,12 @@ _PIECE: Final = 1 << 16
 class WorkerProcess:
     """A child process that measures one candidate."""
 
-    def __init__(self, doing: str, seconds: float, total: float | None = None) -> None:
-        """Start it.
-
-        Args:
-            doing: for messages, such as "measuring the model on backend cpu".
-            seconds: timeout of one command.
-            total: timeout of all commands together; None: there is none.
-        """
+    def __init__(self, doing: str, seconds: float, total: float = inf) -> None:
+        """Start it; `seconds` is the timeout of one command, `total` that of all together."""
         self._doing = doing
         self._seconds = seconds
         self._total = total
-        self._end = time.monotonic() + (inf if total is None else total)
+        self._end = time.monotonic() + total
         self._pending = b""
         self._sent: list[str] = []  # commands
         with contextlib.ExitStack() as stack:
@@ -65,7 +59,7 @@ class WorkerProcess:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    # All raise StageFailure: that of the worker; BackendCrashed, OutOfMemory or Timeout.
+    # all raise StageFailure: that of the worker; BackendCrashed, OutOfMemory or Timeout
 
     def load(self, model: Path, backend: str, inputs: Path) -> Loaded:
         """Load the model and its golden inputs."""
@@ -90,8 +84,7 @@ class WorkerProcess:
     def _answer(self, command: str) -> Any:  # noqa: ANN401 - any JSON value
         with contextlib.suppress(BrokenPipeError):  # reported below
             os.write(self._commands, f"{command}\n".encode())
-        line = self._line()
-        answer = WorkerAnswer.decode(line)
+        answer = WorkerAnswer.decode(self._line())
         if finding := answer.failure:
             cause = f"{self._doing}: {finding.cause}"
             raise StageFailure.of(finding.model_copy(update={"cause": cause}))
@@ -103,7 +96,7 @@ class WorkerProcess:
             left = end - time.monotonic()
             ready, _, _ = select.select([self._answers], [], [], max(0.0, left))
             if not ready:
-                limit = self._total if self._total and end == self._end else self._seconds
+                limit = self._total if end == self._end else self._seconds
                 raise StageFailure(Reason.TIMEOUT, f"{self._doing} took longer than {limit:.0f} s")
             piece = os.read(self._answers, _PIECE)
             if not piece:
@@ -113,7 +106,6 @@ class WorkerProcess:
         return line
 
     def _ended(self) -> StageFailure:
-        """Return why the worker has ended."""
         end = self._child.wait(None)
         code = end.code if end else 0
         stderr = tail(self._errors)

@@ -1,9 +1,8 @@
-"""Loads one model and runs it on command, in its own process; measures time and memory.
+"""Loads one model and runs it on command, in a separate process; measures time and memory.
 
-Several such processes get commands in turn, so that other load on the machine affects all of them.
-Commands are lines of JSON on standard input, results likewise on a separate descriptor, since native
-libraries write to standard output. Run manually, results are on standard output:
-`python -m enginewright_runtime.proof.latency.worker`, with the commands from the log.
+Commands are lines of JSON on standard input, results likewise on a separate descriptor, since
+native libraries write to standard output. Run manually, results are on standard output: `python -m
+enginewright_runtime.proof.latency.worker`, with the commands from the log.
 """
 
 import json
@@ -13,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from enginewright_contract.execution import PlacementFacts
 from enginewright_contract.reasons import Reason
@@ -91,9 +90,8 @@ class BenchmarkWorker:
             times.append(self._run(sample))
             if time.monotonic() >= end:
                 break
-        used = device_bytes()
-        known = used is not None and self._before is not None
-        device_memory = max(0, (used or 0) - (self._before or 0)) if known else None
+        after, before = device_bytes(), self._before
+        device_memory = None if after is None or before is None else max(0, after - before)
         return Warm(len(times), times[-1], peak_bytes(), device_memory)
 
     def run(self, sample: str, runs: int) -> list[float]:
@@ -118,25 +116,23 @@ def main(descriptor: int) -> int:
                     worker = BenchmarkWorker(**arguments)
                     name, arguments = "facts", {}
                 result = getattr(worker, name)(**arguments)
-                _answer(answers, WorkerAnswer(result=to_jsonable_python(result)))
-            except StageFailure as failure:
-                return _fail(answers, failure)
-            except MemoryError:
-                return _fail(answers, StageFailure(Reason.OUT_OF_MEMORY, "an allocation failed"))
+                answer = WorkerAnswer(result=to_jsonable_python(result))
             except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
-                memory = is_out_of_memory(str(error))
-                reason = Reason.OUT_OF_MEMORY if memory else Reason.UNSUPPORTED_OPERATOR
-                return _fail(answers, StageFailure(reason, plain(str(error))))
+                answer = WorkerAnswer(failure=_failure_of(error).finding)
+            answers.write(answer.encode() + "\n")
+            if answer.failure is not None:
+                break
     return 0
 
 
-def _fail(answers: IO[str], failure: StageFailure) -> int:
-    _answer(answers, WorkerAnswer(failure=failure.finding))
-    return 0
-
-
-def _answer(answers: IO[str], answer: WorkerAnswer) -> None:
-    answers.write(answer.encode() + "\n")
+def _failure_of(error: Exception) -> StageFailure:
+    if isinstance(error, StageFailure):
+        return error
+    if isinstance(error, MemoryError):
+        return StageFailure(Reason.OUT_OF_MEMORY, "an allocation failed")
+    memory = is_out_of_memory(str(error))
+    reason = Reason.OUT_OF_MEMORY if memory else Reason.UNSUPPORTED_OPERATOR
+    return StageFailure(reason, plain(str(error)))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """Finds the first node that drifts by comparing few tensors. Pure except for the `probe`.
 
-Two models are compared at cuts through the graph: the tensors that are produced before a cut and read
-after it. Drift that arises before a cut and reaches the output passes through one of them, so cuts can
-be bisected, unlike single tensors of a graph with branches. Comparing all tensors at once would need
-memory for all of them, which a regular run does not.
+Two models are compared at cuts through the graph: the tensors that are produced before a cut and
+read after it. Drift that arises before a cut and reaches the output passes through one of them, so
+cuts can be bisected, unlike single tensors of a graph with branches.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -51,19 +50,19 @@ class Ancestry:
             value.name: index for index, node in enumerate(scope.nodes) for value in node.produces()
         }
         self._reads = [{value.name for value in node.consumes()} for node in scope.nodes]
-        found = self._ancestors()
-        self.order = [index for index in scope.order() or () if index in found]
+        ancestors = self._ancestors()
+        self.order = [index for index in scope.order() or () if index in ancestors]
         self.live_ranges = self._live_ranges()
 
     def _ancestors(self) -> set[int]:
-        found: set[int] = set()
+        ancestors: set[int] = set()
         waiting = [self._output]
         while waiting:
             producer = self._producers.get(waiting.pop())
-            if producer is not None and producer not in found:
-                found.add(producer)
+            if producer is not None and producer not in ancestors:
+                ancestors.add(producer)
                 waiting += self._reads[producer]
-        return found
+        return ancestors
 
     def _live_ranges(self) -> list[LiveRange]:
         """Return the live ranges of the tensors that are read, in the order of their producers."""
@@ -81,7 +80,7 @@ class Ancestry:
         ]
 
     def producer(self, tensor: str) -> int | None:
-        """Return the node that produces a tensor; None: it is an input or a weight."""
+        """Return the node that produces a tensor, unless it is an input or a weight."""
         return self._producers.get(tensor)
 
     def sources(self, tensor: str) -> list[str]:
@@ -94,22 +93,19 @@ class Ancestry:
 def first_drifting(
     graph: GraphProto, output: str, observable: frozenset[str], probe: Probe
 ) -> Drifting | None:
-    """Return the first node whose output drifts; None: it cannot be determined.
+    """Return the first node whose output drifts, given an `output` of the reference that does.
 
-    Args:
-        graph: of the reference model.
-        output: of the graph, which drifts.
-        observable: tensors that both models have.
-        probe: called about log2(number of nodes) times, each with the tensors of one cut.
+    `probe` is called about log2(number of nodes) times, with `observable` tensors that both models
+    have.
     """
     ancestry = Ancestry(graph, output)
     search = _Search(ancestry, observable, probe)
     for _ in range(_MOST_EXCLUDED + 1):
-        found = search.run()
-        if found is None or search.is_confirmed(found):
-            return found
+        drifting = search.run()
+        if drifting is None or search.is_confirmed(drifting):
+            return drifting
         # nothing computed from it drifts: the name has another meaning in the other model
-        search.excluded.add(found.tensor)
+        search.excluded.add(drifting.tensor)
     return None
 
 
@@ -119,9 +115,7 @@ class _Search:
     observable: frozenset[str]
     probe: Probe
     excluded: set[str] = field(default_factory=set)
-    known: dict[str, str | None] = field(
-        default_factory=dict
-    )  # how tensors drift; None: they do not
+    drifts: dict[str, str | None] = field(default_factory=dict)  # how tensors drift, if they do
 
     @cached_property
     def live_ranges(self) -> list[LiveRange]:
@@ -135,18 +129,14 @@ class _Search:
             position = self._observable_cut(low, high)
             if position is None:
                 break
-            found = self._drifting(self._cut(position))
-            if found:
-                high, drifting = position, found[0]
+            if tensors := self._drifting(self._cut(position)):
+                high, drifting = position, tensors[0]
             else:
                 low = position
         if drifting is None:
-            last = self._cut(len(self.ancestry.order) - 1)
-            found = self._drifting(last)
-            if not found:
-                return None
-            drifting = found[0]
-        return self._walk_up(drifting)
+            last = self._drifting(self._cut(len(self.ancestry.order) - 1))
+            drifting = last[0] if last else None
+        return None if drifting is None else self._walk_up(drifting)
 
     def _observable_cut(self, low: int, high: int) -> int | None:
         """Return the position nearest to the middle whose cut has observable tensors."""
@@ -162,30 +152,29 @@ class _Search:
             if each.produced <= position < each.last_read and each.tensor not in self.excluded
         ]
 
-    def _is_observable(self, name: str) -> bool:
-        return name in self.observable and name not in self.excluded
-
     def _drifting(self, tensors: Sequence[str]) -> list[str]:
-        unknown = [name for name in tensors if name not in self.known]
+        unknown = [name for name in tensors if name not in self.drifts]
         if unknown:
             drifting = self.probe(unknown)
-            self.known |= {name: drifting.get(name) for name in unknown}
-        return [name for name in tensors if self.known[name] is not None]
+            self.drifts |= {name: drifting.get(name) for name in unknown}
+        return [name for name in tensors if self.drifts[name] is not None]
 
     def _walk_up(self, tensor: str) -> Drifting | None:
-        """Follow the drift of `tensor` upstream to its origin."""
         for _ in range(_MOST_STEPS):
-            sources = [name for name in self.ancestry.sources(tensor) if self._is_observable(name)]
-            found = self._drifting(sources)
-            if not found:
+            sources = [
+                name
+                for name in self.ancestry.sources(tensor)
+                if name in self.observable and name not in self.excluded
+            ]
+            if not (drifting := self._drifting(sources)):
                 break
-            tensor = found[0]
-        node, description = self.ancestry.producer(tensor), self.known[tensor]
+            tensor = drifting[0]
+        node, description = self.ancestry.producer(tensor), self.drifts[tensor]
         return None if node is None or description is None else Drifting(node, tensor, description)
 
-    def is_confirmed(self, found: Drifting) -> bool:
-        """Return whether the next cut without the tensor drifts too."""
-        live_range = next(each for each in self.live_ranges if each.tensor == found.tensor)
+    def is_confirmed(self, drifting: Drifting) -> bool:
+        """Tell whether the next cut without the tensor drifts too."""
+        live_range = next(each for each in self.live_ranges if each.tensor == drifting.tensor)
         for position in range(live_range.last_read, len(self.ancestry.order)):
             if cut := self._cut(position):
                 return bool(self._drifting(cut))

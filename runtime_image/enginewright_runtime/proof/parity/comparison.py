@@ -1,11 +1,7 @@
-"""Compares the outputs of two models over all samples and reports mismatches. Pure.
-
-Each output of each sample must keep its tolerance separately: figures over all samples could hide a
-wrong one.
-"""
+"""Compares each output of each sample of two models, and reports mismatches. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -73,7 +69,7 @@ class ParityVerdict:
 
     @property
     def description(self) -> str | None:
-        """The worst failure, for a message, and the number of others; None: there is none."""
+        """The worst failure, for a message, and the number of others."""
         if self.worst is None:
             return None
         more = len(self.failures) - 1
@@ -81,14 +77,14 @@ class ParityVerdict:
 
     @property
     def worst(self) -> ParityFailure | None:
-        """The failure with the largest error; None: there is none."""
+        """The failure with the largest error."""
         return max(self.failures, key=lambda each: each.severity, default=None)
 
     @property
     def max_abs_error(self) -> float | None:
-        """The largest absolute error of any output; None: there were no numbers."""
-        known = (each.max_abs_error for each in self.outputs)
-        return max((error for error in known if error is not None), default=None)
+        """The largest absolute error of any output, if there were numbers."""
+        errors = (each.max_abs_error for each in self.outputs)
+        return max((error for error in errors if error is not None), default=None)
 
 
 class Comparison:
@@ -102,18 +98,14 @@ class Comparison:
         scales: Mapping[str, float],
         varying: Iterable[VaryingOutput] | None = (),
     ) -> None:
-        """Create it.
+        """Take the origin of the expected outputs, and the `tolerances` of the judged model.
 
-        Args:
-            compared_with: the origin of the expected outputs.
-            tolerances: of the judged model.
-            dtypes: of the outputs as the model declares them (`TensorSpec.dtype`), by name; needed
-                for types whose bits NumPy holds as integers: bfloat16 and float8.
-            scales: the largest expected magnitude of each output over all samples, where known:
-                errors of INT8 and FP8 are relative to it (see `scales_of`).
-            varying: outputs that differ between runs of the source: compared by distribution if it
-                is known, but not with the framework's expected outputs, which are of one run.
-                None: not recorded.
+        `dtypes` are of the outputs as the model declares them (`TensorSpec.dtype`), needed for
+        types whose bits NumPy holds as integers: bfloat16 and float8. `scales` are the largest
+        expected magnitudes over all samples, where known: errors of INT8 and FP8 are relative to
+        them (see `scales_of`). `varying` are outputs that differ between runs of the source, or
+        None if that was not recorded: they are compared by distribution if it is known, but not
+        with the framework's expected outputs, which are of one run.
         """
         self._compared_with = compared_with
         self._tolerances = tolerances
@@ -127,25 +119,21 @@ class Comparison:
     def add(
         self,
         sample: str,
-        wanted: Outputs,
-        found: Outputs,
+        expected: Outputs,
+        outputs: Outputs,
         again: Callable[[], Outputs] | None = None,
     ) -> None:
-        """Compare the outputs of one sample; those that `wanted` lacks are ignored.
+        """Compare the `outputs` of the judged model for one sample with the expected ones.
 
-        Args:
-            sample: its name.
-            wanted: the expected arrays, by output.
-            found: the outputs of the judged model.
-            again: runs that model once more, to judge varying outputs and to find out whether an
-                output that differs is unstable. None: only type and shape of varying outputs are
-                compared.
+        Outputs that `expected` lacks are ignored. `again` runs the judged model once more, to judge
+        varying outputs and to find out whether an output that differs is unstable; without it, only
+        type and shape of varying outputs are compared.
         """
         failures: list[ParityFailure] = []
         varying: dict[str, Array] = {}
-        for output, want in wanted.items():
+        for output, want in expected.items():
             total = self._totals.setdefault(output, _Total())
-            have = found.get(output)
+            have = outputs.get(output)
             if have is not None and output in self._varying:
                 varying[output] = want
             elif failed := self._compare(total, output, want, have):
@@ -154,8 +142,8 @@ class Comparison:
                     ParityFailure(output, sample, wrong.figure, wrong.full_description, severity)
                 )
         if again is not None:
-            failures = self._mark_unstable(failures, found, again)
-        self._failures += failures + self._judge_varying(sample, varying, found, again)
+            failures = self._mark_unstable(failures, outputs, again)
+        self._failures += failures + self._judge_varying(sample, varying, outputs, again)
 
     def verdict(self) -> ParityVerdict:
         """Return the result for the samples compared so far."""
@@ -175,27 +163,28 @@ class Comparison:
     def _judge_varying(
         self,
         sample: str,
-        wanted: Outputs,
-        found: Outputs,
+        expected: Outputs,
+        outputs: Outputs,
         again: Callable[[], Outputs] | None,
     ) -> list[ParityFailure]:
-        """Run the model until all varying outputs are judged."""
         form_only = again is None or self._compared_with == "expected"
-        trial = self._varying.trial(sample, wanted, form_only=form_only)
-        while trial.take(found) and again is not None:
-            found = again()
+        trial = self._varying.trial(sample, expected, form_only=form_only)
+        while trial.take(outputs) and again is not None:
+            outputs = again()
         for name, runs in trial.runs.items():
-            self._totals[name].add_runs(runs)
+            self._totals[name].runs += runs
         return [
             ParityFailure(name, sample, wrong.figure, wrong.full_description, np.inf)
             for name, wrong in trial.faults.items()
         ]
 
     def _mark_unstable(
-        self, failures: list[ParityFailure], found: Outputs, again: Callable[[], Outputs]
+        self, failures: list[ParityFailure], outputs: Outputs, again: Callable[[], Outputs]
     ) -> list[ParityFailure]:
         """Add to the description of outputs that also differ between runs of the judged model."""
-        suspects = {each.output: found[each.output] for each in failures if each.output in found}
+        suspects = {
+            each.output: outputs[each.output] for each in failures if each.output in outputs
+        }
         unstable = varying(suspects, again(), self._dtypes) if suspects else ()
         return [
             replace(each, description=each.description + self._unstable)
@@ -215,15 +204,16 @@ class Comparison:
             return differs, np.inf
         allowed = self._allowed(output, want)
         figures = measure(want, have, allowed, dtype, self._scales.get(output, 0.0))
-        total.add(figures)
+        if figures.numeric:
+            total.figures.append(figures)
         wrong = fault(figures, allowed)
         return (wrong, _severity(wrong, figures)) if wrong else None
 
 
-def scales_of(wanted: Mapping[str, Outputs], dtypes: Mapping[str, str]) -> dict[str, float]:
+def scales_of(expected: Mapping[str, Outputs], dtypes: Mapping[str, str]) -> dict[str, float]:
     """Return the largest magnitude of each output over all samples."""
     scales: dict[str, float] = {}
-    for outputs in wanted.values():
+    for outputs in expected.values():
         for name, array in outputs.items():
             scales[name] = max(scales.get(name, 0.0), largest_of(array, dtypes.get(name)))
     return scales
@@ -236,15 +226,7 @@ def difference(
     dtype: str | None,
     largest: float = 0.0,
 ) -> str | None:
-    """Return a description of how one output differs, to follow its name; None: it agrees.
-
-    Args:
-        want: the expected array.
-        have: the judged array.
-        allowed: its tolerance.
-        dtype: as the model declares it; None: unknown.
-        largest: expected magnitude over all samples, as `scales_of` returns it.
-    """
+    """Return how one output differs, to follow its name, if it does; `largest` is as of `scales_of`."""
     wrong = form_fault(want, have, dtype)
     if wrong is None:
         wrong = fault(measure(want, have, allowed, dtype, largest), allowed)
@@ -260,54 +242,30 @@ def varying(once: Outputs, again: Outputs, dtypes: Mapping[str, str]) -> tuple[s
     )
 
 
+@dataclass
 class _Total:
-    """Figures of one output over all samples."""
-
-    def __init__(self) -> None:
-        self._numeric = False
-        self._max_abs_error = 0.0
-        self._max_rel_error = 0.0
-        self._cosine: float | None = None
-        self._rows = 0
-        self._rows_agreeing = 0
-        self._nan = 0
-        self._inf = 0
-        self._runs = 0
-        self.by_values = False  # whether compared by value
+    figures: list[Figures] = field(default_factory=list)  # by sample, of numbers
+    runs: int = 0  # of a varying output
+    by_values: bool = False  # whether compared by value
 
     @property
     def compared(self) -> bool:
-        """Whether any run was compared."""
-        return self.by_values or self._runs > 0
-
-    def add_runs(self, count: int) -> None:
-        """Count runs of a varying output."""
-        self._runs += count
-
-    def add(self, figures: Figures) -> None:
-        if not figures.numeric:
-            return
-        self._numeric = True
-        self._max_abs_error = max(self._max_abs_error, figures.max_abs_error)
-        self._max_rel_error = max(self._max_rel_error, figures.max_rel_error)
-        if figures.cosine is not None:
-            self._cosine = min(figures.cosine, 1.0 if self._cosine is None else self._cosine)
-        self._rows += figures.rows
-        self._rows_agreeing += figures.rows_agreeing
-        self._nan += figures.nan
-        self._inf += figures.inf
+        return self.by_values or self.runs > 0
 
     def parity(self, name: str, compared_with: str) -> OutputParity:
+        figures, rows = self.figures, sum(each.rows for each in self.figures)
+        agreeing = sum(each.rows_agreeing for each in figures)
+        cosines = (each.cosine for each in figures if each.cosine is not None)
         return OutputParity(
             name=name,
             compared_with=compared_with,
-            max_abs_error=_finite(self._max_abs_error) if self._numeric else None,
-            max_rel_error=_finite(self._max_rel_error) if self._numeric else None,
-            cosine=self._cosine,
-            top1_agreement=self._rows_agreeing / self._rows if self._rows else None,
-            nan=self._nan,
-            inf=self._inf,
-            runs=self._runs or None,
+            max_abs_error=_finite(max(each.max_abs_error for each in figures)) if figures else None,
+            max_rel_error=_finite(max(each.max_rel_error for each in figures)) if figures else None,
+            cosine=min(cosines, default=None),
+            top1_agreement=agreeing / rows if rows else None,
+            nan=sum(each.nan for each in figures),
+            inf=sum(each.inf for each in figures),
+            runs=self.runs or None,
         )
 
 

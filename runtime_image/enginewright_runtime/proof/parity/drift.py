@@ -1,7 +1,6 @@
 """Finds the first node at which two models that should agree diverge, for failure messages.
 
-Inner tensors become outputs of copies of the models that share the external data, so no weights are
-read here. If the search crashes, times out or runs out of memory, the message omits the node.
+Inner tensors become outputs of copies of the models that share the external data.
 """
 
 import logging
@@ -71,22 +70,16 @@ def find_drift(
     output: str,
     *,
     tolerances: Tolerances,
-    seconds: float = _SECONDS,
 ) -> Drift | None:
-    """Return the first node whose output drifts; None: it could not be determined.
+    """Return the first node whose output drifts, if it can be determined in time.
 
-    Args:
-        reference: the model with which the other is compared; its nodes are reported.
-        judged: the other one, or the same on another backend.
-        inputs: an .npz file of arrays SAMPLE/INPUT.
-        sample: the sample to run, preferably the one with the largest errors.
-        output: of the models, which differs.
-        tolerances: of the judged model.
-        seconds: the time limit.
+    The nodes of `reference` are reported; `judged` is another model, or the same on another
+    backend. `inputs` is an .npz file of arrays SAMPLE/INPUT, `sample` preferably the one with the
+    largest errors, `output` differs, and `tolerances` are of the judged model.
     """
     limit = memory_limit()
     try:
-        limits = Limits(seconds=seconds, memory_bytes=limit // 2 if limit else None)
+        limits = Limits(seconds=_SECONDS, memory_bytes=limit // 2 if limit else None)
         return Call(search, "searching for the first node that drifts", limits).run(
             reference=reference,
             judged=judged,
@@ -125,19 +118,19 @@ def search(
     allowed = replace(usual, rtol=strict, scale=strict)
 
     def probe(names: Sequence[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        descriptions: dict[str, str] = {}
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             _log.info("comparing %s", ", ".join(some))
-            wanted, had = first.run(some), second.run(some)
-            for name in wanted.keys() & had.keys():
-                if description := _drifts(wanted[name], had[name], allowed):
-                    found[name] = description
-            for name in first.varying(list(found)):
-                del found[name]  # it also differs between runs of the reference
-            if found:
+            expected, actual = first.run(some), second.run(some)
+            for name in expected.keys() & actual.keys():
+                if description := _drifts(expected[name], actual[name], allowed):
+                    descriptions[name] = description
+            for name in first.varying(list(descriptions)):
+                del descriptions[name]  # it also differs between runs of the reference
+            if descriptions:
                 break
-        return found
+        return descriptions
 
     graph = first.model.graph
     drifting = first_drifting(graph, output, observable, probe)
@@ -154,34 +147,27 @@ def _feeds(inputs: Path, sample: str) -> dict[str, Array]:
 
 @dataclass(frozen=True)
 class _Value:
-    """A tensor's value and its declared type."""
-
     array: Array
     dtype: str
 
 
 class _Exposed:
-    """A model whose inner tensors can be fetched."""
-
     def __init__(self, side: Side, feeds: Mapping[str, Array]) -> None:
         self._path = side.model
         self._backend = side.backend
         self._feeds = feeds
         self.model: ModelProto = graphs.parse(self._path)
-        self._outputs = [value.SerializeToString() for value in self.model.graph.output]
-        self._known = {value.name for value in self.model.graph.output}
+        self._outputs = {value.name: value.SerializeToString() for value in self.model.graph.output}
 
     def tensors(self) -> set[str]:
-        """Return the outputs of top-level nodes but Constant: for a wrong weight its reader is found."""
+        """Return the outputs of top-level nodes but Constant: for a wrong weight its reader is reported."""
         nodes = (node for node in self.model.graph.node if node.op_type != CONSTANT)
         return {name for node in nodes for name in node.output if name}
 
     def run(self, names: Sequence[str]) -> dict[str, _Value]:
-        """Return the values of those tensors that are arrays."""
         return self._runs(names, 1)[0]
 
     def varying(self, names: Sequence[str]) -> list[str]:
-        """Return those tensors that differ between two runs of one session."""
         if not names:
             return []
         once, again = self._runs(names, 2)
@@ -198,7 +184,7 @@ class _Exposed:
             signature = read_signature(session.get_inputs(), session.get_outputs(), ())
         except SignatureError:
             return [{}] * count  # sequences and the like
-        wanted = [name for name in names if name in signature.outputs]
+        fetched = [name for name in names if name in signature.outputs]
         ready = {
             name: array.astype(object) if signature.inputs[name].datatype.is_string else array
             for name, array in self._feeds.items()
@@ -208,7 +194,7 @@ class _Exposed:
             {
                 name: _Value(array, type_name(signature.outputs[name].datatype))
                 for name, array in zip(
-                    wanted, runner.run(wanted, ready) if wanted else (), strict=True
+                    fetched, runner.run(fetched, ready) if fetched else (), strict=True
                 )
             }
             for _ in range(count)
@@ -218,17 +204,19 @@ class _Exposed:
         """Return the model with only these outputs, so that nothing else is computed or kept."""
         graph = self.model.graph
         del graph.output[:]
-        for content in self._outputs:
-            value = ValueInfoProto.FromString(content)
-            if value.name in names:
-                graph.output.append(value)
-        graph.output.extend(ValueInfoProto(name=name) for name in names if name not in self._known)
+        graph.output.extend(
+            ValueInfoProto.FromString(content)
+            for name, content in self._outputs.items()
+            if name in names
+        )
+        graph.output.extend(
+            ValueInfoProto(name=name) for name in names if name not in self._outputs
+        )
         serialized: bytes = self.model.SerializeToString()
         return serialized
 
 
 def _drifts(want: _Value, have: _Value, allowed: Tolerance) -> str | None:
-    """Return how a tensor drifts; None: it does not, or cannot be compared."""
     if want.array.shape != have.array.shape:
         return None  # the name has another meaning in the other model
     first, second, dtype = want.array, have.array, want.dtype

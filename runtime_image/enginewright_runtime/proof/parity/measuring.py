@@ -1,7 +1,4 @@
-"""Measures how one array differs from another and checks it against a tolerance. Pure.
-
-Numbers are converted to float64 in pieces, so that comparing large arrays needs little more memory.
-"""
+"""Measures how one array differs from another, in pieces, and checks it against a tolerance. Pure."""
 
 import math
 from collections.abc import Iterator
@@ -31,8 +28,8 @@ class Figures:
     largest: float = 0.0  # magnitude of the expected finite values, for the tolerance
     max_abs_error: float = 0.0
     max_rel_error: float = 0.0  # of values that are at least 1% of the largest
-    cosine: float | None = None  # None: the expected output is near zero, or one number
-    rows: int = 0  # of class scores; 0: the shape is not one of class scores
+    cosine: float | None = None  # unless the expected output is near zero, or one number
+    rows: int = 0  # of class scores, if the shape is one of class scores
     rows_agreeing: int = 0
     nan: int = 0  # NaN where the expected value is not
     inf: int = 0  # infinite where the expected value is not, or has the other sign
@@ -63,11 +60,10 @@ def measure(
 ) -> Figures:
     """Return how `have` differs from `want`, of the same shape and type.
 
-    `largest` is the magnitude over all samples, used if `allowed.across_samples`.
-
-    Floats with one to three axes and two or more elements along the last one count as class scores. A
-    row agrees if the expected score of the top class in `have` is within a margin of the highest
-    expected score, so that ties agree: `allowed.scale` of its magnitude, at least `allowed.atol`.
+    `largest` is the magnitude over all samples, used if `allowed.across_samples`. Floats with one
+    to three axes and two or more elements along the last one count as class scores. A row agrees if
+    the expected score of the top class in `have` is within a margin of the highest expected score,
+    so that ties agree: `allowed.scale` of its magnitude, at least `allowed.atol`.
     """
     kind = kind_of(want, dtype)
     if kind == "float" or (kind == "integer" and allowed.all_numbers):
@@ -77,10 +73,8 @@ def measure(
         if kind == "float" and 1 <= want.ndim <= _MOST_AXES and want.shape[-1] > 1:
             _add_rows(figures, want, have, allowed, dtype_of(want, dtype))
         return figures
-    different = (
-        _unequal_strings(want, have) if kind == "string" else int(np.count_nonzero(want != have))
-    )
-    return Figures(elements=want.size, numeric=False, outside=different)
+    unequal = _unequal_strings(want, have) if kind == "string" else np.count_nonzero(want != have)
+    return Figures(elements=want.size, numeric=False, outside=int(unequal))
 
 
 def _unequal_strings(want: Array, have: Array) -> int:
@@ -102,14 +96,7 @@ def _text(element: object) -> str:
 def form_fault(
     want: Array, have: Array, dtype: str | None, shape: tuple[int | None, ...] | None = None
 ) -> Mismatch | None:
-    """Return how type or shape differ; None: they are equal.
-
-    Args:
-        want: the expected array.
-        have: the judged array.
-        dtype: as the model declares it.
-        shape: the expected one, None for dynamic sizes; by default that of `want`.
-    """
+    """Return how type or shape differ; `shape`, with None for dynamic sizes, replaces `want`'s."""
     types = dtype_of(want, dtype), dtype_of(have, dtype)
     if types[0] != types[1]:
         return Mismatch("type", f"has type {types[1]}, expected {types[0]}")
@@ -121,13 +108,13 @@ def form_fault(
             f"has {have.ndim} dimensions, shape {list(have.shape)}, expected {len(sizes)},"
             f" shape {wanted_shape}",
         )
-    if any(size not in {None, found} for size, found in zip(sizes, have.shape, strict=True)):
+    if any(size not in {None, actual} for size, actual in zip(sizes, have.shape, strict=True)):
         return Mismatch("shape", f"has shape {list(have.shape)}, expected {wanted_shape}")
     return None
 
 
 def largest_of(array: Array, dtype: str | None) -> float:
-    """Return the largest finite magnitude; 0: there are no numbers."""
+    """Return the largest finite magnitude, 0 without numbers."""
     if kind_of(array, dtype) not in {"float", "integer"}:
         return 0.0
     name = dtype_of(array, dtype)
@@ -135,7 +122,7 @@ def largest_of(array: Array, dtype: str | None) -> float:
 
 
 def fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
-    """Return the first figure that exceeds the tolerance; None: none does."""
+    """Return the first figure that exceeds the tolerance, if any does."""
     if not figures.elements:
         return None
     if figures.numeric:
@@ -180,15 +167,8 @@ def _aggregate_fault(figures: Figures, allowed: Tolerance) -> Mismatch | None:
 
 
 def _misplaced(figures: Figures) -> str:
-    counts = [
-        f"{count} {what}"
-        for count, what in (
-            (figures.nan, "NaN"),
-            (figures.inf, "infinite"),
-            (figures.finite, "finite"),
-        )
-        if count
-    ]
+    kinds = ((figures.nan, "NaN"), (figures.inf, "infinite"), (figures.finite, "finite"))
+    counts = [f"{count} {kind}" for count, kind in kinds if count]
     return (
         "has NaN or infinity in other places than expected:"
         f" {' and '.join(counts)} of {figures.elements} values"
@@ -214,7 +194,7 @@ def _measure_numbers(
 ) -> None:
     own = max((_largest(piece) for piece in pieces(want, dtype)), default=0.0)
     figures.largest = max(figures.largest, own)
-    dot = wanted = had = 0.0
+    dot = expected = actual = 0.0
     for first, second in zip(pieces(want, dtype), pieces(have, dtype), strict=True):
         _count_misplaced(figures, first, second)
         both = np.isfinite(first) & np.isfinite(second)
@@ -222,13 +202,13 @@ def _measure_numbers(
         # in units of the largest, so that squares do not overflow
         one, other = first[both] / (own or 1.0), second[both] / (own or 1.0)
         dot += float(one @ other)
-        wanted += float(one @ one)
-        had += float(other @ other)
+        expected += float(one @ one)
+        actual += float(other @ other)
     cosine_floor = max(
         allowed.cosine_floor, allowed.scale * figures.largest if allowed.across_samples else 0.0
     )
     if own > cosine_floor and want.size > 1:
-        figures.cosine = _cosine(dot, wanted, had)
+        figures.cosine = _cosine(dot, expected, actual)
 
 
 def pieces(array: Array, dtype: str) -> Iterator[_Floats]:
@@ -282,12 +262,12 @@ def _add_rows(figures: Figures, want: Array, have: Array, allowed: Tolerance, dt
     step = max(1, _PIECE // classes)
     for start in range(0, len(first), step):
         rows = slice(start, start + step)
-        wanted, chosen = _best(first[rows], dtype), _best(second[rows], dtype)
-        best = _scores(first[rows], wanted, dtype)
+        expected, chosen = _best(first[rows], dtype), _best(second[rows], dtype)
+        best = _scores(first[rows], expected, dtype)
         taken = _scores(first[rows], chosen, dtype)
         margin = np.maximum(allowed.scale * np.abs(best), allowed.atol)
         with np.errstate(invalid="ignore"):  # of rows that are not finite
-            agreeing = (taken >= best - margin) | (chosen == wanted)
+            agreeing = (taken >= best - margin) | (chosen == expected)
         figures.rows += len(chosen)
         figures.rows_agreeing += int(np.count_nonzero(agreeing))
 

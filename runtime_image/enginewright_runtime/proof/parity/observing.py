@@ -4,7 +4,8 @@ Several runs on several samples and one in a fresh session are compared; more ru
 random operators, since their results may agree by chance. Called in child processes.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from enginewright_contract.manifest import Spread, VaryingOutput
@@ -26,15 +27,14 @@ _TRAINING_MODE: Final = 2  # index of the input of Dropout without which it is n
 _LOOKS: Final = 2  # further runs of the first sample
 _RANDOM_LOOKS: Final = 16  # likewise, of a model with random operators
 _LOOK_SECONDS: Final = 5.0  # of `TimeLimit`, for further samples
-_SPREAD_SECONDS: Final = (
-    30.0  # likewise, for runs that determine distributions; those of the first sample always run
-)
+# likewise, for runs that determine distributions; those of the first sample always run
+_SPREAD_SECONDS: Final = 30.0
 
 Run = Callable[[Arrays], Arrays]
 
 
 def is_random(model: ModelProto) -> bool:
-    """Return whether a node of the model, its bodies or its functions draws random numbers."""
+    """Tell whether a node of the model, its bodies or its functions draws random numbers."""
     return any(
         node.op_type in RANDOM_OPERATORS
         or (node.op_type == "Dropout" and len(node.input) > _TRAINING_MODE)
@@ -45,12 +45,7 @@ def is_random(model: ModelProto) -> bool:
 def merged(
     source: Sequence[VaryingOutput], converted: Sequence[VaryingOutput]
 ) -> tuple[VaryingOutput, ...]:
-    """Return the source's varying outputs, with spreads of the converted model for other samples.
-
-    Args:
-        source: found by the reference implementation, which ran the first golden sample.
-        converted: of the model that ran the other samples.
-    """
+    """Return the source's varying outputs, with spreads of the converted model for samples without one."""
     others = {each.name: each.spreads for each in converted}
     return tuple(
         each.model_copy(
@@ -60,8 +55,8 @@ def merged(
     )
 
 
-def _without(spreads: Sequence[Spread], known: Sequence[Spread]) -> list[Spread]:
-    samples = {each.sample for each in known}
+def _without(spreads: Sequence[Spread], others: Sequence[Spread]) -> list[Spread]:
+    samples = {each.sample for each in others}
     return [each for each in spreads if each.sample not in samples]
 
 
@@ -76,71 +71,61 @@ def observe(
 ) -> tuple[VaryingOutput, ...]:
     """Return the outputs that vary, in the order of the outputs.
 
-    Args:
-        run: runs the source in the session that gave `outputs`.
-        inputs: by sample; the first sample has the most runs.
-        outputs: the golden outputs by sample, of one run each.
-        dtypes: of the outputs as the model declares them.
-        random: whether the model has random operators.
-        fresh: runs the source in a new session; None: loading it again is too slow.
+    `run` runs the source in the session that gave `outputs`, which are by sample, of one run each;
+    the first sample has the most runs. `dtypes` are as the model declares them; `random` tells
+    whether it has random operators. `fresh` runs the source in a new session, unless loading it
+    again is too slow.
     """
-    found = _unstable(run, inputs, outputs, dtypes, random=random)
+    source = _SourceRuns(run, inputs, outputs, dtypes)
+    unstable = source.find_unstable(random=random)
     first = next(iter(outputs), None)
     if first is None:
         return ()
     others = varying(outputs[first], fresh(inputs[first]), dtypes) if fresh else ()
-    spreads = _spreads(run, inputs, outputs, dtypes, found) if found else {}
+    spreads = source.measure_spreads(unstable) if unstable else {}
     # outputs that differ only between sessions get no spread, since spreads are of one session
     return tuple(
         VaryingOutput(name=name, spreads=tuple(spreads.get(name, ())))
         for name in outputs[first]
-        if name in found or name in others
+        if name in unstable or name in others
     )
 
 
-def _unstable(
-    run: Run,
-    inputs: Mapping[str, Arrays],
-    outputs: Mapping[str, Arrays],
-    dtypes: Mapping[str, str],
-    *,
-    random: bool,
-) -> set[str]:
-    found: set[str] = set()
-    limit = TimeLimit(_LOOK_SECONDS)
-    for number, (sample, once) in enumerate(outputs.items()):
-        if number and limit.over():
-            break
-        looks = (_RANDOM_LOOKS if random else _LOOKS) if not number else 1
-        for _ in range(looks):
-            stable = {name: array for name, array in once.items() if name not in found}
-            found |= set(varying(stable, run(inputs[sample]), dtypes))
-    return found
+@dataclass(frozen=True)
+class _SourceRuns:
+    run: Run
+    inputs: Mapping[str, Arrays]
+    outputs: Mapping[str, Arrays]
+    dtypes: Mapping[str, str]
 
+    def find_unstable(self, *, random: bool) -> set[str]:
+        unstable: set[str] = set()
+        limit = TimeLimit(_LOOK_SECONDS)
+        for number, (sample, once) in enumerate(self.outputs.items()):
+            if number and limit.over():
+                break
+            looks = (_RANDOM_LOOKS if random else _LOOKS) if not number else 1
+            for _ in range(looks):
+                stable = {name: array for name, array in once.items() if name not in unstable}
+                unstable |= set(varying(stable, self.run(self.inputs[sample]), self.dtypes))
+        return unstable
 
-def _spreads(
-    run: Run,
-    inputs: Mapping[str, Arrays],
-    outputs: Mapping[str, Arrays],
-    dtypes: Mapping[str, str],
-    names: set[str],
-) -> dict[str, list[Spread]]:
-    """Run the samples as often as time allows, the first one as often as needed."""
-    spreads: dict[str, list[Spread]] = {}
-    limit = TimeLimit(_SPREAD_SECONDS)
-    for number, (sample, once) in enumerate(outputs.items()):
-        known = {name: SpreadBuilder(sample, once[name], dtypes.get(name)) for name in names}
-        for results in _runs(run, inputs[sample], limit, fewest=0 if number else FEWEST_RUNS):
-            for name, spreading in known.items():
-                spreading.add(results[name])
-        for name, spreading in known.items():
-            if spread := spreading.spread():
-                spreads.setdefault(name, []).append(spread)
-    return spreads
-
-
-def _runs(run: Run, feeds: Arrays, limit: TimeLimit, fewest: int) -> Iterator[Arrays]:
-    for count in range(REFERENCE_RUNS):
-        if count >= fewest and limit.over():
-            return
-        yield run(feeds)
+    def measure_spreads(self, names: set[str]) -> dict[str, list[Spread]]:
+        """Run the samples as often as time allows, the first one as often as needed."""
+        spreads: dict[str, list[Spread]] = {}
+        limit = TimeLimit(_SPREAD_SECONDS)
+        for number, (sample, once) in enumerate(self.outputs.items()):
+            builders = {
+                name: SpreadBuilder(sample, once[name], self.dtypes.get(name)) for name in names
+            }
+            fewest = 0 if number else FEWEST_RUNS
+            for count in range(REFERENCE_RUNS):
+                if count >= fewest and limit.over():
+                    break
+                results = self.run(self.inputs[sample])
+                for name, builder in builders.items():
+                    builder.add(results[name])
+            for name, builder in builders.items():
+                if spread := builder.spread():
+                    spreads.setdefault(name, []).append(spread)
+        return spreads

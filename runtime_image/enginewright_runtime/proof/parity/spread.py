@@ -1,21 +1,22 @@
 """Compares the distributions of outputs that differ between runs, as with dropout or sampling. Pure.
 
-Whether an output varies is determined with the source on ONNX Runtime's CPU provider. The lowest and
-highest values of some statistics over R runs are stored. A run of the served model is accepted if all
-its statistics are in these ranges, widened by their own width and by the tolerance of the precision.
-Otherwise the model is run again, and it is rejected only if the same statistic is beyond the same end
-in all of m runs. For equal distributions the probability of that is at most 1 / C(R + m, m) for each
-end of each statistic, whatever the distribution and the dependence between values of one run: it is
-the probability that the m largest of R + m exchangeable numbers are those of the served model. With
-R = 32, m = 8, two ends of 15 statistics and the test for repetition: 31 / C(40, 8) = 4.1e-7.
+Whether an output varies is determined with the source on ONNX Runtime's CPU provider. The lowest
+and highest values of some statistics over R runs are stored. A run of the served model is accepted
+if all its statistics are in these ranges, widened by their own width and by the tolerance of the
+precision. Otherwise the model is run again, and it is rejected only if the same statistic is beyond
+the same end in all of m runs. For equal distributions the probability of that is at most 1 / C(R +
+m, m) for each end of each statistic, for any distribution: it is the probability that the m
+largest of R + m exchangeable numbers are those of the served model. With R = 32, m = 8, two ends of
+15 statistics and the test for repetition: 31 / C(40, 8) = 4.1e-7.
 
-Not detected: another distribution whose statistics are all in the widened ranges; if the source itself
-repeats values (a single Bernoulli number), a constant that is one of them; and for a single number,
-values that are beyond its range only in some runs.
+Not detected: another distribution whose statistics are all in the widened ranges; if the source
+itself repeats values (a single Bernoulli number), a constant that is one of them; and for a single
+number, values that are beyond its range only in some runs.
 """
 
 import hashlib
 import math
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -62,24 +63,18 @@ def confirmations(runs: int) -> int:
 
 
 def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, float]:
-    """Return the statistics of one run; {}: there are no numbers.
-
-    Args:
-        array: any shape; bool counts as 0 and 1.
-        golden: the stored run of the reference; if its shape differs, there is no cosine.
-        dtype: as the model declares it.
-    """
+    """Return the statistics of one run, with the cosine to `golden` if the shapes agree."""
     kind = kind_of(array, dtype)
     if kind in {"string", "other"} or not array.size:
         return {}
     named = dtype_of(array, dtype)
-    found = _shares(array, named)
+    figures = _shares(array, named)
     values = wide(_some(array), named)
     finite = values[np.isfinite(values)]
     if finite.size:
         low, high = float(finite.min()), float(finite.max())
         scale = max(abs(low), abs(high)) or 1.0  # so that squares do not overflow
-        found |= {
+        figures |= {
             "mean": scale * float((finite / scale).mean()),
             "deviation": scale * float((finite / scale).std()),
             "min": low,
@@ -87,43 +82,42 @@ def statistics(array: Array, golden: Array, dtype: str | None) -> dict[str, floa
             "magnitude": max(abs(low), abs(high)),
         }
         quantiles = np.quantile(finite, list(_QUANTILES.values()))
-        found |= dict(zip(_QUANTILES, map(float, quantiles), strict=True))
+        figures |= dict(zip(_QUANTILES, map(float, quantiles), strict=True))
     if array.shape == golden.shape:
         cosine = _cosine(wide(_some(golden), named), values)
-        found |= {} if cosine is None else {_COSINE: cosine}
-    return {name: value for name, value in found.items() if math.isfinite(value)}
+        figures |= {} if cosine is None else {_COSINE: cosine}
+    return {name: value for name, value in figures.items() if math.isfinite(value)}
 
 
+@dataclass
 class SpreadBuilder:
     """Collects runs of the reference, one at a time."""
 
-    def __init__(self, sample: str, golden: Array, dtype: str | None) -> None:
-        """Create it; `golden` is the stored run, which is not one of those that are counted."""
-        self._sample = sample
-        self._golden = golden
-        self._dtype = dtype
-        self._shapes = {golden.shape}
-        self._digests: list[bytes] = []
-        self._runs: list[dict[str, float]] = []
+    sample: str
+    golden: Array  # the stored run, which is not one of those that are counted
+    dtype: str | None
+    _digests: list[bytes] = field(default_factory=list)
+    _shapes: list[tuple[int, ...]] = field(default_factory=list)
+    _runs: list[dict[str, float]] = field(default_factory=list)
 
     def add(self, array: Array) -> None:
         """Add one run."""
-        self._shapes.add(array.shape)
+        self._shapes.append(array.shape)
         self._digests.append(_digest(array))
-        self._runs.append(statistics(array, self._golden, self._dtype))
+        self._runs.append(statistics(array, self.golden, self.dtype))
 
     def spread(self) -> Spread | None:
-        """Return the spread; None: there were too few runs, or their ranks differ."""
-        ranks = {len(shape) for shape in self._shapes}
+        """Return the spread, unless there were too few runs, or their ranks differ."""
+        shapes = {self.golden.shape, *self._shapes}
+        ranks = {len(shape) for shape in shapes}
         if len(self._runs) < FEWEST_RUNS or len(ranks) > 1:
             return None
         common = set.intersection(*(set(each) for each in self._runs))
         return Spread(
-            sample=self._sample,
+            sample=self.sample,
             runs=len(self._runs),
             shape=tuple(
-                sizes[0] if len(set(sizes)) == 1 else None
-                for sizes in zip(*self._shapes, strict=True)
+                sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*shapes, strict=True)
             ),
             distinct=len(set(self._digests)) == len(self._digests),
             ranges={
@@ -162,16 +156,7 @@ class DistributionTest:
         dtype: str | None,
         repetition: Repetition | None = None,
     ) -> None:
-        """Create it.
-
-        Args:
-            spread: of the reference.
-            golden: the stored run of the reference.
-            allowed: the output's tolerance at the served precision.
-            dtype: as the model declares it.
-            repetition: shared by the trials of a sample, so that one trial need not show that runs
-                differ; None: it must, which needs at least two runs.
-        """
+        """Without the `repetition` that trials of a sample share, a trial must show that runs differ."""
         self._spread = spread
         self._golden = golden
         self._dtype = dtype
@@ -187,17 +172,17 @@ class DistributionTest:
         """Judge one run of the right type and shape; return whether another one is needed."""
         self.runs += 1
         self._repetition.take(array)
-        found = statistics(array, self._golden, self._dtype)
+        figures = statistics(array, self._golden, self._dtype)
         beyond = {
             end
             for name, bounds in self._bounds.items()
-            if (end := _beyond(name, found.get(name), bounds))
+            if (end := _beyond(name, figures.get(name), bounds))
         }
         self._beyond = beyond if self._beyond is None else self._beyond & beyond
         if self._beyond:
             if self.runs < self._needed:
                 return True
-            self.wrong = self._outside(min(self._beyond), found)
+            self.wrong = self._outside(min(self._beyond), figures)
             return False
         return self._repeats()
 
@@ -212,19 +197,16 @@ class DistributionTest:
             return False
         return self._eager and streak == self.runs
 
-    def _outside(self, end: _End, found: dict[str, float]) -> str:
+    def _outside(self, end: _End, figures: dict[str, float]) -> str:
         name = end[0]
         low, high = self._spread.ranges[name]
+        last = f"{figures[name]:.4g}" if name in figures else "not a number"
         return (
             f"has another distribution than the source's: in each of {self.runs} runs its"
             f" {_NAMES[name]} is {'above' if end[1] > 0 else 'below'} the allowed range, in the"
-            f" last one {_number(found.get(name))}; over {self._spread.runs} runs of the source it"
+            f" last one {last}; over {self._spread.runs} runs of the source it"
             f" is {low:.4g} to {high:.4g}"
         )
-
-
-def _number(value: float | None) -> str:
-    return "not a number" if value is None else f"{value:.4g}"
 
 
 def _bounds(
@@ -249,9 +231,8 @@ def _bounds(
 
 
 def _beyond(name: str, value: float | None, bounds: tuple[float, float]) -> _End | None:
-    if value is None:
-        return name, -1  # no finite value, unlike in every run of the source
-    if value < bounds[0]:
+    # every run of the source has a finite value
+    if value is None or value < bounds[0]:
         return name, -1
     return (name, 1) if value > bounds[1] else None
 

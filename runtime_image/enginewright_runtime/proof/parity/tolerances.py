@@ -1,19 +1,20 @@
 """Tolerances of outputs: a table by precision, which the user can override.
 
-Derivation: one rounding has an error of half a unit in the last place: 2^-24 of a value in FP32, 2^-11
-in FP16, 2^-8 in BF16 (IEEE 754-2019, table 3.5; Intel's bfloat16 white paper), 2^-4 in FP8 E4M3 (OCP
-8-bit floating point specification 1.0, section 4); with INT8, 1/254 of a tensor's range. Over n such
-steps the error grows with about the square root of n, and n is in the hundreds. So the tolerances for
-elements are about 10 times those of PyTorch's `torch.testing.assert_close` for one operator (1e-3 for
-float16, 1.6e-2 for bfloat16). With INT8 and FP8 single elements are not meaningful, and the direction
-of the output as a vector decides: with noise of relative size e, cosine = 1 / sqrt(1 + e^2). INT8
-costs about 2% per layer, FP8 about 4%, so 50 layers cost about 13% and 26%: a cosine of 0.99 and 0.97.
-Quantisations that broke real models had 0.76 to 0.94, valid ones 0.97 to 0.9999.
+Derivation: one rounding has an error of half a unit in the last place: 2^-24 of a value in FP32,
+2^-11 in FP16, 2^-8 in BF16 (IEEE 754-2019, table 3.5; Intel's bfloat16 white paper), 2^-4 in FP8
+E4M3 (OCP 8-bit floating point specification 1.0, section 4); with INT8, 1/254 of a tensor's range.
+Over n such steps the error grows with about the square root of n, and n is in the hundreds. So the
+tolerances for elements are about 10 times those of PyTorch's `torch.testing.assert_close` for one
+operator (1e-3 for float16, 1.6e-2 for bfloat16). With INT8 and FP8 single elements are not
+meaningful, and the direction of the output as a vector decides: with noise of relative size e,
+cosine = 1 / sqrt(1 + e^2). INT8 costs about 2% per layer, FP8 about 4%, so 50 layers cost about 13%
+and 26%: a cosine of 0.99 and 0.97. Quantization that broke real models gave 0.76 to 0.94, valid
+quantization 0.97 to 0.9999.
 
-FP32 is looser than rounding requires, since backends use different algorithms, and some models quantise
-their activations at run time. But in no row may the top class be one whose expected score is below the
-highest by more than the tolerance, and the direction may change only as much as such errors change it:
-noise of 2% of the output is a cosine of 0.9998.
+FP32 is looser than rounding requires, since backends use different algorithms, and some models
+quantize their activations at run time. But in no row may the top class be one whose expected score
+is below the highest by more than the tolerance, and the direction may change only as much as such
+errors change it: noise of 2% of the output is a cosine of 0.9998.
 """
 
 from collections.abc import Mapping
@@ -32,13 +33,15 @@ class Tolerance:
     """
 
     rtol: float
-    atol: float
-    scale: float
-    outliers: float  # share of the elements that may exceed that
-    outlier_size: float  # by at most this share of `largest`
-    unequal: float  # share of integers, booleans and strings that may differ
-    cosine: float | None = None  # minimum for the output as one vector; None: not checked
-    top1: float | None = None  # minimum share of rows with the same top class; None: likewise
+    atol: float = (
+        1e-6  # negligible for outputs near 1; for outputs near zero, as of a detector on noise
+    )
+    scale: float = 0.0
+    outliers: float = 0.0  # share of the elements that may exceed that
+    outlier_size: float = 0.0  # by at most this share of `largest`
+    unequal: float = 0.01  # share of integers, booleans and strings that may differ
+    cosine: float | None = None  # minimum for the output as one vector
+    top1: float | None = None  # minimum share of rows with the same top class
     zero_atol: float = 0.0  # absolute tolerance of an output that is expected to be zero
     cosine_floor: float = 1e-6  # the cosine is checked if the largest magnitude is above this
     across_samples: bool = False  # `largest` is over all samples, as quantization ranges are
@@ -46,31 +49,25 @@ class Tolerance:
     all_numbers: bool = False  # `rtol` and `atol` apply to integers too, instead of `unequal`
 
 
-# By precision of the artefact, from tightest to loosest. `_ROUNDING` is negligible for outputs near 1,
-# and covers outputs that are nearly zero, such as 1e-8 of a text detector on noise.
-_ROUNDING: Final = 1e-6
-# Below this, errors of `_ROUNDING`, which are allowed, lower the cosine below FP32's minimum.
+# Below this, errors of the default `atol`, which are allowed, lower the cosine below FP32's minimum.
 _COSINE_FLOOR: Final = 1e-4
+# By precision of the artefact, from tightest to loosest.
 DEFAULTS: Final[dict[str, Tolerance]] = {
     "FP32": Tolerance(
         rtol=0.01,
-        atol=_ROUNDING,
         scale=0.01,
         outliers=0.01,
         outlier_size=0.1,
-        unequal=0.01,
         cosine=0.9998,
         top1=1.0,
-        zero_atol=_ROUNDING,
+        zero_atol=1e-6,
         cosine_floor=_COSINE_FLOOR,
     ),
     "FP16": Tolerance(
         rtol=0.02,
-        atol=_ROUNDING,
         scale=0.02,
         outliers=0.01,
         outlier_size=0.25,
-        unequal=0.01,
         cosine=0.999,
         top1=0.99,
         zero_atol=1e-3,
@@ -78,7 +75,6 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
     ),
     "BF16": Tolerance(
         rtol=0.05,
-        atol=_ROUNDING,
         scale=0.05,
         outliers=0.02,
         outlier_size=0.5,
@@ -90,7 +86,6 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
     ),
     "INT8": Tolerance(
         rtol=0.1,
-        atol=_ROUNDING,
         scale=0.1,
         outliers=0.05,
         outlier_size=1.0,
@@ -103,7 +98,6 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
     ),
     "FP8": Tolerance(
         rtol=0.1,
-        atol=_ROUNDING,
         scale=0.1,
         outliers=0.1,
         outlier_size=1.0,
@@ -119,14 +113,12 @@ DEFAULTS: Final[dict[str, Tolerance]] = {
 # order of summation costs about 1e-6 of the largest value, a change of semantics more.
 ROUNDING: Final = Tolerance(
     rtol=1e-3,
-    atol=_ROUNDING,
     scale=1e-3,
     outliers=1e-3,
     outlier_size=0.01,
-    unequal=0.01,
     cosine=0.99999,
     top1=1.0,
-    zero_atol=_ROUNDING,
+    zero_atol=1e-6,
     cosine_floor=_COSINE_FLOOR,
     label="FP32 rounding",
 )
@@ -139,16 +131,15 @@ class Tolerances:
     """The tolerances of all outputs of one model."""
 
     precision: str = "FP32"  # of the artefact, a key of `DEFAULTS`
-    rtol: float | None = None  # the user's; None, and `atol` None: by `precision`
+    rtol: float | None = None  # the user's; without it and `atol`, `precision` decides
     atol: float | None = None
     outputs: Mapping[str, OutputTolerance] = field(default_factory=dict)  # the user's, by name
     rounding: bool = False  # whether FP32 outputs may differ only by `ROUNDING`
 
     @classmethod
-    def of(cls, recipe: Recipe, precision: str | None = None, *, rounding: bool = False) -> Self:
-        """Return a recipe's tolerances for an artefact of `precision`; None: that of the source."""
+    def of(cls, recipe: Recipe, precision: str | None = None) -> Self:
+        """Return a recipe's tolerances for an artefact of `precision`, or in that of the source."""
         return cls(
-            rounding=rounding,
             precision=precision or "FP32",
             rtol=recipe.rtol,
             atol=recipe.atol,
@@ -179,10 +170,6 @@ def _declared(
     return Tolerance(
         rtol=rtol or 0.0,
         atol=atol or 0.0,
-        scale=0.0,
-        outliers=0.0,
-        outlier_size=0.0,
-        unequal=DEFAULTS["FP32"].unequal,
         label=label,
         all_numbers=all_numbers,
     )

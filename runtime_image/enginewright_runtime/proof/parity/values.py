@@ -17,7 +17,7 @@ _INTEGERS: Final = "iu"
 
 
 def kind_of(array: Array, dtype: str | None) -> Kind:
-    """Return what `array` holds; `dtype`: as the model declares it, None: unknown."""
+    """Return what `array` holds; `dtype` is as the model declares it, if known."""
     if dtype == "string" or array.dtype.kind in "OSU":
         return "string"
     if _is_narrow(dtype) or array.dtype.kind == "f" or array.dtype.name.startswith(_NARROW):
@@ -37,7 +37,7 @@ def dtype_of(array: Array, dtype: str | None) -> str:
 
 
 def wide(array: Array, dtype: str) -> NDArray[np.float64]:
-    """Return numbers as float64; `dtype`: as `dtype_of` returns it."""
+    """Return numbers as float64; `dtype` is as `dtype_of` returns it."""
     if dtype == "bfloat16" and array.dtype.itemsize == 2 and array.dtype.name != dtype:
         bits = array.view(np.uint16).astype(np.uint32) << 16
         return bits.view(np.float32).astype(np.float64)
@@ -51,13 +51,11 @@ def _is_narrow(dtype: str | None) -> bool:
 
 
 def _fits(array: Array, dtype: str) -> bool:
-    if not _is_narrow(dtype):
-        return False
-    return array.dtype.itemsize == (2 if dtype == "bfloat16" else 1)
+    return _is_narrow(dtype) and array.dtype.itemsize == (2 if dtype == "bfloat16" else 1)
 
 
 def _narrow_type(dtype: str) -> np.dtype[Any]:
     import ml_dtypes  # noqa: PLC0415 - large for a sidecar, which rarely needs these types
 
-    found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
-    return found
+    narrow: np.dtype[Any] = np.dtype(getattr(ml_dtypes, dtype))
+    return narrow

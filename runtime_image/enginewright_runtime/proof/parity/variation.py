@@ -1,7 +1,4 @@
-"""Judges outputs that differ between runs of the source. Pure.
-
-Type and shape are always judged, the distribution if that of the source is known.
-"""
+"""Judges type, shape and, where known, distribution of outputs that differ between runs. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -37,9 +34,9 @@ class Trial:
         """Number of runs compared by distribution, by output; without those judged only by form."""
         return {name: test.runs for name, test in self._distributions.items()}
 
-    def take(self, found: Mapping[str, Array]) -> bool:
+    def take(self, outputs: Mapping[str, Array]) -> bool:
         """Judge one run; return whether another one is needed."""
-        self._waiting = [name for name in self._waiting if self._needs_more(name, found[name])]
+        self._waiting = [name for name in self._waiting if self._needs_more(name, outputs[name])]
         return bool(self._waiting)
 
     def _needs_more(self, name: str, array: Array) -> bool:
@@ -66,14 +63,11 @@ class VaryingOutputs:
         *,
         repeated: bool = False,
     ) -> None:
-        """Create it.
+        """Take the outputs that differ between runs of the source, and their types as the model declares them.
 
-        Args:
-            varying: outputs that differ between runs of the source.
-            dtypes: as the model declares them, by output.
-            allowed: returns the tolerance of an output, given its golden array.
-            repeated: whether each sample is judged repeatedly, so that constant values are detected
-                across trials and a trial needs no second run for that.
+        `allowed` returns the tolerance of an output, given its golden array. `repeated` tells
+        whether each sample is judged repeatedly, so that constant values are detected across trials
+        and a trial needs no second run for that.
         """
         self._spreads = {
             each.name: {spread.sample: spread for spread in each.spreads} for each in varying
@@ -83,17 +77,10 @@ class VaryingOutputs:
         self._repetitions: dict[tuple[str, str], Repetition] | None = {} if repeated else None
 
     def __contains__(self, output: object) -> bool:
-        """Return whether an output varies."""
         return output in self._spreads
 
     def trial(self, sample: str, golden: Mapping[str, Array], *, form_only: bool = False) -> Trial:
-        """Return a trial that judges runs on a sample.
-
-        Args:
-            sample: its name.
-            golden: the stored run of the reference; outputs that do not vary are ignored.
-            form_only: whether to ignore distributions, because `golden` is not of the reference.
-        """
+        """Return a trial of a sample; with `form_only`, distributions are ignored."""
         forms = {}
         distributions = {}
         for name, array in golden.items():

@@ -1,12 +1,13 @@
 """Runs one session at many points, within limits; the only part of discovery that runs anything.
 
-The outcome of every run is written to a journal before the next starts: native code may crash the
-process during a run, and a restarted process then skips that point, and repeats no run.
+Outcomes are written to a journal, so that a process restarted after a crash skips the points
+before.
 """
 
 import json
 import resource
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,11 +43,7 @@ class TrialRuns:
         order: Mapping[str, int],
         journal: Path,
     ) -> None:
-        """Load the outcomes in the journal.
-
-        `order` is the position of the graph's nodes, by name; points that an earlier process has
-        written to `journal` are not run again.
-        """
+        """Load the outcomes of runs in the journal; `order` is the position of nodes, by name."""
         self._session = session
         self._problem = problem
         self._order = order
@@ -56,23 +53,19 @@ class TrialRuns:
             for each in (*session.get_inputs(), *session.get_outputs())
             if each.type == "tensor(bfloat16)"
         }
-        self._ranges = {each.input: (each.low, each.high) for each in problem.known}
+        self._ranges = {each.input: (each.low, each.high) for each in problem.given}
         self._outcomes = _read(journal)
         self._journal = journal.open("a")
         self._limit = TimeLimit(SECONDS)
-        self._too_large: int | None = None  # bytes of inputs, of a run that used too much memory
-        self._too_slow: int | None = None  # likewise, of one that took too long
+        self._too_large = inf  # bytes of inputs, of a run that used too much memory
+        self._too_slow = inf  # likewise, of one that took too long
         self.runs = len(self._outcomes)
 
     def __call__(self, point: Point, corner: str) -> Outcome:
-        """Run a point, once.
-
-        Raises:
-            ExhaustedError: the runs or the time are used up.
-        """
+        """Run a point, once; raises ExhaustedError if the runs or the time are used up."""
         key = json.dumps([corner, sorted(point.items())])
-        if (known := self._outcomes.get(key)) is not None:
-            return known
+        if (earlier := self._outcomes.get(key)) is not None:
+            return earlier
         if self.runs >= RUNS or self._limit.over():
             raise ExhaustedError
         self.runs += 1
@@ -87,9 +80,9 @@ class TrialRuns:
         if any(size < 0 for shape in shapes.values() for size in shape):
             return Outcome(ran=False, message="its sizes contradict each other")
         size = sum(bytes_of(spec.dtype, shapes[spec.name]) for spec in self._problem.inputs)
-        if size > _INPUT_BYTES or (self._too_large is not None and size >= self._too_large):
+        if size > _INPUT_BYTES or size >= self._too_large:
             return Outcome(ran=False, message="it would take too much memory")
-        if self._too_slow is not None and size >= self._too_slow:
+        if size >= self._too_slow:
             return Outcome(ran=False, message=_TOO_LONG)
         sample = self._sample(point, shapes, corner)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -102,11 +95,12 @@ class TrialRuns:
             message = _TOO_LONG if limit.over() else plain(error_text)
             outcome = Outcome(ran=False, message=message, progress=progress)
         else:
-            outcome = Outcome(ran=True)
             # an empty past is valid only if the outputs are not empty
             is_empty = any(point[each.name] == 0 for each in self._problem.unknowns)
             if is_empty and any(map(_is_empty, arrays)):
                 outcome = Outcome(ran=False, message="its outputs are empty, or not finite")
+            else:
+                outcome = Outcome(ran=True)
         grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
         if grown > _GROWTH_BYTES:
             self._too_large = size
@@ -142,12 +136,12 @@ class TrialRuns:
 
 def _read(journal: Path) -> dict[str, Outcome]:
     """Return outcomes by key; a run without one has crashed the process."""
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     if journal.exists():
         for line in journal.read_text().splitlines():
             key, *result = json.loads(line)
-            found[key] = Outcome(*result) if result else Outcome(ran=False, message=_CRASHED)
-    return found
+            outcomes[key] = Outcome(*result) if result else Outcome(ran=False, message=_CRASHED)
+    return outcomes
 
 
 def _is_empty(array: NDArray[Any] | ort.OrtValue) -> bool:

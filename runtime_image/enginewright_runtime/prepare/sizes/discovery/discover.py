@@ -14,7 +14,7 @@ from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.sizes.discovery import graph
 from enginewright_runtime.prepare.sizes.discovery.attempts import TrialRuns
 from enginewright_runtime.prepare.sizes.discovery.problem import Problem, pose
-from enginewright_runtime.prepare.sizes.discovery.ranges import Caps, Ranges, explore
+from enginewright_runtime.prepare.sizes.discovery.ranges import Caps, explore
 from enginewright_runtime.prepare.sizes.discovery.search import search
 from enginewright_runtime.prepare.sizes.trial_run import observe
 from enginewright_runtime.rules.behaviour import ObservedRun
@@ -31,57 +31,58 @@ class DiscoveryRequest:
 
     engines: bool  # whether engines are built, which accept no other sizes: larger ones are tried
     inputs: tuple[TensorSpec, ...]
-    known: tuple[ShapeProfile, ...]  # of inputs whose sizes are given
+    given: tuple[ShapeProfile, ...]  # of inputs whose sizes are known
     unranked: tuple[str, ...]  # names of inputs that declare no rank
     samples: Mapping[str, Sequence[int]]  # shapes in the user's samples, by input; tried first
 
 
 @dataclass(frozen=True)
 class Discovered:
-    """What was found by running a model."""
+    """Sizes with which a model runs, or why there are none."""
 
-    runs: int  # how many were made
-    profiles: tuple[
-        ShapeProfile, ...
-    ] = ()  # of every input; all corners have run, alone and together
+    runs: int = 0  # how many were made
+    # of every input, or none; all corners have run, alone and together
+    profiles: tuple[ShapeProfile, ...] = ()
     fixed: tuple[str, ...] = ()  # dynamic dimensions that run at one size only: "input[axis]"
     integers: str | None = None  # the integer range with which it ran
     observed: ObservedRun | None = None  # of a run at the smallest sizes
-    cause: str = ""  # of the run that executed the most nodes; "": one succeeded
+    cause: str = ""  # why no run succeeded: of the one that executed the most nodes
+    refused: str = ""  # why no engine can be built for the sizes, if that was tried
 
 
 def discover(path: Path, request: DiscoveryRequest, journal: Path) -> Discovered:
     """Find sizes with which the model runs on the reference. Called in a child process.
 
-    `journal` is a file in which runs are recorded; pass it again to resume after a crash.
-
-    Raises:
-        StageFailure: as by `loading.create`.
-        SessionError: the model does not load.
+    Pass the same `journal` of runs again to resume after a crash. Raises SessionError.
     """
     model = graphs.parse(path)
     clues = graph.read(model, [spec.name for spec in request.inputs])
-    problem = pose(request.inputs, request.known, frozenset(request.unranked), clues)
+    problem = pose(request.inputs, request.given, frozenset(request.unranked), clues)
     del model
     session = loading.create(_REFERENCE, path).session
     attempts = TrialRuns(session, problem, clues.order, journal)
-    found = search(problem, attempts, _start(problem, request.samples))
-    if found.point is None:
-        return Discovered(attempts.runs, cause=found.message)
+    result = search(problem, attempts, _start(problem, request.samples))
+    if result.point is None:
+        return Discovered(attempts.runs, cause=result.message)
     caps = _ENGINE if request.engines else _PROVEN
-    ranges = explore(problem, found.point, attempts, caps)
+    ranges = explore(problem, result.point, attempts, caps)
     profiles = problem.profiles(ranges.corners)
     return Discovered(
         attempts.runs,
         profiles=tuple(profiles),
-        fixed=_places(problem, ranges),
-        integers=problem.integer_range(found.point).value,
+        fixed=tuple(
+            f"{name}[{axis}]"
+            for name, shape in problem.shapes.items()
+            for axis, dimension in enumerate(shape)
+            if set(dimension.terms) & set(ranges.fixed)
+        ),
+        integers=problem.integer_range(result.point).value,
         observed=observe(session, request.inputs, profiles),
     )
 
 
 def _start(problem: Problem, samples: Mapping[str, Sequence[int]]) -> dict[str, int] | None:
-    """Return the point of the user's samples; None without samples."""
+    """Return the point of the user's samples, if there are any."""
     if not samples:
         return None
     point = problem.start
@@ -92,17 +93,8 @@ def _start(problem: Problem, samples: Mapping[str, Sequence[int]]) -> dict[str, 
     return point
 
 
-def _places(problem: Problem, ranges: Ranges) -> tuple[str, ...]:
-    return tuple(
-        f"{name}[{axis}]"
-        for name, shape in problem.shapes.items()
-        for axis, dimension in enumerate(shape)
-        if set(dimension.terms) & set(ranges.fixed)
-    )
-
-
 def sample_shapes(path: Path) -> dict[str, list[int]]:
-    """Return the shapes of the first of the user's samples, by name; {}: they cannot be read."""
+    """Return the shapes of the first of the user's samples, by name, if they can be read."""
     try:
         with np.load(path, allow_pickle=False) as file:
             if not isinstance(file, npyio.NpzFile):

@@ -31,7 +31,7 @@ _LARGEST: Final = 65536  # as a size
 
 @dataclass(frozen=True)
 class Clues:
-    """What is known without running; the most likely first."""
+    """Facts from the graph without a run; the most likely first."""
 
     compared: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by input
     sizes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # likewise
@@ -40,24 +40,23 @@ class Clues:
 
 def read(model: ModelProto, inputs: Sequence[str]) -> Clues:
     """Return the clues about `inputs` in the graph of `model`, whose external data is not needed."""
-    known = dict(_constants(model.graph))
+    numbers = dict(_constants(model.graph))
     weights = {name: tuple(tensor.dims) for name, tensor in _tensors(model.graph)}
     main = Scope(model.graph)
     everywhere, outside = _Readers(main.all_nodes()), _Readers(main.nodes)
-    values = {
-        name: main.values[name] for name in inputs if name
-    }  # invalid models have unnamed ones
+    # invalid models have unnamed inputs
+    values = {name: main.values[name] for name in inputs if name}
     names = enumerate(node.proto.name for node in everywhere.nodes)
     return Clues(
         compared={
-            name: found
+            name: constants
             for name, value in values.items()
-            if (found := _compared(everywhere, value, known))
+            if (constants := _compared(everywhere, value, numbers))
         },
         sizes={
-            name: found
+            name: sizes
             for name, value in values.items()
-            if (found := _sizes(outside, value, weights))
+            if (sizes := _sizes(outside, value, weights))
         },
         order={name: index for index, name in names if name},
     )
@@ -101,14 +100,13 @@ def _constants(graph: GraphProto) -> Iterator[tuple[str, float]]:
 
 
 def _tensors(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
-    """Yield the constants of a graph by name."""
     yield from Constants(graph, replaceable=False).own().items()
 
 
-def _compared(readers: _Readers, value: Value, known: Mapping[str, float]) -> tuple[float, ...]:
+def _compared(readers: _Readers, value: Value, numbers: Mapping[str, float]) -> tuple[float, ...]:
     """Return the constants that an input's own value is compared with, in the graph's order."""
     same = {value}
-    found: list[float] = []
+    constants: list[float] = []
 
     def visit(node: Node) -> Iterable[Value]:
         operator, inputs = node.proto.op_type, node.inputs()
@@ -116,11 +114,11 @@ def _compared(readers: _Readers, value: Value, known: Mapping[str, float]) -> tu
             same.add(node.produces()[0])
             return node.produces()[:1]
         if operator in _COMPARISONS:
-            found.extend(known[each.name] for each in inputs if each.name in known)
+            constants.extend(numbers[each.name] for each in inputs if each.name in numbers)
         return ()
 
     readers.follow(value, visit)
-    return tuple(dict.fromkeys(found))[:_MAX_CLUES]
+    return tuple(dict.fromkeys(constants))[:_MAX_CLUES]
 
 
 def _sizes(
@@ -142,6 +140,5 @@ def _sizes(
         return node.produces()
 
     readers.follow(value, visit)
-    return tuple(dict.fromkeys(size for _, size in sorted(met, key=lambda one: one[0])))[
-        :_MAX_CLUES
-    ]
+    nearest = sorted(met, key=lambda one: one[0])
+    return tuple(dict.fromkeys(size for _, size in nearest))[:_MAX_CLUES]

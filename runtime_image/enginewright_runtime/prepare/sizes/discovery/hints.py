@@ -16,7 +16,7 @@ from enginewright_runtime.prepare.sizes.discovery.roles import Role
 Change = dict[str, int]
 _RANK: Final = re.compile(r"Invalid rank for input: (?P<name>.+?) Got: \d+ Expected: (?P<rank>\d+)")
 _DIMENSIONS: Final = re.compile(r"invalid dimensions for input: (?P<name>.+?) for the following")
-_WANTED: Final = re.compile(r"index: (?P<axis>\d+) Got: \d+ Expected: (?P<size>\d+)")
+_EXPECTED: Final = re.compile(r"index: (?P<axis>\d+) Got: \d+ Expected: (?P<size>\d+)")
 # numbers that are not sizes: source lines, names, axes, status codes
 _NOISE: Final = re.compile(
     r"\S+\.(?:h|cc|cpp):\d+|Name: ?'[^']*'|(?:[Aa]xis|index:|input|operand|dimension)[ =]\d+"
@@ -35,15 +35,14 @@ _LEAST_SIDE: Final = 8
 
 def failed_node(message: str) -> str | None:
     """Return the name of the node that failed, the innermost one if it is in a body."""
-    names = [found["name"] for found in _NODE.finditer(message) if found["name"]]
+    names = [match["name"] for match in _NODE.finditer(message) if match["name"]]
     return names[-1] if names else None
 
 
 def changes(message: str, point: Point, problem: Problem) -> list[Change]:
     """Return changes of `point` that a failed run's message suggests, the most likely first."""
-    found = [*_named(message, problem), *_by_numbers(_numbers(message), point, problem)]
     kept: list[Change] = []
-    for change in found:
+    for change in (*_named(message, problem), *_by_numbers(_numbers(message), point, problem)):
         if change not in kept and any(point[name] != size for name, size in change.items()):
             kept.append(change)
     batches = [each.name for each in problem.unknowns if each.role is Role.BATCH]
@@ -61,8 +60,8 @@ def _named(message: str, problem: Problem) -> Iterator[Change]:
             yield {name: options.index(int(match["rank"]))}
     if (match := _DIMENSIONS.search(message)) and (shape := problem.shapes.get(match["name"])):
         change: Change = {}
-        for wanted in _WANTED.finditer(message):
-            axis, size = int(wanted["axis"]), int(wanted["size"])
+        for expected in _EXPECTED.finditer(message):
+            axis, size = int(expected["axis"]), int(expected["size"])
             if axis < len(shape) and len(shape[axis].terms) == 1:
                 change[shape[axis].terms[0]] = size - shape[axis].number
         if change:
@@ -78,15 +77,15 @@ def _numbers(message: str) -> list[int]:
 def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
     """Yield changes of the unknowns if one of the numbers is actual and another one expected."""
     sizes = {each.name: point[each.name] for each in problem.unknowns}
-    for got in numbers:
-        same = [name for name, size in sizes.items() if size == got]
-        for wanted in numbers:
-            if wanted == got or wanted > _LARGEST:
+    for actual in numbers:
+        same = [name for name, size in sizes.items() if size == actual]
+        for expected in numbers:
+            if expected == actual or expected > _LARGEST:
                 continue
             if len(same) > 1:
-                yield dict.fromkeys(same, wanted)
+                yield dict.fromkeys(same, expected)
             for name in same:
-                yield {name: wanted}
+                yield {name: expected}
     yield from _areas(numbers, point, problem)
     yield from _derived(numbers, sizes)
 
@@ -96,9 +95,9 @@ def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[C
     pixels = [each.name for each in problem.unknowns if each.role is Role.PIXELS]
     if len(pixels) < _SIDES:
         return
-    for got, wanted in permutations(numbers, 2):
-        if min(got, wanted) > 1:
-            side = round(point[pixels[0]] * math.sqrt(wanted / got))
+    for actual, expected in permutations(numbers, 2):
+        if min(actual, expected) > 1:
+            side = round(point[pixels[0]] * math.sqrt(expected / actual))
             if _LEAST_SIDE <= side < point[pixels[0]]:
                 yield dict.fromkeys(pixels, side)
 
@@ -107,12 +106,14 @@ def _derived(numbers: Sequence[int], sizes: Point) -> Iterator[Change]:
     """Yield changes if layers have derived the numbers from the sizes."""
     pairs = [*pairwise(numbers)]
     # no message says which number is actual and which expected; smaller sizes are tried first
-    for got, wanted in sorted([*pairs, *(pair[::-1] for pair in pairs)], key=lambda pair: -pair[0]):
+    for actual, expected in sorted(
+        [*pairs, *(pair[::-1] for pair in pairs)], key=lambda pair: -pair[0]
+    ):
         for name, size in sizes.items():
-            for change in (wanted - got, got - wanted):
+            for change in (expected - actual, actual - expected):
                 if 0 < size + change <= _LARGEST:
                     yield {name: size + change}
-            if got and wanted and 0 < (scaled := size * wanted // got) <= _LARGEST:
+            if actual and expected and 0 < (scaled := size * expected // actual) <= _LARGEST:
                 # strides make sizes multiples of powers of two
                 if scaled > _STRIDE:
                     yield {name: scaled // _STRIDE * _STRIDE}

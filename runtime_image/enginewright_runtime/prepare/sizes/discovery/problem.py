@@ -1,7 +1,7 @@
 """The unknowns of a model's inputs: dynamic sizes, and values on which it branches. Pure."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -19,7 +19,6 @@ from enginewright_runtime.proof.golden_inputs import IntegerRange
 Point = Mapping[str, int]  # a size of every unknown, and an index of every choice
 # of a choice: ranks, ranges of values, or names of integer ranges; "drawn" is no range
 Options: TypeAlias = tuple[str | tuple[float, float] | int, ...]
-
 
 _SUM: Final = re.compile(r"\s*[A-Za-z_][\w.]*(?:\s*\+\s*(?:[A-Za-z_][\w.]*|\d+))+\s*")
 _RANKS: Final = (2, 1, 3, 4, 0)  # to try for an input without a declared rank
@@ -59,12 +58,12 @@ class Problem:
     """A model's inputs and their unknowns."""
 
     inputs: tuple[TensorSpec, ...]
-    known: tuple[ShapeProfile, ...]  # of inputs whose sizes are given
+    given: tuple[ShapeProfile, ...]  # of inputs whose sizes are known
     shapes: Mapping[str, tuple[Size, ...]]  # of the others; with the highest rank to try
     unknowns: tuple[Unknown, ...]
     choices: Mapping[str, Options] = field(default_factory=dict)
-    # by corner, sizes of the named dimensions in known profiles
-    given: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    # by corner, sizes of the named dimensions in given profiles
+    symbols: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def start(self) -> dict[str, int]:
@@ -72,12 +71,10 @@ class Problem:
         return {each.name: each.sizes[0] for each in self.unknowns} | dict.fromkeys(self.choices, 0)
 
     def shapes_at(self, point: Point, corner: str) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of all inputs; those of known ones are at `corner`."""
-        known: dict[str, tuple[int, ...]] = {
-            each.input: getattr(each, corner) for each in self.known
-        }
-        sizes = {**point, **self.given.get(corner, {})}
-        return known | {name: self.shape(name, sizes) for name in self.shapes}
+        """Return the shapes of all inputs; those of given ones are at `corner`."""
+        given = {each.input: getattr(each, corner) for each in self.given}
+        sizes = {**point, **self.symbols.get(corner, {})}
+        return given | {name: self.shape(name, sizes) for name in self.shapes}
 
     def shape(self, name: str, point: Point) -> tuple[int, ...]:
         """Return the shape of an input with unknown sizes."""
@@ -89,13 +86,10 @@ class Problem:
         return tuple(each.at(point) for each in dimensions)
 
     def profiles(self, corners: Mapping[str, Point]) -> tuple[ShapeProfile, ...]:
-        """Return profiles of all inputs, in their order.
-
-        `corners` are points by min, opt and max; the values are those of opt.
-        """
-        given = {each.input: each for each in self.known}
+        """Return profiles of all inputs, in their order, from points by corner; values are those of opt."""
+        given = {each.input: each for each in self.given}
         shapes = {corner: self.shapes_at(point, corner) for corner, point in corners.items()}
-        found = []
+        profiles = []
         for spec in self.inputs:
             profile = given.get(spec.name) or ShapeProfile(
                 input=spec.name, **{corner: sizes[spec.name] for corner, sizes in shapes.items()}
@@ -103,28 +97,27 @@ class Problem:
             span = self.span(spec.name, corners["opt"])
             if span is not None:
                 profile = profile.model_copy(update={"low": span[0], "high": span[1]})
-            found.append(profile)
-        return tuple(found)
+            profiles.append(profile)
+        return tuple(profiles)
 
     def span(self, name: str, point: Point) -> tuple[float, float] | None:
-        """Return the range of an input's values; None: `integer_range` decides."""
+        """Return the range of an input's values, or None if `integer_range` decides."""
         options = self.choices.get(values_of(name))
         picked = None if options is None else options[point[values_of(name)]]
         return picked if isinstance(picked, tuple) else None
 
     def integer_range(self, point: Point) -> IntegerRange:
         """Return the range of integers without a declared one."""
-        options = self.choices.get(INTEGERS)
-        return (
-            IntegerRange.DIGITS if options is None else IntegerRange(str(options[point[INTEGERS]]))
-        )
+        if (options := self.choices.get(INTEGERS)) is None:
+            return IntegerRange.DIGITS
+        return IntegerRange(str(options[point[INTEGERS]]))
 
     def peers(self) -> dict[str, list[str]]:
         """Return unknowns that most likely change together, by their role."""
-        found: dict[str, list[str]] = {}
+        by_role: dict[str, list[str]] = {}
         for each in self.unknowns:
-            found.setdefault(each.role.value, []).append(each.name)
-        return {role: names for role, names in found.items() if len(names) > 1}
+            by_role.setdefault(each.role.value, []).append(each.name)
+        return {role: names for role, names in by_role.items() if len(names) > 1}
 
 
 def rank_of(name: str) -> str:
@@ -139,19 +132,15 @@ def values_of(name: str) -> str:
 
 def pose(
     inputs: Sequence[TensorSpec],
-    known: Sequence[ShapeProfile],
+    given: Sequence[ShapeProfile],
     unranked: frozenset[str],
     clues: Clues,
 ) -> Problem:
-    """Return the unknowns of a model's inputs.
-
-    `known` are profiles of inputs that are declared, or have no dynamic dimension; `unranked` inputs
-    declare no rank.
-    """
-    sized = {each.input for each in known}
+    """Return the unknowns of inputs without `given` profiles; `unranked` ones declare no rank."""
+    sized = {each.input for each in given}
     open_inputs = [spec for spec in inputs if spec.name not in sized]
-    symbols = _symbols(inputs)
-    given = {corner: _named(inputs, known, corner) for corner in CORNERS}
+    symbols = frozenset(each for spec in inputs for each in spec.shape if isinstance(each, str))
+    named = {corner: _named(inputs, given, corner) for corner in CORNERS}
     shapes: dict[str, tuple[Size, ...]] = {}
     places: dict[str, tuple[TensorSpec, int]] = {}
     choices: dict[str, Options] = {}
@@ -165,10 +154,10 @@ def pose(
             size = _size(spec.name, axis, dimension, symbols)
             row.append(size)
             for term in size.terms:
-                if term not in given["opt"]:
+                if term not in named["opt"]:
                     places.setdefault(term, (spec, axis))
         shapes[spec.name] = tuple(row)
-    ranged = {each.input for each in known if each.low is not None}
+    ranged = {each.input for each in given if each.low is not None}
     free = [spec for spec in inputs if spec.name not in ranged]
     if any(_is_integer(spec) for spec in free):
         choices[INTEGERS] = tuple(IntegerRange)
@@ -180,7 +169,7 @@ def pose(
         for name, (spec, axis) in places.items()
     ]
     unknowns.sort(key=lambda each: each.role is not Role.BATCH)
-    return Problem(tuple(inputs), tuple(known), shapes, tuple(unknowns), choices, given)
+    return Problem(tuple(inputs), tuple(given), shapes, tuple(unknowns), choices, named)
 
 
 def is_switched(model: ModelProto, inputs: Sequence[TensorSpec]) -> bool:
@@ -207,21 +196,17 @@ def _values(spec: TensorSpec, clues: Clues) -> Options:
 
 
 def _named(
-    inputs: Sequence[TensorSpec], known: Sequence[ShapeProfile], corner: str
+    inputs: Sequence[TensorSpec], given: Sequence[ShapeProfile], corner: str
 ) -> dict[str, int]:
-    """Return the sizes of named dimensions in known profiles."""
+    """Return the sizes of named dimensions in given profiles."""
     shapes = {spec.name: spec.shape for spec in inputs}
-    found: dict[str, int] = {}
-    for profile in known:
+    by_symbol: dict[str, int] = {}
+    for profile in given:
         sizes: tuple[int, ...] = getattr(profile, corner)
         for dimension, size in zip(shapes.get(profile.input, ()), sizes, strict=False):
             if isinstance(dimension, str) and dimension not in PLACEHOLDER_DIMENSIONS:
-                found.setdefault(dimension, size)
-    return found
-
-
-def _symbols(inputs: Iterable[TensorSpec]) -> frozenset[str]:
-    return frozenset(each for spec in inputs for each in spec.shape if isinstance(each, str))
+                by_symbol.setdefault(dimension, size)
+    return by_symbol
 
 
 def _size(name: str, axis: int, dimension: int | str | None, symbols: frozenset[str]) -> Size:

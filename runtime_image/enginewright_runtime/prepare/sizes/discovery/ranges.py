@@ -1,7 +1,6 @@
 """How far sizes can be varied from a point that runs, and which must change together. Pure.
 
-Everything returned has run: both ends of each range alone, and all ranges together at their minimum
-and at their maximum.
+Both ends of each range have run alone, and all ranges together at their minimum and maximum.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -49,7 +48,7 @@ class Direction:
     slopes: Mapping[str, Fraction]
 
     def at(self, point: Point, size: int) -> dict[str, int] | None:
-        """Return the point with the driver at `size`; None if another size would be invalid."""
+        """Return the point with the driver at `size`, or None if another size would be invalid."""
         step = size - point[self.driver.name]
         moved = dict(point)
         for name, slope in self.slopes.items():
@@ -69,15 +68,7 @@ class Ranges:
 
 
 def explore(problem: Problem, seed: Point, attempt: Attempt, caps: Caps) -> Ranges:
-    """Return how far sizes can be varied from `seed`, which runs.
-
-    Args:
-        problem: the unknowns.
-        seed: the opt point.
-        attempt: runs a point; raises ExhaustedError when no more may be run: the ranges known by
-            then are returned.
-        caps: the largest sizes to try.
-    """
+    """Return how far sizes can be varied from the opt point `seed`, within the allowed attempts."""
     opt, fixed = dict(seed), []
     corners = {"min": opt, "opt": opt, "max": opt}
     spans: list[tuple[Direction, int, int]] = []
@@ -184,18 +175,18 @@ def _bisect(failing: int, running: int, runs: Callable[[int], bool]) -> int:
 
 
 def _together(
-    seed: Point, wanted: list[tuple[Direction, int]], corner: str, attempt: Attempt
+    seed: Point, drivers: list[tuple[Direction, int]], corner: str, attempt: Attempt
 ) -> dict[str, int]:
     """Return a point with all drivers at the sizes at which each runs, or as many as run together."""
     reached = dict(seed)
     point: dict[str, int] | None = dict(seed)
-    for direction, size in wanted:
+    for direction, size in drivers:
         point = None if point is None else direction.at(point, size)
     if _runs(point, attempt, corner) and point is not None:
         return point
     if not _runs(reached, attempt, corner):
         return reached
-    for direction, size in wanted:
+    for direction, size in drivers:
         tried = direction.at(reached, size)
         if tried is not None and _runs(tried, attempt, corner):
             reached = tried

@@ -1,7 +1,4 @@
-"""What a dynamic dimension most likely counts, by its axis and name. Pure.
-
-The guess decides only the order in which sizes are tried, and the largest.
-"""
+"""What a dynamic dimension most likely counts: a guess that orders and limits the sizes to try. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -39,11 +36,7 @@ _VIDEO: Final = 5
 
 
 def role_of(name: str, spec: TensorSpec, axis: int, *, alone: bool) -> Role:
-    """Return what a dimension most likely counts.
-
-    `name` is the dimension's, or its input's and axis; `alone` tells whether the model has no other
-    input.
-    """
+    """Return what the dimension `name` most likely counts; `alone` if the model has no other input."""
     rank = len(spec.shape)
     if _BATCH.search(name) and "+" not in name:
         return Role.BATCH

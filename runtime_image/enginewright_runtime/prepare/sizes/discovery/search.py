@@ -1,8 +1,4 @@
-"""Searches one set of sizes with which the model runs, best first. Pure.
-
-Of the points that failed, the one whose run got furthest in the graph is varied first: by the hints
-of its message, then by default sizes.
-"""
+"""Searches a point with which the model runs, from failed runs that got furthest in the graph. Pure."""
 
 import heapq
 import re
@@ -28,7 +24,7 @@ class Outcome:
 
     ran: bool
     message: str = ""  # of the failure
-    progress: int = -1  # index of the node that failed; -1: not known
+    progress: int = -1  # index of the node that failed, if known
 
 
 class ExhaustedError(Exception):
@@ -47,11 +43,7 @@ class FoundPoint:
 
 
 def search(problem: Problem, attempt: Attempt, start: Point | None = None) -> FoundPoint:
-    """Return a point that runs.
-
-    `attempt` raises ExhaustedError when no more may be run; `start` is the first point, None: the
-    most likely one.
-    """
+    """Return a point that runs, if the allowed attempts from `start` or the likeliest one find any."""
     first = dict(start or problem.start)
     order = count()
     # by the progress of the run that it derives from, then by the sum of the ranks of its changes
