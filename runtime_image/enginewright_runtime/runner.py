@@ -34,13 +34,9 @@ def end_on_sigterm() -> None:
 
 
 def run_stage(stage: str, run: Callable[[], StageReport], paths: Paths, job: str | None) -> int:
-    """Run a stage, report, and return the exit code.
+    """Run a stage, report what it returns or raises, and return the exit code.
 
-    Args:
-        stage: its name in the report.
-        run: the stage; what it raises becomes a report.
-        paths: where the termination log and the store are.
-        job: name of the prepare Job, whose folder gets the full report; None: there is none.
+    The full report goes to the folder of `job` in the store, if one is given.
     """
     began = time.monotonic()
     report = _outcome(stage, run, paths)

@@ -1,6 +1,6 @@
 """The results of child processes: ASCII JSON that can represent every Python string.
 
-The locale of a child need not be UTF-8, nor need text in its result, such as a file name, be valid.
+A child's locale need not be UTF-8, and text in its result, such as a file name, need not be valid.
 """
 
 import json
@@ -18,9 +18,5 @@ class ProcessAnswer(Message):
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Parse the output of `encode`.
-
-        Raises:
-            ValueError: it is truncated or invalid.
-        """
+        """Parse the output of `encode`; raises ValueError if it is truncated or invalid."""
         return cls.model_validate(json.loads(content))

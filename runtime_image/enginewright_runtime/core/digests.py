@@ -21,8 +21,7 @@ class Copied:
     sha256: str
     size_bytes: int
     version: str | None = None  # the source's identifier of this content, such as etag "1"
-    # what `ModelSource.head` returns while the content is unchanged; None: nothing to rely on
-    validator: str | None = None
+    validator: str | None = None  # what `ModelSource.head` returns while the content is unchanged
 
 
 def copy(
@@ -30,9 +29,9 @@ def copy(
     writer: BinaryIO | None,
     on_chunk: Callable[[int], None] | None = None,
 ) -> Copied:
-    """Copy `reader` to `writer` (None: only read), in one pass with hashing.
+    """Copy `reader` to `writer`, if there is one, and hash in the same pass; raises OSError.
 
-    `on_chunk` is called with the size of every chunk. Raises OSError.
+    `on_chunk` is called with the size of every chunk.
     """
     digest = hashlib.sha256()
     size = 0
@@ -55,9 +54,8 @@ def file_sha256(path: Path) -> Copied:
 def model_digest(files: tuple[ArtifactFile, ...]) -> str:
     """Return the digest of a model: of its .onnx file and all external data.
 
-    One file: its sha256, as `sha256sum` prints it. Several: the sha256 of the canonical JSON list of
-    [path, sha256], the .onnx file first (always as `MODEL_NAME`, so that its name does not matter),
-    then the external data files by path in code point order.
+    Of one file it is the sha256 that `sha256sum` prints; of several, the sha256 of the canonical JSON list of
+    [path, sha256]: the .onnx file as `MODEL_NAME`, then external data by path in code point order.
     """
     if len(files) == 1:
         return files[0].sha256

@@ -39,11 +39,7 @@ class Handoff(Message):
 
     @classmethod
     def read(cls, work: Path) -> Self:
-        """Read the result of an earlier stage.
-
-        Raises:
-            StageFailure: InternalError, since the stages of a pod run in order.
-        """
+        """Read the result of an earlier stage; raises StageFailure: InternalError without a valid one."""
         path = work / cls._file()
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -55,11 +51,7 @@ class Handoff(Message):
 
     @classmethod
     def find(cls, work: Path) -> Self | None:
-        """Return the result of an earlier stage; None: it left none.
-
-        Raises:
-            StageFailure: InternalError, if it cannot be read.
-        """
+        """Return the result of an earlier stage if it left one; raises as `read`."""
         return cls.read(work) if (work / cls._file()).exists() else None
 
     @classmethod
@@ -78,7 +70,7 @@ class Fetched(Handoff):
     files: tuple[ArtifactFile, ...]  # relative to the model folder, model.onnx first
     model_digest: str
     samples: bool  # whether there is a samples file
-    calibration: str | None = None  # digest of the calibration data; None: there is none
+    calibration: str | None = None  # digest of the calibration data
     steps: dict[str, str] = Field(default_factory=dict)  # digests by name of the step
 
 
@@ -120,7 +112,7 @@ class Quantized(Handoff):
     """The result of `quantize`: the model that serves."""
 
     folder: str  # of the last stage that changed it
-    precision: str | None = None  # None: that of the source
+    precision: str | None = None  # if it differs from the source's
     opset: int
     ir_version: int
     nodes: int

@@ -1,7 +1,7 @@
 """Runs a function in a child process, because native code may crash it.
 
-Compiling or running a model has crashed OpenVINO and ONNX Runtime with a signal: without a Python
-exception or report, the container just ends. Here the stage survives and reports the last output.
+OpenVINO and ONNX Runtime have crashed with a signal while compiling or running a model: without a Python exception
+or a report, the container ends. Here the stage survives and reports the last output.
 """
 
 import json
@@ -51,14 +51,13 @@ _files: Final[dict[str, Path]] = {}  # with arguments too long for a command, by
 
 @dataclass(frozen=True)
 class Limits:
-    """What a child may use; None: as much as the container."""
+    """What a child may use; a limit that is not set is the container's."""
 
     seconds: float | None = None  # elapsed
     # Private memory: heap and anonymous mappings, not mapped files. Allocations above it fail in the child,
     # which reports them; above the container's limit the kernel kills the container without a report.
     memory_bytes: int | None = None
-    # of `TimeLimit` with the child's CPU time, so that other load does not cause a timeout; `seconds` limits
-    # a child that hangs
+    # of `TimeLimit` with the child's CPU time, which other load does not use up; `seconds` limits a child that hangs
     work_seconds: float | None = None
 
 
@@ -69,8 +68,8 @@ UNLIMITED: Final = Limits()
 class Call(Generic[P, Out]):
     """A function that runs in a child process.
 
-    Arguments and result are passed as JSON according to its annotations, so they may be what pydantic
-    can serialize: dataclasses, messages of the contract, paths, tuples, mappings.
+    Arguments and result pass as JSON according to its annotations: dataclasses, messages of the contract,
+    paths, tuples, mappings.
     """
 
     function: Callable[P, Out]
@@ -80,10 +79,8 @@ class Call(Generic[P, Out]):
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Out:
         """Run the function in a child process and return its result.
 
-        Raises:
-            StageFailure: as the function raised it; BackendCrashed if a signal ended the child;
-                OutOfMemory if the kernel killed it or an allocation failed; Timeout.
-            SessionError: as the function raised it.
+        Raises what the function raised, or StageFailure: BackendCrashed if a signal ended the child; OutOfMemory if the
+        kernel killed it or an allocation failed; Timeout.
         """
         function = name_of(self.function)
         arguments = dump_arguments(self.function, *args, **kwargs)
@@ -104,16 +101,10 @@ class Call(Generic[P, Out]):
 
 
 def log_command(module: ModuleType, *arguments: str, before: Sequence[str] = ()) -> None:
-    """Log a command that reproduces a failed child.
-
-    Args:
-        module: run as a program.
-        arguments: of the program.
-        before: a command whose output it reads.
-    """
+    """Log a command that reproduces a failed child: a module run as a program, fed by `before`."""
     program = shlex.join((sys.executable, "-m", module.__name__, *arguments))
-    given = f"{shlex.join(before)} | " if before else ""
-    _log.info("to reproduce: %s%s", given, program)
+    feed = f"{shlex.join(before)} | " if before else ""
+    _log.info("to reproduce: %s%s", feed, program)
 
 
 def _log_call(function: str, arguments: str) -> None:
@@ -130,10 +121,7 @@ def _log_call(function: str, arguments: str) -> None:
 
 
 def _kept(function: str, arguments: str) -> Path:
-    """Write the arguments of a function's last failure to a file; return its path.
-
-    One file per function, since callers may continue after any number of failures.
-    """
+    """Write the arguments of a function's last failure to its file, as callers may go on after many failures."""
     with _keeping:
         if function not in _files:
             descriptor, name = tempfile.mkstemp(prefix="arguments-")
@@ -176,7 +164,7 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
 
 
 def _wait(child: Child, limits: Limits) -> End | None:
-    """Wait until a child has ended; None: it exceeded its time limit."""
+    """Wait until a child has ended; return None if it exceeded its time limit."""
     if limits.work_seconds is None:
         return child.wait(limits.seconds)
     work = TimeLimit(limits.work_seconds, (child.processor_seconds, time.monotonic))
@@ -188,7 +176,7 @@ def _wait(child: Child, limits: Limits) -> End | None:
 
 
 def _parsed(answer: bytes) -> ChildAnswer | None:
-    """Return a child's answer; None: it ended before the answer was complete."""
+    """Return a child's answer, or None if it ended before the answer was complete."""
     try:
         return ChildAnswer.decode(answer)
     except ValueError:

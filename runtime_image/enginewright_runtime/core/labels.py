@@ -11,7 +11,7 @@ _FUSED: Final = re.compile(r"(?P<name>.+)/\w+Fusion(?:_token_\d+)? \(\w+\)")  # 
 def reported_label(name: str, op_type: str) -> str:
     """Return "name (OpType)" as runtimes report a node; all unnamed nodes of a type share one label.
 
-    They do not report outputs, after which `graphs.label` names a node without a name.
+    `graphs.label` names them by their outputs, which runtimes do not report.
     """
     return f"{name or _UNNAMED} ({op_type})"
 
@@ -22,5 +22,5 @@ def fused_name(node_label: str) -> str | None:
     For example, a MatMul fused with an Add becomes a Gemm named "NAME/MatMulAddFusion".
     """
     # called for every label at every verdict, so the cheap test comes first
-    found = _FUSED.fullmatch(node_label) if "Fusion" in node_label else None
-    return found.group("name") if found else None
+    match = _FUSED.fullmatch(node_label) if "Fusion" in node_label else None
+    return match.group("name") if match else None

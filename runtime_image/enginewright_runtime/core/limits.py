@@ -1,8 +1,8 @@
 """The container's CPU and memory limits, from its cgroup.
 
 A process that exceeds the memory limit is killed with its container, without a report. A thread pool
-sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the time, which
-increases latency and is not logged.
+sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the time, which raises
+latency and is not logged.
 """
 
 import os
@@ -18,8 +18,7 @@ _RESERVE: Final = 128 << 20  # bytes of the container's memory for this process 
 def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
     """Return the CPUs that the cgroup grants (quota over period), or None without a limit.
 
-    Reads cgroup v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`), this process's group and every parent
-    that is visible; the smallest counts.
+    Reads v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`) of this process's cgroup and its visible parents; the smallest counts.
     """
     limits = [
         limit
@@ -38,10 +37,7 @@ def threads(root: Path = _ROOT, membership: Path = _SELF) -> int:
 
 
 def memory_limit(root: Path = _ROOT, membership: Path = _SELF) -> int | None:
-    """Return the bytes of memory that the cgroup grants, or None without a limit.
-
-    Reads cgroup v2 (`memory.max`) and v1 (`memory.limit_in_bytes`); the smallest counts.
-    """
+    """Return the bytes that the cgroup grants (`memory.max`, `memory.limit_in_bytes`), or None without a limit."""
     limits = [
         limit
         for folder in _folders(root, membership, "memory")
@@ -58,10 +54,7 @@ def memory() -> int:
 
 
 def memory_of_child() -> int | None:
-    """Return the memory limit of a child in bytes, so that only the child fails, and reports it.
-
-    None: there is no limit.
-    """
+    """Return the memory limit of a child in bytes, if any: below the container's, so that the child reports it."""
     granted = memory_limit()
     if granted is None:
         return None
@@ -70,8 +63,7 @@ def memory_of_child() -> int | None:
 
 
 def _folders(root: Path, membership: Path, controller: str = "cpu") -> list[Path]:
-    """Return the cgroup folders of this process, innermost first, then the mounts themselves."""
-    found: list[Path] = []
+    folders: list[Path] = []
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -84,8 +76,8 @@ def _folders(root: Path, membership: Path, controller: str = "cpu") -> list[Path
         if mount is None:
             continue
         folder = mount / path.lstrip("/")
-        found += [p for p in (folder, *folder.parents) if p.is_relative_to(mount)]
-    return found or [root, root / controller]
+        folders += [p for p in (folder, *folder.parents) if p.is_relative_to(mount)]
+    return folders or [root, root / controller]
 
 
 def _mount(root: Path, controllers: str, controller: str) -> Path | None:

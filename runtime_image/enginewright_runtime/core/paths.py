@@ -26,7 +26,7 @@ class Paths:
     processing: Path  # likewise
     processing_credentials: Path  # one folder per step
     artifact: Path
-    artifact_image: Path  # OCI image of the artefact; no folder: there is none
+    artifact_image: Path  # OCI image of the artefact, if this is a folder
     stable: Path  # golden samples of another revision
     termination_log: Path
     probe_token: Path  # shared by the containers of a pod
@@ -35,9 +35,9 @@ class Paths:
     tls: Path  # certificate and key
     release: Path  # an annotation that the operator writes
     shadow: Path  # likewise
-    store_address: str | None = None  # of a bucket; None: the store is a volume
-    node_cache: str | None = None  # HOST:PORT; None: there is none
-    images: str | None = None  # repository for OCI images of artefacts; None: none are made
+    store_address: str | None = None  # of a bucket; otherwise the store is a volume
+    node_cache: str | None = None  # HOST:PORT
+    images: str | None = None  # repository for OCI images of artefacts
 
     @classmethod
     def under(cls, root: Path) -> Self:

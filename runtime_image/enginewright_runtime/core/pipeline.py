@@ -19,10 +19,7 @@ def pipeline_digest(versions: Mapping[str, Any]) -> str:
     """Return the sha256 (hex) of everything but the inputs that decides what Jobs build.
 
     That is our code without server, sidecar, comments and docstrings, the installed packages, Python, the C
-    library and the architecture.
-
-    Args:
-        versions: of libraries that may not come from packages, as JSON values.
+    library, the architecture, and `versions`: those of libraries that may not come from packages.
     """
     packages = {
         f"{each.name}=={each.version}"

@@ -12,10 +12,10 @@ class RequestError(Exception):
         self.message = message
 
     def detached(self) -> Self:
-        """Return the error without its frames and what led to it.
+        """Return the error without its frames and causes.
 
-        The function that keeps it in a variable is one of the frames. In that cycle they would keep
-        the request's body until garbage is collected.
+        The function that keeps it in a variable is one of the frames: that cycle would hold the request's body until
+        garbage is collected.
         """
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self

@@ -1,7 +1,7 @@
 """Runs a session on inputs in host memory that the device reads directly.
 
-From memory of NumPy the driver copies every input to memory of its own first. ONNX Runtime allocates
-page-locked memory where the provider offers it, knows it as such, and so waits for the device as needed.
+The driver first copies inputs in NumPy's memory to its own. ONNX Runtime allocates page-locked memory
+where the provider offers it, knows it as such, and so waits for the device as needed.
 """
 
 import math
@@ -23,7 +23,7 @@ class DirectInputs:
     def __init__(
         self, session: ort.InferenceSession, allocate: Allocate, *, most: int = _MOST_BYTES
     ) -> None:
-        """Wrap `session`; at most `most` bytes of tensors are kept."""
+        """Wrap `session`; keep at most `most` bytes of tensors."""
         self._session = session
         self._allocate = allocate
         self._most = most

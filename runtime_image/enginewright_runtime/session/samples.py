@@ -30,9 +30,7 @@ class GoldenSample:
 def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[GoldenSample]:
     """Read the samples of two .npz files with arrays named `<sample>/<tensor>`.
 
-    Raises:
-        OSError, ValueError: a file is missing or not an .npz file.
-        GoldenError: a sample lacks an input, or there is none.
+    Raises GoldenError if there are none or one lacks an input; OSError or ValueError for other files.
     """
     feeds = _read(inputs, signature.inputs)
     expected = _read(outputs, signature.outputs)

@@ -31,14 +31,10 @@ def open_store(
 
 
 def open_medium(paths: Paths, *, by_hand: bool = False) -> Medium:
-    """Return where the store of this pod is, without connecting to it: a bucket or a mounted volume.
+    """Return the bucket or mounted volume of this pod's store, without connecting to it.
 
-    Args:
-        paths: of the pod.
-        by_hand: whether a command line asks, for remedies.
-
-    Raises:
-        StageFailure: StoreUnavailable, for an invalid address of a bucket or Secret.
+    `by_hand` changes remedies, for a command line. Raises StageFailure, StoreUnavailable, for an invalid address or
+    Secret of a bucket.
     """
     if paths.store_address is None:
         return VolumeMedium(paths.store)

@@ -1,6 +1,6 @@
 """Files of an artefact from its OCI image, which the node has pulled and the pod mounts.
 
-It saves time, and is never relied on: what is missing there, damaged or unreadable comes from the store.
+It only saves time: what is missing, damaged or unreadable there comes from the store.
 """
 
 import hashlib
@@ -25,10 +25,7 @@ class MountedImage:
         self.bytes_read = 0
 
     def read(self, file: ArtifactFile, writer: BinaryIO, on_chunk: Callable[[int], None]) -> bool:
-        """Write a file to an empty `writer`; return whether it was there and matches its digest.
-
-        False: `writer` is empty again. Arguments and OSError as of `NodeCache.read`.
-        """
+        """Write a file to `writer`, as `NodeCache.read` does."""
         try:
             cause = self._copy(file, writer, on_chunk)
         except _Unreadable as error:

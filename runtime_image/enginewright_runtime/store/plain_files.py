@@ -11,12 +11,7 @@ from typing import BinaryIO
 
 
 def open_plain(path: Path) -> BinaryIO:
-    """Open a regular file to read.
-
-    Raises:
-        FileNotFoundError: also for a link, a folder, a pipe or a device in its place.
-        OSError: any other error.
-    """
+    """Open a regular file to read; raises FileNotFoundError also for a link, a folder, a pipe or a device."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
@@ -38,7 +33,7 @@ def is_folder(path: Path) -> bool:
 
 
 def files_in(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield what is no folder below a folder, with its bytes, as far as it is still there."""
+    """Yield the files below a folder, with their bytes, that still exist."""
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place) / name
@@ -47,7 +42,7 @@ def files_in(folder: Path) -> Iterator[tuple[Path, int]]:
 
 
 def last_written(folder: Path) -> float:
-    """Return the last modification time in a folder; now, if it was just removed."""
+    """Return the last modification time in a folder, or now if it was just removed."""
     try:
         times = [folder.lstat().st_mtime]
         times += [path.lstat().st_mtime for path in folder.rglob("*")]

@@ -1,8 +1,7 @@
 """A store on a mounted volume.
 
 `prepared/<key>/` and `engines/<key>/` are created by renaming a complete, synced folder from `tmp/`, so
-that readers see an artefact completely or not at all, even after a crash. Of several publishers of
-one key the first wins, and the others are informed.
+that readers see an artefact completely or not at all, even after a crash.
 """
 
 import errno
@@ -43,10 +42,7 @@ _NOT_PERMITTED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 class VolumeMedium(Medium):
     """A folder that Jobs and serving pods mount.
 
-    Args:
-        root: the folder.
-        settled_after: seconds until what was renamed is no longer found at its earlier place by any
-            client of the file system.
+    After `settled_after` seconds, no client of the file system finds a renamed folder at its earlier place.
     """
 
     def __init__(self, root: Path, settled_after: float = set_aside.SETTLED_AFTER_SECONDS) -> None:
@@ -127,7 +123,7 @@ class VolumeMedium(Medium):
 
     @override
     def remove(self, leftover: Leftover) -> bool:
-        """Remove a folder; one whose publisher is still alive would have been written to."""
+        """Remove a folder that was not written to meanwhile, as a living publisher would."""
         folder = self._root / leftover.name
         if not (is_folder(folder.parent) and _is_own(folder)):
             return False
@@ -140,7 +136,7 @@ class VolumeMedium(Medium):
 
     @override
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
-        """Yield what has a manifest; one look at the disk for each."""
+        """Yield what has a manifest, with one look at the disk for each."""
         self._require()
         folder = self._root / kind.folder
         if not folder.is_dir():
@@ -152,7 +148,7 @@ class VolumeMedium(Medium):
 
     @override
     def renew(self, artifact: Artifact) -> None:
-        """Touch the manifest; what this user may not touch, only the list of what is needed protects."""
+        """Touch the manifest; without permission to, only the list of needed artefacts protects it."""
         path = self._root / artifact.manifest
         try:
             if time.time() - path.lstat().st_mtime > RENEWED_AFTER_SECONDS:
@@ -179,7 +175,7 @@ class VolumeMedium(Medium):
 
     @override
     def discard(self, unused: Sequence[Stored]) -> list[Stored]:
-        """Rename artefacts to `tmp/`, see whether they were used meanwhile, and remove them."""
+        """Rename artefacts to `tmp/`, check whether they were used meanwhile, and remove them."""
         tmp = self._root / _TMP
         if unused:
             tmp.mkdir(exist_ok=True)
@@ -220,9 +216,9 @@ class VolumeMedium(Medium):
         return Space(usage.total, usage.free)
 
     def _sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files in a folder, by name in the store."""
-        found = files_in(self._root / folder)
-        return {str(path.relative_to(self._root)): size for path, size in found}
+        return {
+            str(path.relative_to(self._root)): size for path, size in files_in(self._root / folder)
+        }
 
     def _require(self) -> None:
         if not self._root.is_dir():
@@ -238,7 +234,7 @@ class VolumeMedium(Medium):
         return [each for each in folder.iterdir() if _is_own(each)]
 
     def _move_in(self, folder: Path, publication: Publication) -> bool:
-        """Rename the complete folder to the artefact; False: another publisher was first."""
+        """Rename the complete folder to the artefact; return False if another publisher was first."""
         target = self._root / publication.artifact.folder
         target.parent.mkdir(exist_ok=True)
         for attempt in (1, 2):

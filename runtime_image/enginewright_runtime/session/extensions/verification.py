@@ -1,7 +1,7 @@
 """Loads each library once in a child process, before the stage or the server does.
 
-A library that cannot be loaded often crashes its process: if it is built for a newer ONNX Runtime, it
-gets no API and dereferences a null pointer.
+A library that cannot be loaded often crashes its process: one built for a newer ONNX Runtime gets no API
+and dereferences a null pointer.
 """
 
 from collections.abc import Callable
@@ -28,12 +28,7 @@ _ENDS: Final = frozenset({Reason.BACKEND_CRASHED, Reason.TIMEOUT, Reason.INTERNA
 def verify_libraries(model: Path, listed: tuple[Extension, ...]) -> Libraries:
     """Check the libraries of a model and test-load those of ONNX Runtime; TensorRT's need TensorRT.
 
-    Args:
-        model: the .onnx file.
-        listed: what its recipe lists.
-
-    Raises:
-        StageFailure: ExtensionFailed; OutOfMemory.
+    Raises StageFailure: ExtensionFailed, OutOfMemory.
     """
     libraries = check_listed(model, listed)
     for path in libraries.operators:
@@ -46,14 +41,7 @@ def run_isolated(
 ) -> None:
     """Call a function that loads a library in a child process, so that only the child can crash.
 
-    Args:
-        library: its file.
-        function: loads the library.
-        args: of the function.
-        kwargs: likewise.
-
-    Raises:
-        StageFailure: ExtensionFailed, also when the child crashed or hung; others as raised.
+    Raises StageFailure: ExtensionFailed also for a child that crashed or hung, others as raised.
     """
     doing = f"loading extension {library.name[:12]}"
     try:
