@@ -43,8 +43,7 @@ _Task = TypeVar("_Task", bound=Message)
 def command() -> NoReturn:
     """Run the command line and end the process without finalizing the interpreter.
 
-    Threads of the object stores' client may still hold Python objects, whose release crashes an interpreter that is
-    being finalized: a successful stage would end with SIGSEGV or SIGABRT.
+    Finalizing crashes while threads of the object stores' client still release Python objects.
     """
     try:
         code = main()

@@ -1,7 +1,6 @@
 """Runs one stage and reports its outcome.
 
-The operator reads the short report in the termination message, users read the full report in the store,
-and the Job controller acts on the exit code.
+The operator reads the termination message, users the full report in the store, the Job controller the exit code.
 """
 
 import logging

@@ -116,7 +116,7 @@ class Quantized(Handoff):
     opset: int
     ir_version: int
     nodes: int
-    node_costs: tuple[NodeCost, ...] = ()  # (): could not be profiled
+    node_costs: tuple[NodeCost, ...] = ()  # if it could be profiled
     shape_nodes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()  # `convert`'s and its own
     parity: tuple[OutputParity, ...] = ()  # against the source
@@ -128,7 +128,7 @@ class Golden(Handoff):
 
     source: str  # generated | samples
     samples: int
-    node_costs: tuple[NodeCost, ...] = ()  # of the converted model; (): could not be profiled
+    node_costs: tuple[NodeCost, ...] = ()  # of the converted model, if it could be profiled
     parity: tuple[OutputParity, ...] = ()  # of the converted model against source and expected
     expected: bool = False  # whether the samples carried outputs: expected.npz is there too
     graph_optimization: str | None = None  # as in the manifest, of the converted model

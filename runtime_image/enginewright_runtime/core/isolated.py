@@ -1,7 +1,6 @@
 """The child of `isolation`: runs one function and writes what it returned or raised.
 
-`python -m enginewright_runtime.core.isolated MODULE:NAME ARGUMENTS` reproduces a failed child; every failure logs
-this command. Arguments too long for a command are in a file.
+Every failure logs the command that reproduces it; arguments too long for a command are in a file.
 """
 
 import importlib

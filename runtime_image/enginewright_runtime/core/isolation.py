@@ -66,11 +66,7 @@ UNLIMITED: Final = Limits()
 
 @dataclass(frozen=True)
 class Call(Generic[P, Out]):
-    """A function that runs in a child process.
-
-    Arguments and result pass as JSON according to its annotations: dataclasses, messages of the contract,
-    paths, tuples, mappings.
-    """
+    """A function that runs in a child process; arguments and result pass as JSON according to its annotations."""
 
     function: Callable[P, Out]
     doing: str  # for messages, such as "loading the model on backend cpu"

@@ -6,6 +6,7 @@ latency and is not logged.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,13 +21,8 @@ def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
 
     Reads v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`) of this process's cgroup and its visible parents; the smallest counts.
     """
-    limits = [
-        limit
-        for folder in _folders(root, membership)
-        for limit in (_quota_v2(folder), _quota_v1(folder))
-        if limit is not None
-    ]
-    return min(limits, default=None)
+    folders = _folders(root, membership)
+    return min((quota for folder in folders for quota in _quotas(folder)), default=None)
 
 
 def threads(root: Path = _ROOT, membership: Path = _SELF) -> int:
@@ -42,7 +38,8 @@ def memory_limit(root: Path = _ROOT, membership: Path = _SELF) -> int | None:
         limit
         for folder in _folders(root, membership, "memory")
         for name in ("memory.max", "memory.limit_in_bytes")
-        if (limit := _bytes(folder / name)) is not None
+        for limit in _numbers(folder / name)
+        if limit < _NO_LIMIT
     ]
     return min(limits, default=None)
 
@@ -85,26 +82,16 @@ def _mount(root: Path, controllers: str, controller: str) -> Path | None:
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
-def _quota_v2(folder: Path) -> float | None:
+def _quotas(folder: Path) -> Iterator[float]:
+    quota_v1 = [*_numbers(folder / "cpu.cfs_quota_us"), *_numbers(folder / "cpu.cfs_period_us")]
+    for quota in (_numbers(folder / "cpu.max"), quota_v1):
+        if len(quota) == 2 and quota[0] > 0:
+            yield quota[0] / quota[1]
+
+
+def _numbers(file: Path) -> list[int]:
+    """Return the numbers in a file, none if it has a "max"."""
     try:
-        quota, period = (folder / "cpu.max").read_text().split()
+        return [int(word) for word in file.read_text().split()]
     except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        period = int((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 else None
-
-
-def _bytes(file: Path) -> int | None:
-    try:
-        limit = int(file.read_text())
-    except (OSError, ValueError):  # v2 writes "max"
-        return None
-    return limit if limit < _NO_LIMIT else None
+        return []

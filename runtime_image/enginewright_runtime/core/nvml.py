@@ -40,8 +40,7 @@ class NvmlMemory(ctypes.Structure):
 def device_bytes(library: str = LIBRARY) -> int | None:
     """Return the bytes in use on device 0 by all processes, if reported.
 
-    NVML has no figures by process for containers with a PID namespace. An engine Job uses its device exclusively,
-    so the difference before and after is its own.
+    NVML has no figures by process in containers; an engine Job uses its device exclusively.
     """
     try:
         nvml = ctypes.CDLL(library)

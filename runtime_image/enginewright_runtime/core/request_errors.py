@@ -14,8 +14,7 @@ class RequestError(Exception):
     def detached(self) -> Self:
         """Return the error without its frames and causes.
 
-        The function that keeps it in a variable is one of the frames: that cycle would hold the request's body until
-        garbage is collected.
+        A frame refers to the error that refers to it, a cycle that would hold the request's body until garbage collection.
         """
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self

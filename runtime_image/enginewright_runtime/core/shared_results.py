@@ -1,8 +1,6 @@
-"""A cache of the reference's results, shared by Jobs on one machine.
+"""A cache of the reference's successful results, shared by Jobs on one machine if a folder is configured.
 
-Preflight prepares one source for several backends, whose prepare Jobs would all run the same reference. If a
-folder is configured, the first Job stores its results there and the others read them; in pods none is.
-Only successful results are stored.
+Preflight prepares one source for several backends, whose prepare Jobs would all run the same reference.
 """
 
 import fcntl

@@ -1,7 +1,6 @@
 """A time limit that depends neither on other load nor on the number of cores. Pure.
 
-Elapsed time alone ends too early on a loaded machine, the CPU time of all threads on one with many cores. So both
-must exceed the limit.
+Elapsed time alone ends too early on a loaded machine, CPU time alone on one with many cores: both must exceed it.
 """
 
 import time

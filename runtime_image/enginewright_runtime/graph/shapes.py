@@ -100,7 +100,7 @@ def defaulted(
         each.input
         for each in profiles
         if each.input not in own
-        and (shape := by_name[each.input].shape)  # (): a scalar, or an undeclared rank
+        and (shape := by_name[each.input].shape)  # not of a scalar or an undeclared rank
         and not isinstance(first := shape[0], int)
         and first not in named
         and Sizes(each.min[0], each.opt[0], each.max[0]) == DEFAULT_BATCH

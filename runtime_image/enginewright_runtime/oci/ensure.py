@@ -1,7 +1,6 @@
 """Pushes the OCI image of an artefact that is in the store, unless the repository has it.
 
-Every file is read from the store and compared with its digest before any of it is pushed. An artefact always gives
-the same bytes, so the next Job finds what an interrupted one has pushed.
+Every file is verified before it is pushed. An artefact always gives the same bytes, so a Job continues another's push.
 """
 
 import hashlib

@@ -116,12 +116,12 @@ class RegistryWriter(Web):
             async with self._exchange(url, sent) as session:
                 return await attempt(session)
 
-        async def bounded() -> _T:
+        async def run_in_time() -> _T:
             async with asyncio.timeout(self._deadline.left()):
                 return await with_retries(f"reach {shown(url)}", one, sent)
 
         try:
-            return asyncio.run(bounded())
+            return asyncio.run(run_in_time())
         except TimeoutError:
             raise self._deadline.passed() from None
 

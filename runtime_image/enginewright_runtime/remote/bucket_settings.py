@@ -1,7 +1,6 @@
-"""Checks a bucket's name and settings, on some of which the client would panic.
+"""Checks a bucket's name and settings, on some of which the client would panic; raises StageFailure: SourceUnreachable.
 
-A value may contain a secret, so messages name only its `setting`. All functions raise StageFailure:
-SourceUnreachable.
+A value may contain a secret, so messages name only its `setting`.
 """
 
 import re

@@ -39,10 +39,9 @@ class Secret:
         return next((self.values[key] for key in keys if key in self.values), None)
 
     def one_of(self, *choices: tuple[str, ...], also: tuple[str, ...] = ()) -> None:
-        """Check that all keys of one choice exist, unless there is no Secret.
+        """Raise StageFailure, SourceUnreachable, unless all keys of one choice exist or there is no Secret.
 
-        Keys in `also` may accompany any choice, or be used alone. Raises StageFailure, SourceUnreachable, with the
-        missing and the existing keys.
+        Keys in `also` may accompany any choice, or be used alone.
         """
         complete = any(all(key in self.values for key in choice) for choice in choices)
         partial = any(key in self.values for choice in choices for key in choice)

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.graph.raw import graphs
 
 Array = NDArray[Any]
@@ -135,34 +135,16 @@ def _widened(piece: Array, data_type: int) -> Array:
     return (piece.astype(np.uint32) << 16).view(np.float32)
 
 
-def open_regular(path: Path) -> int:
-    """Open a regular file for reading; refuse links, pipes and devices with an OSError.
-
-    The type is checked on the open descriptor, so the file cannot be swapped in between, and
-    opening a pipe does not block.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file")
-    return descriptor
-
-
 def _external(entries: dict[str, str], folder: Path, size: int) -> Iterator[bytes]:
     location = entries.get("location", "")
     if not graphs.is_inside(location):
         raise UnreadableError
     try:
         offset = int(entries.get("offset") or 0)
-        descriptor = open_regular(folder / location)
+        with open_plain(folder / location) as reader:
+            yield from _read_range(reader.fileno(), offset, size)
     except (OSError, ValueError) as error:
         raise UnreadableError from error
-    try:
-        yield from _read_range(descriptor, offset, size)
-    except OSError as error:
-        raise UnreadableError from error
-    finally:
-        os.close(descriptor)
 
 
 def _read_range(descriptor: int, offset: int, size: int) -> Iterator[bytes]:

@@ -187,10 +187,9 @@ def _defined_twice(scope: RawScope) -> list[str]:
 
 
 def _shadowed_in_bodies(scope: RawScope) -> Iterator[str]:
-    """Yield names that a node in a body defines although they are defined before the body's node.
+    """Yield names that a node in a body defines although an outer graph defines them before.
 
-    ONNX Runtime 1.31 accepts a body's inputs and initializers that shadow outer names, and names
-    that the outer graph defines later.
+    ONNX Runtime 1.31 accepts inputs and initializers of a body that shadow outer names.
     """
     before = {name for name in (*scope.inputs, *scope.initializers) if name}
     for node in scope.nodes:

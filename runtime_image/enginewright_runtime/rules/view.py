@@ -1,7 +1,6 @@
 """A model's graphs, bodies and functions, read once, so that every rule is a short query.
 
-Values are looked up as ONNX scopes them: a body sees the graphs around it, a function only itself
-(docs/IR.md of onnx, "Names Within a Graph").
+A body sees the graphs around it, a function only itself (docs/IR.md of onnx, "Names Within a Graph").
 """
 
 from collections.abc import Iterator, Mapping, Sequence

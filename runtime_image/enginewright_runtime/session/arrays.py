@@ -32,8 +32,7 @@ def read_arrays(path: Path) -> dict[str, Arrays]:
 def map_arrays(path: Path) -> Arrays:
     """Return the arrays by SAMPLE/TENSOR, memory-mapped where possible; raises OSError, ValueError.
 
-    Mapped arrays use only page cache, which the kernel can reclaim. Compressed arrays and arrays of
-    strings are read into memory.
+    Mapped arrays use only reclaimable page cache; compressed arrays and strings are read into memory.
     """
     arrays: Arrays = {}
     try:

@@ -112,8 +112,7 @@ def load_small(model: bytes) -> ort.InferenceSession:
 def distribution() -> str:
     """Return the one distribution that owns the folder `onnxruntime`; raises StageFailure: ProviderMissing.
 
-    Every ONNX Runtime wheel owns that folder. Of two, the last one installed overwrites the other, whose
-    providers are then missing, and `pip check` does not report it.
+    Of two wheels, the last one installed overwrites the other, whose providers are missing; `pip check` is silent.
     """
     owning = distributions()
     if len(owning) != 1:

@@ -1,7 +1,6 @@
 """Runs a session on inputs in host memory that the device reads directly.
 
-The driver first copies inputs in NumPy's memory to its own. ONNX Runtime allocates page-locked memory
-where the provider offers it, knows it as such, and so waits for the device as needed.
+From other memory the driver copies them first. ONNX Runtime allocates it and waits for the device as needed.
 """
 
 import math

@@ -1,8 +1,4 @@
-"""Queries the accelerator's driver directly.
-
-Whether a model runs does not show the state of the driver. So a child process opens and initializes the
-driver library before anything that needs it is loaded.
-"""
+"""Queries NVIDIA's driver in a child process, before anything that needs it is loaded."""
 
 import json
 import re
@@ -41,10 +37,9 @@ NOT_NEEDED: Final = Device(Driver(needed=False, present=False))
 
 
 def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Device:
-    """Query NVIDIA's driver; takes a few hundred milliseconds if it is installed.
+    """Query NVIDIA's driver, with a child or `command`; takes a few hundred milliseconds if it is installed.
 
-    `cuda_major` is the version of CUDA that the image's libraries are built for, if known; `command` replaces the
-    child in tests.
+    `cuda_major` is the version of CUDA that the image's libraries are built for, if known.
     """
     child = command or (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
     try:

@@ -1,7 +1,6 @@
-"""Run as a separate program: queries NVIDIA's driver library and prints JSON.
+"""Run as a separate program: queries NVIDIA's driver library and prints JSON for `driver`.
 
-It imports only the standard library, so that the child starts in milliseconds; a broken driver can
-crash or hang only this process. `driver` reads the output.
+It imports only the standard library, to start in milliseconds; a broken driver crashes only this process.
 """
 
 import ctypes

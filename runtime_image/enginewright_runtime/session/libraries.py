@@ -57,9 +57,7 @@ def wheel_version(*modules: str) -> str | None:
 def owners(module: str) -> tuple[Distribution, ...]:
     """Return the distributions that own a top-level module or package, sorted by name.
 
-    Of two installations of one distribution the first on the path counts, as for imports.
-    `importlib.metadata.packages_distributions` parses the file lists of all distributions: half a second
-    on a slow processor, in every process.
+    `importlib.metadata.packages_distributions` is slower: it parses all file lists, in every process.
     """
     owning: dict[str, Distribution] = {}
     for each in distributions():

@@ -1,7 +1,6 @@
 """OpenVINO on the CPU, inside ONNX Runtime.
 
-Its options fail silently: an unsupported device or precision gives a session on the CPU provider without an
-exception, which `loading` detects.
+An unsupported device or precision gives a session on the CPU provider without an exception; `loading` detects it.
 """
 
 import json

@@ -1,8 +1,6 @@
-"""Which execution provider runs which node, read from the session.
+"""Which execution provider runs which node, as ONNX Runtime reports it (its pull request 26781).
 
-ONNX Runtime reports it (its pull request 26781); `get_providers()` is the same whether a provider runs all
-nodes or none. The fallback of `InferenceSession.run` and `set_providers` replace the inner session of the
-same object.
+The fallback of `InferenceSession.run` and `set_providers` replace the inner session of the same object.
 """
 
 import weakref

@@ -1,7 +1,6 @@
 """This machine's processor, as the kernel reports it, and whether INT8 products are exact on it.
 
-ONNX Runtime measures that, so it is right on unknown processors, in virtual machines that hide
-instruction sets, and under emulation.
+ONNX Runtime measures that, so it is right on unknown and emulated processors and in virtual machines.
 """
 
 import platform

@@ -21,10 +21,9 @@ _ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # onnxruntime, core/gr
 
 
 def allow_unreleased() -> None:
-    """Let all sessions of this process load opsets that are not officially supported yet.
+    """Let all sessions of this process, a child, load opsets that are not officially supported yet.
 
-    A source with one is never served unconverted, but its outputs verify the converted model. To be called in
-    a child process, because it sets an environment variable.
+    A source with one is never served unconverted, but its outputs verify the converted model.
     """
     os.environ[_ONLY_RELEASED] = "0"
 
@@ -54,10 +53,9 @@ def load_reference(
 
 
 def load_changed(source: Path, changed: ModelProto, level: str) -> ort.InferenceSession:
-    """Load a changed model that was parsed without its external data.
+    """Load a changed model, parsed without its external data, as `load_reference`.
 
-    As `load_reference`; the folder of `source` must be writable, since ONNX Runtime reads external data
-    from the folder of the file that it loads.
+    The folder of `source` must be writable: ONNX Runtime reads external data from the folder of the file.
     """
     options = ort.SessionOptions()
     options.enable_cpu_mem_arena = False  # which never releases the memory of a run

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright_runtime.session.arrays import Arrays, read_arrays
 from enginewright_runtime.session.datatypes import BF16, Datatype
 from enginewright_runtime.session.signature import Signature, Tensor
 
@@ -44,14 +45,15 @@ def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[Gold
     return [GoldenSample(name, arrays, expected[name]) for name, arrays in feeds.items()]
 
 
-def _read(path: Path, tensors: dict[str, Tensor]) -> dict[str, dict[str, NDArray[Any]]]:
-    samples: dict[str, dict[str, NDArray[Any]]] = {}
-    with np.load(path, allow_pickle=False) as arrays:
-        for key in arrays.files:
-            sample, _, name = key.partition("/")
-            if tensor := tensors.get(name):
-                samples.setdefault(sample, {})[name] = in_memory(arrays[key], tensor.datatype)
-    return samples
+def _read(path: Path, tensors: dict[str, Tensor]) -> dict[str, Arrays]:
+    return {
+        sample: {
+            name: in_memory(array, tensors[name].datatype)
+            for name, array in arrays.items()
+            if name in tensors
+        }
+        for sample, arrays in read_arrays(path).items()
+    }
 
 
 def in_memory(array: NDArray[Any], datatype: Datatype) -> NDArray[Any]:

@@ -1,7 +1,6 @@
 """A model's inputs and outputs, and the validation of requests' shapes.
 
-A dynamic dimension is limited by the declared shape profiles and, for an engine, by those that it was
-built with, beyond which the provider fails. Without either, every size is accepted.
+Dynamic dimensions are limited by the declared shape profiles and those of the engine, if any.
 """
 
 import math
@@ -41,11 +40,7 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output.
-
-    `shape` is empty for a scalar and for an unknown rank: ONNX Runtime does not tell them apart, so neither
-    is validated here.
-    """
+    """One input or output; a `shape` that is empty, of a scalar or an unknown rank, is not validated here."""
 
     name: str
     datatype: Datatype

@@ -1,7 +1,6 @@
 """NVIDIA's TensorRT-RTX as a plug-in of ONNX Runtime: runs engines built with or without a device.
 
-Its wheel loads its bundled libraries by path except CUDA's runtime (version 0.5.0), without which the
-plug-in cannot be loaded. So that is loaded here.
+Its wheel loads its bundled libraries by path, except CUDA's runtime (version 0.5.0), which is loaded here.
 """
 
 import ctypes

@@ -18,10 +18,9 @@ from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 
 class ClaimSource(ModelSource):
-    """A file of the volume, or a folder.
+    """A file of the volume, or a folder; copied as plain files, because onnx and ONNX Runtime reject linked weights.
 
-    Symbolic links inside the volume are followed: a Hugging Face cache consists of them. The copies are plain
-    files, because onnx and ONNX Runtime reject linked weights.
+    Symbolic links inside the volume are followed: a Hugging Face cache consists of them.
     """
 
     def __init__(self, mount: Path, claim: str, path: str) -> None:

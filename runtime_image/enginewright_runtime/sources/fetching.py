@@ -1,7 +1,6 @@
 """Fetches files from a source to the work folder.
 
-An address names a file, a folder or an archive. For one file, exactly one must have the right suffix, because
-a guess could serve the wrong one.
+Of a folder or archive, exactly one file must have the suffix if one is requested: a guess could serve the wrong one.
 """
 
 import logging

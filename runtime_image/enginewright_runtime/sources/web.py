@@ -108,10 +108,9 @@ class Web:
         *,
         name: str | None = None,
     ) -> Copied:
-        """Download a file; resume it if its ETag or date is unchanged.
+        """Download a file, shown as `name`; resume it if its ETag or date is unchanged.
 
-        Progress lines have its `name`, by default the last part of the URL's path. Raises Missing, or StageFailure:
-        SourceUnreachable or ModelTooLarge.
+        Raises Missing, or StageFailure: SourceUnreachable or ModelTooLarge.
         """
 
         async def attempt(transfer: Transfer) -> None:

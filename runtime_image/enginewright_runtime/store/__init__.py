@@ -33,8 +33,7 @@ def open_store(
 def open_medium(paths: Paths, *, by_hand: bool = False) -> Medium:
     """Return the bucket or mounted volume of this pod's store, without connecting to it.
 
-    `by_hand` changes remedies, for a command line. Raises StageFailure, StoreUnavailable, for an invalid address or
-    Secret of a bucket.
+    Remedies are for a command line if `by_hand`. Raises StageFailure: StoreUnavailable.
     """
     if paths.store_address is None:
         return VolumeMedium(paths.store)

@@ -28,10 +28,9 @@ def record_use(medium: Medium, cluster: str) -> None:
 
 
 def refuse_shared(medium: Medium, task: CollectTask) -> None:
-    """Record the task's cluster; refuse to remove artefacts that another one may need.
+    """Record the task's cluster; raise StageFailure, StoreShared, if another one may need what the task removes.
 
-    A task without a cluster, by hand, may remove what only one cluster uses. Raises StageFailure: StoreShared,
-    StoreUnavailable.
+    A task without a cluster, by hand, may remove what only one cluster uses.
     """
     if task.cluster is not None:
         medium.put(f"{CLUSTERS}/{task.cluster}", _MARK)

@@ -22,8 +22,7 @@ class CollectionPlan:
 def plan_collection(stored: Sequence[Stored], task: CollectTask) -> CollectionPlan:
     """Return which artefacts to remove from a store.
 
-    Whatever the limits, artefacts stay that are needed, were used later than `min_age_seconds` before the list of
-    needed ones, or have a key that is no digest, which no publisher has stored.
+    Needed ones stay, those used later than `min_age_seconds` before the list, and keys that no publisher has written.
     """
     keep = frozenset(task.keep)
     kept_since = task.as_of - timedelta(seconds=task.min_age_seconds)

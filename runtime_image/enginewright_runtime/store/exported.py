@@ -1,7 +1,6 @@
 """An artefact in a local folder, which `store import` checks completely before it stores any of it.
 
-The folder is not trusted. Only regular files in it are read, through no link: other files that the user can
-read must not get into a store that others read.
+Only regular files are read, through no link: the folder is not trusted, and others read the store.
 """
 
 import os
@@ -14,8 +13,8 @@ from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind, difference, is_digest
-from enginewright_runtime.store.plain_files import open_plain
 
 _REMEDY: Final = "export the artefact again; nothing of it was stored"
 

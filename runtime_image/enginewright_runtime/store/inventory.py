@@ -24,10 +24,9 @@ class Inventory:
             yield from self._medium.artifacts(kind)
 
     def leftovers(self) -> Iterator[Leftover]:
-        """Yield what no artefact needs and no publication in progress may need.
+        """Yield what neither an artefact nor a publication in progress may need.
 
-        Raises StageFailure: StoreUnavailable also for files without any manifest; ArtifactCorrupt or EngineCorrupt
-        for an invalid manifest, whose files are unknown.
+        Raises StageFailure for files without any manifest, or for an invalid manifest, whose files are unknown.
         """
         with available():
             yield from self._medium.leftovers(self._named_files)

@@ -63,10 +63,9 @@ class Leftover:
 
 
 class Medium(ABC):
-    """Where a store is; safe for concurrent processes.
+    """Where a store is; safe for concurrent processes. Names are paths in the store, with /.
 
-    Names are paths in the store, with /. Every method raises OSError for errors of the disk, and
-    StageFailure with StoreUnavailable for all others.
+    Methods raise OSError for errors of the disk, and StageFailure with StoreUnavailable for all others.
     """
 
     @abstractmethod

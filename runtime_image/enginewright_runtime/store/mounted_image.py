@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 from enginewright_contract.manifest import ArtifactFile
 
 from enginewright_runtime.core.digests import CHUNK
-from enginewright_runtime.store.plain_files import open_plain
+from enginewright_runtime.core.plain_files import open_plain
 
 _log: Final = logging.getLogger(__name__)
 

@@ -46,10 +46,9 @@ class NodeCache:
     def read(
         self, scope: str, file: ArtifactFile, writer: BinaryIO, on_chunk: Callable[[int], None]
     ) -> bool:
-        """Write a file to an empty `writer`; return whether it was there and matches its digest.
+        """Write a file to an empty `writer`; return whether it was there and matches its digest; else `writer` is empty.
 
-        Otherwise `writer` is empty again. `scope` is that of the artefact; `on_chunk` is called with the size of every
-        chunk. Raises OSError of `writer`.
+        `scope` is that of the artefact; `on_chunk` gets the size of every chunk. Raises OSError of `writer`.
         """
         if not self._is_usable:
             return False
@@ -78,10 +77,9 @@ class NodeCache:
     def offered(
         self, scope: str, file: ArtifactFile, source: Path, on_chunk: Callable[[int], None]
     ) -> Iterator[Callable[[int], None]]:
-        """Send a file to the cache while it is read from the store, unless an error inside ends that.
+        """Send a file to the cache while the caller reads it to `source`, unless an error inside ends that.
 
-        The caller writes it to `source`, and closes and verifies it at the end. Yields a function to call with the
-        size of every chunk, which calls `on_chunk`.
+        Yields a function to call with the size of every chunk, which calls `on_chunk`.
         """
         offer = Offer(file_path(scope, file.sha256), file.size_bytes, source, self._budget)
         if self._sender is None:
@@ -89,12 +87,12 @@ class NodeCache:
             self._sender.start()
         self._offers.put(offer)
 
-        def grew(size: int) -> None:
+        def count(size: int) -> None:
             on_chunk(size)
             offer.grew(size)
 
         try:
-            yield grew
+            yield count
         except BaseException:
             offer.give_up("it was not read")
             raise

@@ -1,7 +1,6 @@
 """The objects below one address of a bucket: read, written and listed, with retries.
 
-Reading continues after an interruption, as long as the object is the same. A large one is written in parts, each
-of which is retried separately.
+An interrupted read continues if the object is the same; parts of a large upload are retried separately.
 """
 
 import asyncio
@@ -288,13 +287,13 @@ class Objects:
     ) -> _T:
         shown = f"{what} in {self.shown}"
 
-        async def bounded() -> _T:
+        async def reject_lost_upload() -> _T:
             try:
                 return await attempt()
             except (_Missing, _Changed):  # of an upload that a server has forgotten
                 raise Unavailable(f"{self.shown}: the transfer was broken off") from None
 
-        return asyncio.run(with_retries(shown, bounded, received, failure=unavailable))
+        return asyncio.run(with_retries(shown, reject_lost_upload, received, failure=unavailable))
 
     async def _ask(
         self,

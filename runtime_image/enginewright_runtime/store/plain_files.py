@@ -1,27 +1,11 @@
-"""Files and folders that others write to at the same time: without following links, and without waiting."""
+"""Files and folders that others write to at the same time, without following links."""
 
-import errno
 import os
 import stat
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
-
-
-def open_plain(path: Path) -> BinaryIO:
-    """Open a regular file to read; raises FileNotFoundError also for a link, a folder, a pipe or a device."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno in {errno.ELOOP, errno.ENXIO}:
-            raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path)) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise FileNotFoundError(errno.ENOENT, "not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
 
 
 def is_folder(path: Path) -> bool:

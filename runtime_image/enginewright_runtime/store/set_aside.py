@@ -28,9 +28,9 @@ from typing import Final
 from enginewright_contract.manifest import MANIFEST_NAME
 
 from enginewright_runtime.core import digests
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.store.artifacts import ENGINE, PREPARED
 from enginewright_runtime.store.medium import Stored
-from enginewright_runtime.store.plain_files import open_plain
 
 _log: Final = logging.getLogger(__name__)
 _SET_ASIDE: Final = re.compile(

@@ -1,7 +1,6 @@
-"""The artefact store, on any medium.
+"""The artefact store, on any medium; an artefact exists once its manifest does.
 
-Files are used only after their digest is checked; an artefact exists once its manifest does. Of
-several publishers of one key the first wins, and the others are informed.
+Of several publishers of one key the first wins, and the others are informed.
 """
 
 import hashlib
@@ -193,12 +192,12 @@ class Store:
         exported = Exported(self._kind, manifest, folder)
         files = exported.files()
 
-        def unchanged(listed: tuple[ArtifactFile, ...]) -> Manifest:
+        def compare(listed: tuple[ArtifactFile, ...]) -> Manifest:
             for file, copied in zip(manifest.files, listed, strict=True):
                 exported.check(file, Copied(copied.sha256, copied.size_bytes))
             return manifest
 
-        return self.publish(manifest.key, files, unchanged)[1]
+        return self.publish(manifest.key, files, compare)[1]
 
     def put_report(self, job: str, stage: str, text: str) -> None:
         """Write a stage's full report to reports/<job>/<stage>.json."""
@@ -271,11 +270,9 @@ class Store:
 
 
 def lacks_distributions(manifest: Manifest, model: BinaryIO) -> bool:
-    """Return whether an artefact predates distributions of outputs and may have random ones.
+    """Return whether an artefact predates distributions of outputs and may have random ones, which fail in new pods.
 
-    Earlier manifests did not record which outputs vary between runs. Pods now compare them too, so an artefact
-    of a model with random operators would fail in every new pod. The .onnx file is searched, not parsed, which
-    could need more memory than a container that only copies has.
+    The .onnx file is searched, not parsed, which could need more memory than a container that only copies has.
     """
     if manifest.varying is not None:
         return False

@@ -26,10 +26,11 @@ from enginewright_runtime.core import digests
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.store import set_aside
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind
 from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication, Space, Stored
-from enginewright_runtime.store.plain_files import files_in, is_folder, last_written, open_plain
+from enginewright_runtime.store.plain_files import files_in, is_folder, last_written
 
 _log: Final = logging.getLogger(__name__)
 _TMP: Final = "tmp"

@@ -43,8 +43,7 @@ def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
 def _take(main: Scope, model: ModelProto, names: Names, sizes: Sizes) -> list[str]:
     """Replace the Ifs with a constant condition; return their labels.
 
-    Bodies are evaluated without the sizes: a branch that is never taken with these sizes may be
-    invalid for them, and a model with its values folded does not load.
+    Bodies are evaluated without the sizes, for which a branch that is never taken may be invalid.
     """
     opset = graphs.default_opset(model) or 1
     types = infer_fully(model, sizes)

@@ -38,10 +38,9 @@ def type_string(element: int) -> str | None:
 
 
 def types_of(model: ModelProto, others: Signatures = lambda _: None) -> dict[str, str]:
-    """Return the types of all values of the graph and of its bodies, by name.
+    """Return the types of all values of the graph and its bodies, by name; no two scopes may share a name.
 
-    Values of model-local functions have no fixed types and are left out. No two scopes may share a
-    name: see `scopes.rename_apart`. `others` returns the signatures of operators that ONNX lacks.
+    Values of model-local functions have none. `others` returns the signatures of operators that ONNX lacks.
     """
     opset = max((each.version for each in model.opset_import if each.domain in STANDARD), default=1)
     types: dict[str, str] = {}

@@ -53,10 +53,9 @@ def known_values(
     opset: int,
     outer: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Return the values of a sorted graph that are the same on every run, by name.
+    """Return the values of a sorted graph that are the same on every run, by name, without those of bodies.
 
-    Bodies of its nodes are left out. `types` are those of `inference.infer`, `outer` the known values
-    of outer graphs.
+    `types` are those of `inference.infer`, `outer` the known values of outer graphs.
     """
     arrays = dict(outer or {})
     for value in graph.input:

@@ -1,7 +1,6 @@
 """The library of onnxruntime-extensions in the runtime image: tokenizers and image decoders.
 
-A model declares it with a file beside its other libraries, so that every session finds it. Importing the
-package would load the library, and much else, into this process.
+A model declares it with a file beside its other libraries. The package, which loads much else, is not imported.
 """
 
 import importlib.util

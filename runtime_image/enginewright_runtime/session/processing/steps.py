@@ -43,8 +43,7 @@ class LoadedSteps:
     def __init__(self, paths: Mapping[str, Path], libraries_of: Path) -> None:
         """Load .onnx files, with the libraries of operators of a model.
 
-        Raises SessionError if ONNX Runtime rejects one or it has values that are not tensors, and StageFailure:
-        ExtensionFailed.
+        Raises SessionError for one that is rejected or has values other than tensors, StageFailure: ExtensionFailed.
         """
         libraries = of_model(libraries_of)
         self._sessions = {name: _load(name, path, libraries) for name, path in paths.items()}
