@@ -25,18 +25,12 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def end_on_sigterm() -> None:
-    """Make SIGTERM end the process with an exception, so that children are killed.
-
-    PID 1 of a container ignores the signal by default.
-    """
+    """Make SIGTERM, which PID 1 ignores by default, end the process with an exception, so that children are killed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
 
 
 def run_stage(stage: str, run: Callable[[], StageReport], paths: Paths, job: str | None) -> int:
-    """Run a stage, report what it returns or raises, and return the exit code.
-
-    The full report goes to the folder of `job` in the store, if one is given.
-    """
+    """Run a stage, report what it returns or raises, to the folder of `job` too, if given; return the exit code."""
     began = time.monotonic()
     report = _outcome(stage, run, paths)
     report = report.model_copy(update={"seconds": round(time.monotonic() - began, 3)})

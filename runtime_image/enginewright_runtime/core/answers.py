@@ -1,7 +1,4 @@
-"""The results of child processes: ASCII JSON that can represent every Python string.
-
-A child's locale need not be UTF-8, and text in its result, such as a file name, need not be valid.
-"""
+"""The results of child processes: ASCII JSON for every Python string, as neither locale nor file names need be UTF-8."""
 
 import json
 from typing import Self

@@ -29,10 +29,7 @@ def copy(
     writer: BinaryIO | None,
     on_chunk: Callable[[int], None] | None = None,
 ) -> Copied:
-    """Copy `reader` to `writer`, if there is one, and hash in the same pass; raises OSError.
-
-    `on_chunk` is called with the size of every chunk.
-    """
+    """Copy `reader` to `writer`, if given, and hash it; `on_chunk` gets the size of every chunk; raises OSError."""
     digest = hashlib.sha256()
     size = 0
     while chunk := reader.read(CHUNK):

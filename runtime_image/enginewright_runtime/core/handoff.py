@@ -51,7 +51,7 @@ class Handoff(Message):
 
     @classmethod
     def find(cls, work: Path) -> Self | None:
-        """Return the result of an earlier stage if it left one; raises as `read`."""
+        """Return the result of an earlier stage, if it left one; raises as `read`."""
         return cls.read(work) if (work / cls._file()).exists() else None
 
     @classmethod

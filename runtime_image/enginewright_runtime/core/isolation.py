@@ -29,7 +29,6 @@ from enginewright_runtime.core.isolated import (
     FROM_FILE,
     ChildAnswer,
     dump_arguments,
-    dump_result,
     load_result,
 )
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
@@ -85,10 +84,6 @@ class Call(Generic[P, Out]):
         except (StageFailure, SessionError):
             _log_call(function, json.dumps(arguments))
             raise
-
-    def written(self, result: Out) -> Any:  # noqa: ANN401 - any JSON value
-        """Return a result as JSON."""
-        return dump_result(self.function, result)
 
     def read(self, result: Any) -> Out:  # noqa: ANN401 - any JSON value
         """Return a result from JSON."""

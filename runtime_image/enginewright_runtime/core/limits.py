@@ -17,10 +17,7 @@ _RESERVE: Final = 128 << 20  # bytes of the container's memory for this process 
 
 
 def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
-    """Return the CPUs that the cgroup grants (quota over period), or None without a limit.
-
-    Reads v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`) of this process's cgroup and its visible parents; the smallest counts.
-    """
+    """Return the CPUs that the cgroup (v1 or v2) and its parents grant, quota over period, or None without a limit."""
     folders = _folders(root, membership)
     return min((quota for folder in folders for quota in _quotas(folder)), default=None)
 

@@ -36,10 +36,7 @@ class DeviceMeter:
 
     @classmethod
     def open(cls, library: str = LIBRARY) -> Self | None:
-        """Find the device; return None without a driver, or with several devices.
-
-        CUDA numbers devices in another order than NVML, so which of several serves is unknown.
-        """
+        """Find the device; return None without a driver, or with several: CUDA numbers them in another order than NVML."""
         try:
             nvml = ctypes.CDLL(library)
             count, device = ctypes.c_uint(), ctypes.c_void_p()

@@ -12,10 +12,7 @@ class RequestError(Exception):
         self.message = message
 
     def detached(self) -> Self:
-        """Return the error without its frames and causes.
-
-        A frame refers to the error that refers to it, a cycle that would hold the request's body until garbage collection.
-        """
+        """Return the error without frames and causes, a cycle that would hold the request's body."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self
 

@@ -20,6 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core.children import name_of
 from enginewright_runtime.core.handoff import MODEL_FOLDER, Fetched
+from enginewright_runtime.core.isolated import dump_result
 from enginewright_runtime.core.isolation import Call, Out, P
 
 _RESULT: Final = "answer.json"
@@ -36,10 +37,7 @@ class ResultKey:
 
 
 def run_shared(call: Call[P, Out], key: ResultKey, *args: P.args, **kwargs: P.kwargs) -> Out:
-    """Run a call as `Call.run` does, or return the result of another Job.
-
-    `args` and `kwargs` are the call's, with paths of this Job.
-    """
+    """Run a call as `Call.run` does, or return the result of another Job; paths are those of this Job."""
     folder = os.environ.get(SHARED_RESULTS_VARIABLE)
     model = key.model
     if not folder or (model.parent.name, model.name) != (MODEL_FOLDER, MODEL_NAME):
@@ -54,7 +52,7 @@ def run_shared(call: Call[P, Out], key: ResultKey, *args: P.args, **kwargs: P.kw
                 shutil.copyfile(place / path.name, path)
             return call.read(json.loads(result.read_bytes()))
         answer = call.run(*args, **kwargs)
-        _store(place, key.files, call.written(answer))
+        _store(place, key.files, dump_result(call.function, answer))
     return answer
 
 

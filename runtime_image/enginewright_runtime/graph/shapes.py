@@ -80,10 +80,7 @@ def points(profiles: Sequence[ShapeProfile]) -> dict[str, dict[str, tuple[int, .
 
 
 def opt_sample(samples: Sequence[str]) -> str:
-    """Return the sample with the opt shapes, or the middle one of a user's own samples, ordered by size.
-
-    A missing corner has the same shapes as an earlier one.
-    """
+    """Return the opt sample, else min, which has its shapes, else the middle one of a user's samples, ordered by size."""
     return next((each for each in ("opt", "min") if each in samples), samples[len(samples) // 2])
 
 

@@ -1,7 +1,4 @@
-"""Artefacts as OCI images, which nodes pull and pods mount as volumes.
-
-An image only saves time: whatever goes wrong, pods find the artefact in the store.
-"""
+"""Artefacts as OCI images, which nodes pull and pods mount to save time: pods also find artefacts in the store."""
 
 from dataclasses import dataclass
 from typing import TypeVar

@@ -1,7 +1,4 @@
-"""Writes to one repository of an OCI registry: blobs as streams, then the manifest that names them.
-
-Sources: OCI distribution specification 1.1 (pushing a blob with POST and PUT, pushing manifests).
-"""
+"""Writes to one repository of an OCI registry (OCI distribution specification 1.1): blobs as streams, then the manifest."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -64,10 +61,7 @@ class RegistryWriter(Web):
         chunks: Callable[[], Iterator[bytes]],
         progress: TransferProgress,
     ) -> None:
-        """Store a blob of `size` bytes; raises StageFailure: SourceUnreachable.
-
-        `chunks` yields the content, again from its beginning after an interruption.
-        """
+        """Store a blob, again from its beginning after an interruption; raises StageFailure: SourceUnreachable."""
         sent = 0
 
         async def body() -> AsyncIterator[bytes]:

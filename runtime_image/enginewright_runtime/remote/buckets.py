@@ -77,10 +77,7 @@ _NO_CREDENTIALS: Final = frozenset(
 
 
 def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
-    """Return the bucket at `uri`, with the credentials of the Secret, else of the pod unless `anonymous`.
-
-    Raises StageFailure, SourceUnreachable, for an invalid address, setting or Secret.
-    """
+    """Return the bucket at `uri`, as the Secret's identity, else the pod's unless `anonymous`; raises SourceUnreachable."""
     scheme = scheme_of(uri)
     kind = BUCKET_SCHEMES.get(scheme) if scheme else None
     if scheme is None or kind is None:

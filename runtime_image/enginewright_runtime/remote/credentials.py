@@ -56,10 +56,7 @@ class Secret:
         )
 
     def trust(self) -> ssl.SSLContext:
-        """Return a context that trusts the system's authorities and those in `ca.crt`.
-
-        Raises StageFailure, SourceUnreachable, if `ca.crt` contains no certificate.
-        """
+        """Return a context that trusts the system's authorities and `ca.crt`; raises SourceUnreachable."""
         context = ssl.create_default_context()
         if authority := self.get(AUTHORITY):
             try:

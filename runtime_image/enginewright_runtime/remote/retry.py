@@ -1,7 +1,4 @@
-"""Retries transient failures of transfers.
-
-The number of tries is bounded, because the Job's own backoff covers longer outages.
-"""
+"""Retries transient failures of transfers a few times; the Job's own backoff covers longer outages."""
 
 import asyncio
 import logging
@@ -21,10 +18,7 @@ _T = TypeVar("_T")
 
 
 class Unavailable(Exception):  # noqa: N818 - not an error yet: it is retried
-    """A try failed transiently; `after` is the server's Retry-After in seconds.
-
-    `remedy` is that of the failure if it persists; otherwise the reason's.
-    """
+    """A try failed transiently; `after` is the server's Retry-After in seconds, `remedy` counts if the failure persists."""
 
     def __init__(
         self, cause: str, after: float | None = None, *, remedy: str | None = None

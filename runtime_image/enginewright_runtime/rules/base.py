@@ -82,10 +82,7 @@ class Subject:
 
     @cached_property
     def summaries(self) -> Mapping[int, contents.TensorSummary]:
-        """Return a summary of every floating-point tensor, by the `id` of its message; reads all weights once.
-
-        Tensors with incomplete data are left out: other rules find them.
-        """
+        """Return summaries of complete floating-point tensors, by the `id` of the message; reads all weights once."""
         summaries: dict[int, contents.TensorSummary] = {}
         for _, tensor in self.tensors:
             if tensor.data_type in contents.FLOATS:

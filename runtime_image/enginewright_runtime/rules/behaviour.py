@@ -29,10 +29,7 @@ def declared_shapes(
     ranked: frozenset[str],
     observed: ObservedRun,
 ) -> Hit | None:
-    """Compare the outputs' shapes with what the model declares.
-
-    `inputs` and `outputs` are as declared; `ranked` are the outputs that declare a shape at all.
-    """
+    """Compare the outputs' shapes with the declared ones; `ranked` are the outputs that declare one."""
     sizes = _sizes(inputs, observed.inputs)
     wrong = [
         f"'{shown(spec.name)}' is declared as {_declared(spec.shape)} and has shape {list(shape)}"

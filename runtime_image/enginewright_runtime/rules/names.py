@@ -78,10 +78,7 @@ def _texts_of_tensor(tensor: TensorProto) -> Iterator[str | bytes]:
 
 
 def duplicate_node_names(subject: Subject) -> Hit | None:
-    """Find nodes of one graph with the same name.
-
-    Constant nodes are excluded: ONNX Runtime turns them into initializers before it checks names.
-    """
+    """Find nodes of one graph with the same name, except Constants, which ONNX Runtime turns into initializers."""
     duplicates: list[RawNode] = []
     for scope in subject.view.scopes:
         if scope.kind == "function":

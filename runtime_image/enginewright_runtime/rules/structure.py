@@ -18,10 +18,7 @@ MAX_PARTS: Final = 10 * MAX_NODES  # nodes, their attributes and names, and tens
 
 
 def oversize(model: ModelProto) -> Hit | None:
-    """Find a model with more nodes, or parts of nodes, than any runtime loads.
-
-    A part of two bytes in the file takes hundreds as Python objects, so this is checked before they are created.
-    """
+    """Find a model with more nodes, or parts of nodes, than any runtime loads, before Python objects are created."""
     nodes, parts = 0, len(model.functions) + _parts(model.graph)
     pending = deque([model.graph.node, *(function.node for function in model.functions)])
     while pending and nodes <= MAX_NODES and parts <= MAX_PARTS:

@@ -77,7 +77,7 @@ def _hit_on_type(subject: Subject, nodes: list[RawNode], dtype: str, message: st
 
 
 def _outputs_not_served(subject: Subject) -> list[str]:
-    """Return unservable outputs with their types; outputs without a declared type are skipped.
+    """Return unservable outputs with their types, except undeclared ones.
 
     ONNX Runtime takes strings only as NumPy arrays, and returns bfloat16 only where it is given none.
     """

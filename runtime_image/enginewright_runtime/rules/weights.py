@@ -72,10 +72,7 @@ def infinity_in_weights(subject: Subject) -> Hit | None:
 
 
 def half_overflow(subject: Subject) -> Hit | None:
-    """Find constants that overflowed to infinity in float16, or will when cast to it.
-
-    Negative ones mostly mask attention, for which minus infinity works as well.
-    """
+    """Find constants that overflowed in float16, or will when cast to it; negative ones mostly mask attention."""
     values = []
     nodes = []
     for node in subject.view.nodes:

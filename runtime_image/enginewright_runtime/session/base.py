@@ -80,10 +80,7 @@ class SessionBackend(ABC):
         return {}
 
     def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
-        """Return the providers for `InferenceSession`, or None after adding them to `options`.
-
-        Raises ProviderError if the provider cannot be created.
-        """
+        """Return the providers for `InferenceSession`, or None after adding them to `options`; raises ProviderError."""
         del options
         providers = [(self.provider, self.provider_options(request))]
         return providers if self.provider == CPU_PROVIDER else [*providers, CPU_PROVIDER]

@@ -37,10 +37,7 @@ NOT_NEEDED: Final = Device(Driver(needed=False, present=False))
 
 
 def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Device:
-    """Query NVIDIA's driver, with a child or `command`; takes a few hundred milliseconds if it is installed.
-
-    `cuda_major` is the version of CUDA that the image's libraries are built for, if known.
-    """
+    """Query NVIDIA's driver by a child or `command`; `cuda_major` is the CUDA version that the image's libraries need."""
     child = command or (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
     try:
         done = subprocess.run(child, capture_output=True, timeout=_SECONDS, check=False)

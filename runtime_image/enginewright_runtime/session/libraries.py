@@ -18,10 +18,7 @@ _LINE: Final = re.compile(r"^\s*(?P<name>\S+) => (?P<path>not found|/\S+)", re.M
 
 
 def resolve(library: Path) -> dict[str, Path | None]:
-    """Return the direct and indirect dependencies of `library`, name -> file, or None where missing.
-
-    Returns none if ldd fails; loading then reports the cause.
-    """
+    """Return the dependencies of `library`, also indirect ones, name -> file or None where missing; none if ldd fails."""
     try:
         done = subprocess.run(
             ["ldd", str(library)],

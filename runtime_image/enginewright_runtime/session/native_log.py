@@ -25,10 +25,7 @@ class NativeLog:
 
 @contextmanager
 def capture() -> Iterator[NativeLog]:
-    """Copy what this process writes to descriptors 1 and 2 into the log, and forward it to 2.
-
-    Not thread-safe: the descriptors belong to the process.
-    """
+    """Copy descriptors 1 and 2 of this process into the log, and forward them to 2; not thread-safe."""
     log = NativeLog()
     memory = os.memfd_create("native-log")
     saved = [(number, os.dup(number)) for number in _DESCRIPTORS]

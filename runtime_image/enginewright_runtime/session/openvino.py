@@ -1,7 +1,4 @@
-"""OpenVINO on the CPU, inside ONNX Runtime.
-
-An unsupported device or precision gives a session on the CPU provider without an exception; `loading` detects it.
-"""
+"""OpenVINO on the CPU, inside ONNX Runtime, which falls back to its CPU provider without an exception."""
 
 import json
 import re

@@ -26,10 +26,7 @@ _BY_VALUES: Final = frozenset(
 
 @dataclass(frozen=True)
 class SessionPlacement:
-    """Which execution provider runs which node, as ONNX Runtime assigned them.
-
-    Counted after constant folding and before fusion: nodes of the file without the folded ones.
-    """
+    """Which execution provider runs which node, after constant folding and before fusion."""
 
     provider: str  # the requested one
     nodes: Mapping[str, int]  # provider -> nodes

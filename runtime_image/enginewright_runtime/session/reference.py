@@ -1,7 +1,4 @@
-"""Sessions that analyse a model on the reference, ONNX Runtime's CPU provider.
-
-They load the libraries of the model's extensions and log nothing: errors are raised.
-"""
+"""Sessions that analyse a model, with its extensions, on the reference: ONNX Runtime's CPU provider."""
 
 import os
 import tempfile

@@ -1,7 +1,4 @@
-"""The artefact's golden samples as feeds of a session.
-
-The outputs were computed by ONNX Runtime's CPU provider; `parity` compares them.
-"""
+"""The artefact's golden samples as feeds of a session, with the outputs of ONNX Runtime's CPU provider."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,10 +26,7 @@ class GoldenSample:
 
 
 def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[GoldenSample]:
-    """Read the samples of two .npz files with arrays named `<sample>/<tensor>`.
-
-    Raises GoldenError if there are none or one lacks an input; OSError or ValueError for other files.
-    """
+    """Read samples of two .npz files of arrays `<sample>/<tensor>`; raises GoldenError, OSError, ValueError."""
     feeds = _read(inputs, signature.inputs)
     expected = _read(outputs, signature.outputs)
     for name, arrays in feeds.items():

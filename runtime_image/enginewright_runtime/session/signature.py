@@ -1,7 +1,4 @@
-"""A model's inputs and outputs, and the validation of requests' shapes.
-
-Dynamic dimensions are limited by the declared shape profiles and those of the engine, if any.
-"""
+"""A model's inputs and outputs, and the validation of requests' shapes by the declared profiles and the engine's."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence

@@ -67,10 +67,7 @@ def _is_tar_header(block: bytes) -> bool:
 
 
 def unpack(archive: Path, folder: Path, quota: DiskQuota) -> None:
-    """Unpack into an empty folder; after a failure it may contain a part.
-
-    Raises ArchiveError, or StageFailure: ModelTooLarge or StorageFull if the content exceeds the quota.
-    """
+    """Unpack into an empty folder; raises ArchiveError, or StageFailure: ModelTooLarge or StorageFull."""
     bounded = _Bounded(folder, quota, archive.stat().st_size)
     with _as_archive_error():
         if kind_of(archive) == "zip":

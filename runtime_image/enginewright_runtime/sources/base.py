@@ -44,10 +44,7 @@ class ModelSource(ABC):
         return None
 
     def head(self, path: str) -> str | None:
-        """Return the validator of a file's content now, by a request for metadata, after `find`.
-
-        Other content has another one, as far as the server's versions are reliable; None if it reports none.
-        """
+        """Return the validator of a file's content now, by one request after `find`, if it has a reliable one."""
         del path
         return None
 
@@ -56,10 +53,7 @@ class ModelSource(ABC):
         """Return the name of the file at the address, or None for a folder; raises StageFailure: SourceUnreachable."""
 
     def files(self, *, deep: bool) -> list[Entry]:
-        """Return the files of the folder; with `deep`, also those of its subfolders.
-
-        Raises StageFailure: SourceUnreachable, also for more than `MOST_FILES`.
-        """
+        """Return the files of the folder, with `deep` of its subfolders too; raises StageFailure: SourceUnreachable."""
         entries = list(islice(self._entries(deep=deep), MOST_FILES + 1))
         if len(entries) > MOST_FILES:
             raise unreachable(

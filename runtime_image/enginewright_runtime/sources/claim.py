@@ -18,10 +18,7 @@ from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 
 class ClaimSource(ModelSource):
-    """A file of the volume, or a folder; copied as plain files, because onnx and ONNX Runtime reject linked weights.
-
-    Symbolic links inside the volume are followed: a Hugging Face cache consists of them.
-    """
+    """A file of the volume, or a folder, as plain files; links are followed inside the volume."""
 
     def __init__(self, mount: Path, claim: str, path: str) -> None:
         self._mount = mount

@@ -110,10 +110,7 @@ def _account(entry: Any) -> Account:  # noqa: ANN401 - any JSON value
 
 
 class Login:
-    """Handles the authentication challenges of one registry for one repository.
-
-    Tokens permit `actions`, separated by commas; with `plain`, the token service need not be behind https.
-    """
+    """Handles the challenges of one registry for one repository; its token service needs https unless `plain`."""
 
     def __init__(
         self, account: Account, repository: str, *, plain: bool, actions: str = "pull"
@@ -128,10 +125,7 @@ class Login:
         return self._header
 
     async def renew(self, session: aiohttp.ClientSession, challenge: str) -> bool:
-        """Authenticate as challenged: Basic, or a new token, because tokens expire after minutes.
-
-        Raises StageFailure, SourceUnreachable, if the token service denies the token.
-        """
+        """Authenticate as challenged: Basic, or a new token, which expires after minutes; raises SourceUnreachable."""
         kind, _, rest = challenge.partition(" ")
         before = self._header
         if kind.lower() == "basic":

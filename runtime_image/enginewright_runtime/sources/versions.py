@@ -73,10 +73,7 @@ class SourceVersion(Message):
 
 
 class RecordedSource(ModelSource):
-    """A source that records the versions of what is fetched from it.
-
-    `suffix` is that of the files of a folder that decide what is fetched.
-    """
+    """A source that records the versions of what is fetched: of a folder, files with the `suffix` decide."""
 
     def __init__(self, source: ModelSource, suffix: str) -> None:
         self._source = source

@@ -90,10 +90,7 @@ class WebResponse:
 
 
 class Web:
-    """A client of one kind of server, which trusts the Secret's `ca.crt`.
-
-    `remedy` is for responses that deny access.
-    """
+    """A client of one kind of server, which trusts the Secret's `ca.crt`; `remedy` is for responses that deny access."""
 
     def __init__(self, secret: Secret, authorization: Authorization, remedy: str) -> None:
         self._trust = secret.trust()
@@ -108,10 +105,7 @@ class Web:
         *,
         name: str | None = None,
     ) -> Copied:
-        """Download a file, shown as `name`; resume it if its ETag or date is unchanged.
-
-        Raises Missing, or StageFailure: SourceUnreachable or ModelTooLarge.
-        """
+        """Download a file, shown as `name`, and resume it if it is unchanged; raises Missing, or StageFailure."""
 
         async def attempt(transfer: Transfer) -> None:
             headers = {}
@@ -152,10 +146,7 @@ class Web:
         return asyncio.run(with_retries(f"read {shown(url)}", attempt))
 
     def head(self, url: str, headers: Mapping[str, str] | None = None) -> WebHead | None:
-        """Return the response to one HEAD request, or None unless its status is 200.
-
-        It is not retried: a download reports what is wrong.
-        """
+        """Return the response to one HEAD request, without retries, or None unless its status is 200."""
 
         async def attempt() -> WebHead | None:
             async with (

@@ -31,10 +31,7 @@ def open_store(
 
 
 def open_medium(paths: Paths, *, by_hand: bool = False) -> Medium:
-    """Return the bucket or mounted volume of this pod's store, without connecting to it.
-
-    Remedies are for a command line if `by_hand`. Raises StageFailure: StoreUnavailable.
-    """
+    """Return the bucket or volume of this pod's store, without connecting to it; raises StageFailure: StoreUnavailable."""
     if paths.store_address is None:
         return VolumeMedium(paths.store)
     # imported on demand: it is slow to load, and volumes need none

@@ -28,10 +28,7 @@ def record_use(medium: Medium, cluster: str) -> None:
 
 
 def refuse_shared(medium: Medium, task: CollectTask) -> None:
-    """Record the task's cluster; raise StageFailure, StoreShared, if another one may need what the task removes.
-
-    A task without a cluster, by hand, may remove what only one cluster uses.
-    """
+    """Record the task's cluster, if any; raise StageFailure, StoreShared, if another one may need what it removes."""
     if task.cluster is not None:
         medium.put(f"{CLUSTERS}/{task.cluster}", _MARK)
     if task.dry_run or (task.max_age_seconds is None and task.max_bytes is None):

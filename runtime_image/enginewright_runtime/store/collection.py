@@ -79,10 +79,7 @@ def run(task: CollectTask, paths: Paths) -> StageReport:
 
 
 def collect(medium: Medium, task: CollectTask) -> Collection:
-    """Remove what the task allows: artefacts first, whose files become leftovers on a bucket.
-
-    Raises StageFailure: StoreUnavailable; StoreShared, if another cluster may need what it would remove.
-    """
+    """Remove what the task allows, artefacts first; raises StageFailure: StoreUnavailable, StoreShared."""
     as_of = min(task.as_of, datetime.now(UTC))  # the clock of the list's author may be ahead
     task = task.model_copy(update={"as_of": as_of})
     with available():

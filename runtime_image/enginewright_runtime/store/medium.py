@@ -86,7 +86,7 @@ class Medium(ABC):
     ) -> Copied | None:
         """Copy a file of an artefact, if it exists, to `writer`, if given.
 
-        Returns digest and size of what the store holds, the size alone if it is not the listed one.
+        Returns its digest and size, the digest empty if the medium does not read files of a wrong size.
         """
 
     @abstractmethod
@@ -97,10 +97,7 @@ class Medium(ABC):
 
     @abstractmethod
     def publish(self, publication: Publication) -> tuple[Manifest, bool]:
-        """Store an artefact, its manifest last; replace a damaged one.
-
-        Returns its manifest, and whether that is in the store, because another publisher may be first.
-        """
+        """Store an artefact, its manifest last; return that, and False if another publisher was first."""
 
     @abstractmethod
     def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:
@@ -127,10 +124,7 @@ class Medium(ABC):
 
     @abstractmethod
     def discard(self, unused: Sequence[Stored]) -> list[Stored]:
-        """Remove artefacts that were not used since they were listed; return the removed ones.
-
-        Readers never see a part of one.
-        """
+        """Remove artefacts, each at once, that were not used since they were listed; return the removed ones."""
 
     @abstractmethod
     def records(self, folder: str) -> Iterator[Leftover]:

@@ -1,7 +1,4 @@
-"""Files of an artefact from its OCI image, which the node has pulled and the pod mounts.
-
-It only saves time: what is missing, damaged or unreadable there comes from the store.
-"""
+"""Files of an artefact from its OCI image, which the pod mounts to save time; others come from the store."""
 
 import hashlib
 import logging

@@ -82,10 +82,7 @@ class _Received:
 
 
 class Objects:
-    """The objects below one `BUCKET_ADDRESS`; safe for concurrent processes.
-
-    Remedies are for a command line if `by_hand`. Methods raise StageFailure: StoreUnavailable.
-    """
+    """The objects below one `BUCKET_ADDRESS`; safe for concurrent processes; raises StageFailure: StoreUnavailable."""
 
     def __init__(self, uri: str, secret: Secret, *, by_hand: bool = False) -> None:
         if not _ADDRESS.fullmatch(uri):  # not repeated: it may contain credentials

@@ -39,7 +39,7 @@ _SET_ASIDE: Final = re.compile(
 )
 # as long as NFS's clients may use attributes and names that they have looked up: acdirmax, acregmax
 SETTLED_AFTER_SECONDS: Final = 60.0
-_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 def used(folder: Path) -> datetime | None:
@@ -56,10 +56,7 @@ def is_set_aside(name: str) -> bool:
 
 
 def discard(root: Path, tmp: Path, unused: Sequence[Stored], settled_after: float) -> list[Stored]:
-    """Remove artefacts below `root` that were not used since they were listed; return the removed ones.
-
-    The folder `tmp` exists; `settled_after` are the seconds between the rename and the last look.
-    """
+    """Remove artefacts that stay unused for `settled_after` seconds; return the removed ones."""
     aside: deque[tuple[Stored, Path]] = deque()
     removed = []
     try:
@@ -96,7 +93,7 @@ def _put_back(root: Path, aside: Path) -> None:
     try:
         aside.rename(root / name["kind"] / name["key"])
     except OSError as error:
-        if error.errno not in _TAKEN:
+        if error.errno not in TAKEN:
             raise
         _log.info("%s was published again", shown)
         shutil.rmtree(aside, ignore_errors=True)

@@ -185,10 +185,7 @@ class Store:
         return (manifest, False) if present is None else (present, True)
 
     def publish_folder(self, manifest: Manifest, folder: Path) -> bool:
-        """Store an artefact that `read` has copied to a folder; return whether the store had an intact one already.
-
-        All of the folder is checked against its manifest before any of it is stored.
-        """
+        """Store an artefact from a folder, once all of it is checked; return whether the store had an intact one."""
         exported = Exported(self._kind, manifest, folder)
         files = exported.files()
 

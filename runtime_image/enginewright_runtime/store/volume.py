@@ -10,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -30,21 +31,16 @@ from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.store import set_aside
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind
 from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication, Space, Stored
-from enginewright_runtime.store.plain_files import files_in, is_folder, last_written
 
 _log: Final = logging.getLogger(__name__)
 _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
 _OWN: Final = re.compile(r"(?:[0-9a-f]{64}|damaged)-[0-9a-f]{16}")  # names of folders in tmp/
-_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NOT_PERMITTED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class VolumeMedium(Medium):
-    """A folder that Jobs and serving pods mount.
-
-    After `settled_after` seconds, no client of the file system finds a renamed folder at its earlier place.
-    """
+    """A folder that Jobs and serving pods mount; its clients may see renamed folders for `settled_after` seconds."""
 
     def __init__(self, root: Path, settled_after: float = set_aside.SETTLED_AFTER_SECONDS) -> None:
         self._root = root
@@ -115,20 +111,20 @@ class VolumeMedium(Medium):
         del named  # the files of an artefact are in its folder
         self._require()
         for entry in self._own_folders():
-            written = last_written(entry)
+            written = _last_written(entry)
             if time.time() - written > _DEAD_AFTER_SECONDS:
                 modified = datetime.fromtimestamp(written, UTC)
                 yield Leftover(
-                    f"{_TMP}/{entry.name}", sum(size for _, size in files_in(entry)), modified
+                    f"{_TMP}/{entry.name}", sum(size for _, size in _files_in(entry)), modified
                 )
 
     @override
     def remove(self, leftover: Leftover) -> bool:
         """Remove a folder that was not written to meanwhile, as a living publisher would."""
         folder = self._root / leftover.name
-        if not (is_folder(folder.parent) and _is_own(folder)):
+        if not (_is_folder(folder.parent) and _is_own(folder)):
             return False
-        if datetime.fromtimestamp(last_written(folder), UTC) != leftover.modified:
+        if datetime.fromtimestamp(_last_written(folder), UTC) != leftover.modified:
             return False
         if set_aside.is_set_aside(folder.name):
             return set_aside.finish(self._root, folder)
@@ -165,11 +161,11 @@ class VolumeMedium(Medium):
     def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
         """Yield the artefacts; no link is followed."""
         for kind in kinds:
-            if not is_folder(self._root / kind.folder):
+            if not _is_folder(self._root / kind.folder):
                 continue
             for listed in self.artifacts(kind):
                 artifact = Artifact(kind, listed.key)
-                if is_folder(self._root / artifact.folder):
+                if _is_folder(self._root / artifact.folder):
                     yield Stored(
                         artifact, listed.used, listed.version, self._sizes(artifact.folder)
                     )
@@ -186,9 +182,9 @@ class VolumeMedium(Medium):
     def records(self, folder: str) -> Iterator[Leftover]:
         """Yield the files, also those that are being written."""
         self._require()
-        if not is_folder(self._root / folder):
+        if not _is_folder(self._root / folder):
             return
-        for path, size in files_in(self._root / folder):
+        for path, size in _files_in(self._root / folder):
             with suppress(FileNotFoundError):
                 modified = datetime.fromtimestamp(path.lstat().st_mtime, UTC)
                 yield Leftover(str(path.relative_to(self._root)), size, modified)
@@ -218,7 +214,7 @@ class VolumeMedium(Medium):
 
     def _sizes(self, folder: str) -> dict[str, int]:
         return {
-            str(path.relative_to(self._root)): size for path, size in files_in(self._root / folder)
+            str(path.relative_to(self._root)): size for path, size in _files_in(self._root / folder)
         }
 
     def _require(self) -> None:
@@ -230,7 +226,7 @@ class VolumeMedium(Medium):
     def _own_folders(self) -> list[Path]:
         """Return the folders of publishers; what has another name, or is a link, is not theirs."""
         folder = self._root / _TMP
-        if not is_folder(folder):
+        if not _is_folder(folder):
             return []
         return [each for each in folder.iterdir() if _is_own(each)]
 
@@ -242,7 +238,7 @@ class VolumeMedium(Medium):
             try:
                 folder.rename(target)
             except OSError as error:
-                if error.errno not in _TAKEN:
+                if error.errno not in set_aside.TAKEN:
                     raise
                 if attempt == 2 or publication.is_intact():
                     return False
@@ -297,4 +293,31 @@ def _sync(writer: BinaryIO) -> None:
 def _is_own(path: Path) -> bool:
     name = path.name
     is_ours = _OWN.fullmatch(name) is not None or set_aside.is_set_aside(name)
-    return is_ours and is_folder(path)
+    return is_ours and _is_folder(path)
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a path is a folder itself, not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _files_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the files below a folder, with their bytes, that still exist."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            with suppress(FileNotFoundError):
+                yield path, path.lstat().st_size
+
+
+def _last_written(folder: Path) -> float:
+    """Return the last modification time in a folder, or now if it was just removed."""
+    try:
+        times = [folder.lstat().st_mtime]
+        times += [path.lstat().st_mtime for path in folder.rglob("*")]
+    except FileNotFoundError:
+        return time.time()
+    return max(times)

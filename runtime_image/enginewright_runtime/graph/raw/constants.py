@@ -1,7 +1,4 @@
-"""The constants of a graph, read one array at a time.
-
-Models of gigabytes must not be held in memory: external data is read only on request.
-"""
+"""The constants of a graph, read one array at a time, because models of gigabytes do not fit into memory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,10 +23,7 @@ _VALUES: Final[Mapping[str, tuple[int, str]]] = {
 
 
 class Constants:
-    """Values of a graph's initializers and Constant nodes, including those of outer graphs.
-
-    An Identity of a constant counts too: exporters share equal weights this way.
-    """
+    """Values of initializers, Constant nodes and Identities of them, also of outer graphs."""
 
     def __init__(
         self,

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 
 def order(needs: Sequence[Iterable[int]]) -> list[int]:
-    """Return the indices of `needs` in an order in which each follows those that it needs.
+    """Return the indices of `needs` so that each follows those that it needs, the lowest first.
 
-    Of several that may come next, the lowest index does. Members of a cycle and their dependents are left out.
+    Members of a cycle and their dependents are left out.
     """
     waiting = [len(set(each)) for each in needs]
     readers: list[list[int]] = [[] for _ in needs]

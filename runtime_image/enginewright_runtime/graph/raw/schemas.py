@@ -85,10 +85,7 @@ def parameter(formals: Sequence[Any], index: int) -> Any:  # noqa: ANN401 - Form
 
 
 def fit(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> Fit:
-    """Return how a node of `opset` converts to the opset `target`.
-
-    `target` is at most `opset`; `types` are those of the node's inputs and outputs, where known.
-    """
+    """Return how a node of `opset` converts to the opset `target`, at most `opset`; `types` are those of its values."""
     newer, older = schema_of(node, opset), schema_of(node, target)
     if newer is None or older is None or older.deprecated:
         return Fit.NONE

@@ -21,10 +21,7 @@ LARGEST_INSIDE: Final = 1 << 30  # bytes of weights in the .onnx file
 
 
 def save(model: ModelProto, path: Path) -> None:
-    """Write a model that was parsed without external data; `path` is beside that data.
-
-    Raises StageFailure: ModelTooLarge if it exceeds a protobuf's limit without external data.
-    """
+    """Write a model parsed without external data beside that data; raises StageFailure: ModelTooLarge."""
     try:
         content = model.SerializeToString()
     except (EncodeError, ValueError) as error:

@@ -20,10 +20,7 @@ _ROUNDS: Final = 50  # each may find conditions that the previous one made const
 
 
 def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
-    """Replace, in place, every If whose condition is the same for all requests; return their labels.
-
-    Sorts the graph too. `sizes` are the dimensions of the inputs, None where requests vary.
-    """
+    """Replace, in place, every If whose condition is the same for all requests, and sort the graph; return their labels."""
     Scope(model.graph).sort()
     changed = apart(model)
     names = Names(changed)

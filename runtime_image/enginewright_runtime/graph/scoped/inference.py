@@ -1,7 +1,4 @@
-"""Infers types and shapes of a model's values with ONNX's shape inference, without its weights.
-
-Native code: to be called in a child process.
-"""
+"""Infers types and shapes by ONNX's shape inference, without weights. Native code: to be called in a child process."""
 
 from collections.abc import Mapping, Sequence
 

@@ -71,10 +71,7 @@ class Cutter:
         self._place = {node: index for index, node in enumerate(self._nodes)}
 
     def part(self, nodes: Sequence[int]) -> Part | None:
-        """Return a part of these nodes, none of which is a constant.
-
-        Returns None for one without inputs or outputs, or with one of unknown type.
-        """
+        """Return a part of these nodes, none a constant, or None without inputs or outputs, or with one of unknown type."""
         graph, types = self._model.graph, self._types
         chosen = [self._nodes[index] for index in nodes]
         needed = [
@@ -121,10 +118,7 @@ class Cutter:
 
 
 def contradicts(model: ModelProto, profiles: Sequence[TensorProfile]) -> set[str]:
-    """Return names of dimensions for which the profiles have different sizes.
-
-    TensorRT assumes that equal names have equal sizes; some exporters name every dynamic one "?".
-    """
+    """Return names of dimensions with several sizes in the profiles; TensorRT assumes that each has one."""
     by_name = {profile.name: profile for profile in profiles}
     sizes_of: dict[str, set[tuple[int, ...]]] = {}
     for value in model.graph.input:

@@ -1,7 +1,4 @@
-"""The base of graph passes: each declares its order, its preconditions and the proof that it needs.
-
-The caller proves the result of a pass, and keeps or discards it.
-"""
+"""The base of graph passes: each declares its order, its preconditions and the proof that its result needs."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence

@@ -69,10 +69,7 @@ def known_values(
 
 
 def infer_fully(model: ModelProto, sizes: Sizes) -> dict[str, TypeProto]:
-    """Return the types of `inference.infer`, repeated with the values that known sizes determine.
-
-    The model's main graph must be sorted.
-    """
+    """Return the types of `inference.infer` of a sorted model, repeated with the values that known sizes determine."""
     opset = graphs.default_opset(model) or 1
     types = infer(model, sizes)
     count = -1

@@ -382,10 +382,7 @@ def _new_name(scope: Scope, name: str, new: Mapping[Value, str]) -> str | None:
 
 
 def rename_apart(model: ModelProto) -> bool:
-    """Rename values inside bodies that share a name with one of another scope; return whether any were.
-
-    All names of the main graph and of nodes stay; functions are separate namespaces.
-    """
+    """Rename values inside bodies that share a name with one of another scope; return whether any were."""
     names, main = Names(model), Scope(model.graph)
     taken = set(main.values)
     clashing: list[Value] = []

@@ -57,10 +57,7 @@ _FIRST_WITH_CONSTANTS: Final = 4  # the first IR version with initializers that 
 
 
 def shape_nodes(model: ModelProto) -> tuple[str, ...]:
-    """Return the labels that only nodes of shape arithmetic have, in the order of the graph.
-
-    External data need not be loaded; the model is left unchanged.
-    """
+    """Return the labels that only nodes of shape arithmetic have, in the order of the graph."""
     main = Scope(inferred(lightened(model)).graph)
     constants = {each.name for each in model.graph.initializer if elements(each) <= LARGE}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
@@ -212,10 +209,7 @@ def _size(dimension: TensorShapeProto.Dimension) -> int | None:
 
 
 def function_calls(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield nodes that ONNX Runtime may inline as functions, whose nodes may be unnamed.
-
-    It inlines them if no provider has a kernel for the node.
-    """
+    """Yield nodes that ONNX Runtime inlines if no provider has a kernel for them, whose nodes may then be unnamed."""
     own = {(function.name, function.domain) for function in model.functions}
     versions = defaultdict(int, {entry.domain: entry.version for entry in model.opset_import})
     for node in nodes_in(model.graph.node):

@@ -1,7 +1,4 @@
-"""Reads a shared library's ELF headers without loading it, since loading would run its code.
-
-Layout: System V ABI, chapters 4 and 5 (ELF-64, little-endian, as on x86-64 and AArch64).
-"""
+"""Reads a shared library's ELF-64 headers (System V ABI, chapters 4 and 5) without loading it, which would run its code."""
 
 import struct
 from dataclasses import dataclass

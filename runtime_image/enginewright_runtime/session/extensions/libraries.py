@@ -64,10 +64,7 @@ def of_model(model: Path) -> Libraries:
 
 
 def key_data(listed: tuple[Extension, ...], version: str | None = None) -> dict[str, str]:
-    """Return what extensions of the image add to the data in a prepared model's key.
-
-    `version` is that of onnxruntime-extensions, by default the installed one.
-    """
+    """Return what extensions of the image, in a `version` of onnxruntime-extensions, add to a prepared model's key."""
     if not any(each.type == BUNDLED for each in listed):
         return {}
     version = version or bundled.version()
@@ -75,10 +72,7 @@ def key_data(listed: tuple[Extension, ...], version: str | None = None) -> dict[
 
 
 def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
-    """Return the libraries of a model, which must be those that its recipe lists.
-
-    Raises StageFailure, ExtensionFailed, if one is missing, damaged, of another kind or processor.
-    """
+    """Return the libraries of a model; raises StageFailure, ExtensionFailed, unless its recipe lists them."""
     libraries = of_model(model)
     for extension in listed:
         if extension.type == BUNDLED:
@@ -103,10 +97,7 @@ def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
 
 
 def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX Runtime has no types
-    """Register the libraries' operators in session options, which runs the libraries' code.
-
-    Raises StageFailure, ExtensionFailed, with the dynamic loader's or the library's message.
-    """
+    """Register the libraries' operators in session options, which runs their code; raises StageFailure: ExtensionFailed."""
     for path in libraries.operators:
         try:
             options.register_custom_ops_library(str(path))
@@ -116,10 +107,7 @@ def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX
 
 
 def load_plugins(libraries: Libraries) -> None:
-    """Load TensorRT's plug-ins into this process's plug-in registry; raises StageFailure: ExtensionFailed.
-
-    ONNX Runtime's TensorRT provider loads them too, but only logs failures.
-    """
+    """Load TensorRT's plug-ins, whose failures ONNX Runtime only logs; raises StageFailure: ExtensionFailed."""
     for path in libraries.plugins:
         try:
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)

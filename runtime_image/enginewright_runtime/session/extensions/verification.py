@@ -26,10 +26,7 @@ _ENDS: Final = frozenset({Reason.BACKEND_CRASHED, Reason.TIMEOUT, Reason.INTERNA
 
 
 def verify_libraries(model: Path, listed: tuple[Extension, ...]) -> Libraries:
-    """Check the libraries of a model and test-load those of ONNX Runtime; TensorRT's need TensorRT.
-
-    Raises StageFailure: ExtensionFailed, OutOfMemory.
-    """
+    """Check the libraries of a model, and test-load ONNX Runtime's; raises StageFailure: ExtensionFailed, OutOfMemory."""
     libraries = check_listed(model, listed)
     for path in libraries.operators:
         run_isolated(path, load, path)
@@ -39,10 +36,7 @@ def verify_libraries(model: Path, listed: tuple[Extension, ...]) -> Libraries:
 def run_isolated(
     library: Path, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs
 ) -> None:
-    """Call a function that loads a library in a child process, so that only the child can crash.
-
-    Raises StageFailure: ExtensionFailed also for a child that crashed or hung, others as raised.
-    """
+    """Call a function that loads a library in a child process; raises ExtensionFailed if that crashes or hangs."""
     doing = f"loading extension {library.name[:12]}"
     try:
         Call(function, doing, _LIMITS).run(*args, **kwargs)

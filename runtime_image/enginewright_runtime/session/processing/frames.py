@@ -56,10 +56,7 @@ def send(line: socket.socket, document: dict[str, Any], arrays: Arrays) -> None:
 def receive(
     line: socket.socket, end: float | None = None
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Receive a message, which must be complete at `end` of `time.monotonic()`, if given.
-
-    Raises EndedError if the other end is gone, TimeoutError after `end`.
-    """
+    """Receive a message by `end` of `time.monotonic()`, if given; raises EndedError, TimeoutError."""
     (length,) = _LENGTH.unpack(_read(line, _LENGTH.size, end))
     document = json.loads(_read(line, length, end))
     arrays = {}

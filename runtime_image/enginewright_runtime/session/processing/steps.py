@@ -41,10 +41,7 @@ class LoadedSteps:
     """Loaded steps, by name, in their order."""
 
     def __init__(self, paths: Mapping[str, Path], libraries_of: Path) -> None:
-        """Load .onnx files, with the libraries of operators of a model.
-
-        Raises SessionError for one that is rejected or has values other than tensors, StageFailure: ExtensionFailed.
-        """
+        """Load .onnx files with a model's libraries of operators; raises SessionError, or StageFailure: ExtensionFailed."""
         libraries = of_model(libraries_of)
         self._sessions = {name: _load(name, path, libraries) for name, path in paths.items()}
         self.facts = {
