@@ -41,10 +41,9 @@ _Task = TypeVar("_Task", bound=Message)
 
 
 def command() -> NoReturn:
-    """Run the command line and end the process, without finalizing the interpreter.
+    """Run the command line and end the process without finalizing the interpreter.
 
-    Threads of the object stores' client may still have Python objects to release, at which an interpreter that is being
-    finalized crashes: a stage that has succeeded would end with SIGSEGV or SIGABRT.
+    Finalizing crashes while threads of the object stores' client still release Python objects.
     """
     try:
         code = main()
@@ -110,15 +109,16 @@ def _with_task(stage: str, kind: type[_Task], paths: Paths, act: Callable[[_Task
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
-        failure = StageFailure(
-            Reason.INTERNAL_ERROR,
-            f"{TASK_VARIABLE} is not a valid {kind.__name__}: {where}: {first['msg']}",
-        )
-        report = failed(stage, failure)
-        _log.error("%s", report.outcome)
-        write_termination_message(paths, report.termination_message())
-        return int(exit_code(report.reason))
+        message = f"{TASK_VARIABLE} is not a valid {kind.__name__}: {where}: {first['msg']}"
+        return _report_failure(stage, StageFailure(Reason.INTERNAL_ERROR, message), paths)
     return act(task)
+
+
+def _report_failure(stage: str, failure: StageFailure, paths: Paths) -> int:
+    report = failed(stage, failure)
+    _log.error("%s", report.outcome)
+    write_termination_message(paths, report.termination_message())
+    return int(exit_code(report.reason))
 
 
 def _run_stages(stages: Sequence[str], paths: Paths) -> int:
@@ -166,10 +166,7 @@ def _probe(paths: Paths) -> int:
     try:
         facts = probe().to_json()
     except StageFailure as failure:
-        report = failed("probe", failure)
-        _log.error("%s", report.outcome)
-        write_termination_message(paths, report.termination_message())
-        return int(exit_code(report.reason))
+        return _report_failure("probe", failure, paths)
     print(facts)
     write_termination_message(paths, facts)
     return 0

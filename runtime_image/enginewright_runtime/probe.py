@@ -1,4 +1,4 @@
-"""Finds out what this image contains; the limits are determined by creating sessions."""
+"""Lists what this image contains; creates sessions to find ONNX Runtime's limits."""
 
 import os
 from collections.abc import Callable
@@ -14,13 +14,12 @@ from onnx import TensorProto, helper
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.pipeline import pipeline_digest
 from enginewright_runtime.session import processor
-from enginewright_runtime.session.base import CPU_PROVIDER, distribution
+from enginewright_runtime.session.base import distribution, load_small
 from enginewright_runtime.session.loading import available, unusable_backends
 
 _ARCHITECTURES: Final = "ENGINEWRIGHT_ARCHITECTURES"  # the image's, if it is built for several
-_KNOWN_OPSET: Final = 13  # loads in every supported ONNX Runtime
-_KNOWN_IR: Final = 7
-_FATAL_ONLY: Final = 4
+_SUPPORTED_OPSET: Final = 13  # loads in every supported ONNX Runtime
+_SUPPORTED_IR: Final = 7
 _VARIANTS: Final = {
     "onnxruntime": "cpu",
     "onnxruntime-openvino": "openvino",
@@ -31,9 +30,8 @@ _VARIANTS: Final = {
 def probe() -> ImageFacts:
     """Return the facts about this image.
 
-    Raises:
-        StageFailure: ProviderMissing if more than one distribution owns `onnxruntime`;
-            VersionMismatch if the version that builds engines differs from the one that runs them.
+    Raises StageFailure: ProviderMissing if several distributions own `onnxruntime`, VersionMismatch if engines are built
+    by another version than runs them.
     """
     owner = distribution()
     backends = available()
@@ -51,8 +49,8 @@ def probe() -> ImageFacts:
         variant="rtx" if "tensorrt-rtx" in backends else _VARIANTS.get(owner, owner),
         ort_distribution=owner,
         ort_version=str(ort.__version__),
-        max_opset=_greatest(_KNOWN_OPSET, lambda opset: _loads(opset, _KNOWN_IR)),
-        max_ir_version=_greatest(_KNOWN_IR, lambda version: _loads(_KNOWN_OPSET, version)),
+        max_opset=_greatest(_SUPPORTED_OPSET, lambda opset: _loads(opset, _SUPPORTED_IR)),
+        max_ir_version=_greatest(_SUPPORTED_IR, lambda version: _loads(_SUPPORTED_OPSET, version)),
         providers=tuple(ort.get_available_providers()),
         backends=versions,
         unusable=unusable_backends() or None,
@@ -65,9 +63,9 @@ def probe() -> ImageFacts:
     )
 
 
-def _greatest(known: int, works: Callable[[int], bool]) -> int:
-    """Return the largest number that works; all between it and `known` do."""
-    low, high = known, known * 2
+def _greatest(least: int, works: Callable[[int], bool]) -> int:
+    """Return the largest number that works; all between it and `least` do."""
+    low, high = least, least * 2
     while works(high):
         low, high = high, high * 2
     while high - low > 1:
@@ -87,10 +85,8 @@ def _loads(opset: int, ir_version: int) -> bool:
     model = helper.make_model(
         graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=ir_version
     )
-    options = ort.SessionOptions()
-    options.log_severity_level = _FATAL_ONLY
     try:
-        ort.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
+        load_small(model.SerializeToString())
     except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
         return False
     return True

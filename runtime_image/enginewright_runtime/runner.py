@@ -1,7 +1,6 @@
 """Runs one stage and reports its outcome.
 
-The operator reads the short report in the termination message, users read the full report in the store,
-and the Job controller acts on the exit code.
+The operator reads the termination message, users the full report in the store, the Job controller the exit code.
 """
 
 import logging
@@ -26,22 +25,12 @@ _TERMINATED: Final = 128 + signal.SIGTERM
 
 
 def end_on_sigterm() -> None:
-    """Make SIGTERM end the process with an exception, so that children are killed.
-
-    PID 1 of a container ignores the signal by default.
-    """
+    """Make SIGTERM, which PID 1 ignores by default, end the process with an exception, so that children are killed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))
 
 
 def run_stage(stage: str, run: Callable[[], StageReport], paths: Paths, job: str | None) -> int:
-    """Run a stage, report, and return the exit code.
-
-    Args:
-        stage: its name in the report.
-        run: the stage; what it raises becomes a report.
-        paths: where the termination log and the store are.
-        job: name of the prepare Job, whose folder gets the full report; None: there is none.
-    """
+    """Run a stage, report what it returns or raises, to the folder of `job` too, if given; return the exit code."""
     began = time.monotonic()
     report = _outcome(stage, run, paths)
     report = report.model_copy(update={"seconds": round(time.monotonic() - began, 3)})

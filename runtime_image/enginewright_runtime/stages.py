@@ -20,14 +20,14 @@ def prepare_stage(name: str) -> Callable[[PrepareTask, Paths], StageReport]:
 
 def _unless_known(name: str, task: PrepareTask, paths: Paths) -> StageReport:
     """Run a stage, unless `fetch` has found the prepared model: then it is not even imported."""
-    known = KnownArtifact.find(paths.work)
-    if known is None:
+    artifact = KnownArtifact.find(paths.work)
+    if artifact is None:
         return _prepare_stage(name)(task, paths)
     return StageReport(
         stage=name,
         ok=True,
-        message=f"nothing to do: the store already had prepared model {known.published.key[:12]}",
-        published=known.published if name == PREPARE_STAGES[-1] else None,
+        message=f"nothing to do: the store already had prepared model {artifact.published.key[:12]}",
+        published=artifact.published if name == PREPARE_STAGES[-1] else None,
     )
 
 

@@ -30,7 +30,9 @@ def test_a_model_that_an_optimisation_breaks(
     loaded = loading.create("cpu", path)
     assert loaded.level == "BASIC"
     assert loaded.session.run(None, {"x": np.ones((1, 8, 8, 8), np.float32)})[0].any()
-    assert "graph optimisations BASIC, since ONNX Runtime refuses the model with ALL" in caplog.text
+    assert (
+        "graph optimization BASIC, because ONNX Runtime refuses the model with ALL" in caplog.text
+    )
 
 
 def fails_above(level: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -70,7 +72,7 @@ def test_the_highest_level_that_loads(
     loaded = loading.create("cpu", broken.save(broken.relu(), tmp_path))
     assert (loaded.level, seen) == (works, tried)
     assert loaded.session.run(None, {"x": -np.ones((1, 4), np.float32)})[0].tolist() == [[0] * 4]
-    assert f"graph optimisations {works}, since ONNX Runtime refuses the model" in caplog.text
+    assert f"graph optimization {works}, because ONNX Runtime refuses the model" in caplog.text
     assert "Attempting to get index by a name which does not exist" in caplog.text
 
 

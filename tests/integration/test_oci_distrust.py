@@ -79,7 +79,7 @@ def test_a_server_that_says_yes_to_everything_is_no_registry(store: Store, tmp_p
     for each in (answer, empty):
         pushed = pushed_to(each, store, tmp_path)
         assert pushed.reference is None
-        assert "has taken the image's manifest and does not return it" in str(pushed.failure)
+        assert "accepted the image's manifest and does not return it" in str(pushed.failure)
 
 
 class InParts(BaseHTTPRequestHandler):
@@ -147,12 +147,12 @@ def test_a_token_service_without_an_address(
 @pytest.mark.parametrize(
     ("body", "reported"),
     [
-        (b'{"token": "a\\nb"}', "gives no token"),
-        (b'{"token": "\\ud800"}', "gives no token"),
-        (b'{"token": 5}', "gives no token"),
-        (b'{"token": {}, "access_token": ["x"]}', "gives no token"),
-        (b"[]", "gives no token"),
-        (b"[" * 100_000, "gives no token"),
+        (b'{"token": "a\\nb"}', "sends no token"),
+        (b'{"token": "\\ud800"}', "sends no token"),
+        (b'{"token": 5}', "sends no token"),
+        (b'{"token": {}, "access_token": ["x"]}', "sends no token"),
+        (b"[]", "sends no token"),
+        (b"[" * 100_000, "sends no token"),
         (b"x" * (3 << 20), "/token answers with more than 1.0 MiB"),
     ],
 )
@@ -186,7 +186,7 @@ def test_no_error_of_a_push_fails_the_stage(
     assert "wr0ng" not in str(pushed.failure)
 
 
-TOO_SLOW = "if that repeats, the store or the registry is too slow for this artefact"
+TOO_SLOW = "if this repeats, the store or the registry is too slow for this artefact"
 
 
 def test_a_registry_that_does_not_answer_in_time(store: Store, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_a_store_that_cannot_be_read_in_time(
     monkeypatch.setattr(PushDeadline, "left", lambda _: -1.0 if late else 300.0)
     failure = str(pushed_to(answer, store, tmp_path).failure)
     if is_taken:
-        assert "s; no action needed: the next Job that finds the artefact goes on" in failure
+        assert "s; no action needed: the next Job that finds the artefact continues" in failure
     else:
         assert f"before anything was stored, at {slow.path} (" in failure
         assert TOO_SLOW in failure

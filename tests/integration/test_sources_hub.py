@@ -86,7 +86,7 @@ def folder(cursor: str, number: int) -> dict[str, Any]:
         ),
         pytest.param(
             lambda cursor: ([], "b" if cursor == "a" else "a"),
-            "leads back to a page that it has listed already; name the file",
+            "leads back to a page that was listed before; name the file",
             3,
             id="a cycle",
         ),
@@ -115,7 +115,7 @@ def test_external_data_that_the_commit_lacks(place: Workplace) -> None:
 def test_a_restricted_model_without_a_token(place: Workplace) -> None:
     with Hub(FILES, private=True) as hub:
         outcome = place.fetch("hf://org/model/plain.onnx", {"HF_ENDPOINT": hub.server.url})
-    assert "Access to model org/model is restricted; put a token of somebody" in outcome.message
+    assert "Access to model org/model is restricted; put a token of an account" in outcome.message
 
 
 def test_neither_token_nor_signature_is_logged(tmp_path: Path) -> None:

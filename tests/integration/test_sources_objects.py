@@ -230,7 +230,7 @@ def test_without_credentials_a_private_bucket_is_refused(
     filled: SourceServers, place: Workplace
 ) -> None:
     outcome = place.fetch("s3://models/plain.onnx", {"AWS_ENDPOINT_URL": filled.addresses["s3"]})
-    assert "access is denied; it was asked without credentials: name a Secret" in outcome.message
+    assert "access is denied; the request had no credentials: name a Secret" in outcome.message
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_what_is_wrong_with_azure_is_reported(
 
 def test_an_azure_address_without_an_account(place: Workplace) -> None:
     outcome = place.fetch("az://models/plain.onnx", {"AZURE_STORAGE_SAS_TOKEN": "sig=s3cret"})
-    assert "does not say in which storage account" in outcome.message
+    assert "does not name the storage account" in outcome.message
 
 
 def test_an_azure_signature_that_has_expired_is_not_shown(
@@ -387,7 +387,7 @@ def test_a_machine_without_a_role_asks_as_nobody(
         outcome = place.fetch(
             "s3://models/plain.onnx", {"AWS_ENDPOINT_URL": filled.addresses["s3"]}
         )
-    assert "access is denied; it was asked without credentials" in outcome.message
+    assert "access is denied; the request had no credentials" in outcome.message
 
 
 def test_a_role_that_may_not_be_taken_on(pod: Pod) -> None:
@@ -402,7 +402,7 @@ def test_a_pod_whose_identity_is_the_stores_asks_as_nobody(pod: Pod) -> None:
     pod.set({**POD_IDENTITY, "AWS_METADATA_ENDPOINT": "{plain}"})
     task = pod.place.task("s3://models/plain.onnx").model_copy(update={"anonymous_sources": True})
     outcome = pod.place.stage("fetch", task)
-    assert "access is denied; it was asked without credentials" in outcome.message
+    assert "access is denied; the request had no credentials" in outcome.message
     assert pod.plain.asked == []
     pod.place.give(secret_for("s3", pod.servers))
     assert pod.place.stage("fetch", task).code == 0

@@ -248,7 +248,7 @@ def test_nan_in_weights_and_in_every_answer(place: Workplace) -> None:
     outcome = validated(place, broken.nan_weight(spread=True))
     assert outcome.report.reason is Reason.INVALID_MODEL
     assert findings(outcome) == [("error", "nan-answers"), ("warning", "nan-in-weights")]
-    assert "every output has NaN, since weights are NaN: w (16 of 16 values)" in outcome.message
+    assert "every output has NaN because weights are NaN: w (16 of 16 values)" in outcome.message
 
 
 def test_nan_in_weights_that_no_answer_shows(place: Workplace) -> None:

@@ -167,9 +167,9 @@ def test_a_name_that_does_not_exist(place: Workplace) -> None:
 @pytest.mark.parametrize(
     ("uri", "reported"),
     [
-        ("ftp://host/m.onnx", "is no address that can be read; write pvc://"),
-        ("https:///m.onnx", "is no address that can be read"),
-        ("https://ann:pa55@host/m.onnx", "holds a user name; put it into the Secret"),
+        ("ftp://host/m.onnx", "is not a supported address; write pvc://"),
+        ("https:///m.onnx", "is not a supported address"),
+        ("https://ann:pa55@host/m.onnx", "contains a user name; put it into the Secret"),
     ],
 )
 def test_an_address_that_is_none(uri: str, reported: str, command: Workplace) -> None:

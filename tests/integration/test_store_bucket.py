@@ -563,7 +563,7 @@ def test_files_without_any_manifest_are_not_left_over(aging: AgingPlace, tmp_pat
     assert aging.leftovers() == [], "they may be of a publication in progress"
     aging.grow_old(2)
     with pytest.raises(
-        StageFailure, match=r"s3://store/a holds files but no artefact.*PATH/NAMESPACE"
+        StageFailure, match=r"s3://store/a has files but no artefact.*PATH/NAMESPACE"
     ) as caught:
         aging.leftovers()
     assert caught.value.reason is Reason.STORE_UNAVAILABLE

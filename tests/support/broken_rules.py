@@ -379,7 +379,7 @@ BROKEN = (
     Broken("control-flow", ranks_differ, "it refuses if-1 (If), whose branches have outputs of rank 1 and 2",
            severity="warning", backend="tensorrt", nodes=1),
     Broken("control-flow", loop, "loop-1 (Loop), whose body reads the condition although the node has none", severity="warning", backend="tensorrt-rtx", nodes=1),
-    Broken("asymmetric-quantization", lambda: rounded(3, np.uint8), "2 quantisation nodes with",
+    Broken("asymmetric-quantization", lambda: rounded(3, np.uint8), "2 quantization nodes with",
            severity="warning", backend="tensorrt-rtx", nodes=2),
     Broken("asymmetric-quantization", lambda: rounded(0, np.uint8), "quantize (QuantizeLinear)",
            severity="warning", backend="tensorrt", nodes=2),

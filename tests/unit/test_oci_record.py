@@ -40,6 +40,6 @@ def test_what_cannot_be_recorded_fails_nothing(
 ) -> None:
     (tmp_path / "store").rmdir()
     PushRecord(store, "registry:5000/a", "engine-1").write(DIGESTS)
-    assert "that image engine-1 is pushed is not recorded: the store does not exist" in caplog.text
+    assert "the push of image engine-1 is not recorded: the store does not exist" in caplog.text
     with pytest.raises(StageFailure, match="does not exist"):
         PushRecord(store, "registry:5000/a", "engine-1").read(2)

@@ -269,7 +269,7 @@ def test_missing_shapes_are_suggested_as_options_that_can_be_pasted(name: str) -
         ShapeProfile(input="mask", min=(1, 0), opt=(1, 64), max=(8, 128)),
         ShapeProfile(input="flat", min=(1,), opt=(1,), max=(8,)),
     ]
-    finding = shapes.missing(specs, (name, "mask"), found=found)
+    finding = shapes.missing(specs, (name, "mask"), working=found)
     wording = [shlex.split(each) for each in suggested(finding.proposal)]
     assert [each[0] for each in wording] == ["--shapes"] * 3
     profiles = [options.shape(each[1]) for each in wording]
@@ -289,7 +289,7 @@ def test_options_and_profiles_are_inverse() -> None:
 def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
     spec = TensorSpec(name="x\x1b[2J", dtype="float32", shape=(None, None))
     found = ShapeProfile(input=spec.name, min=(1, 1), opt=(1, 1), max=(1, 1))
-    finding = shapes.missing([spec], (spec.name,), found=[found])
+    finding = shapes.missing([spec], (spec.name,), working=[found])
     assert suggested(finding.proposal) == ()
     assert suggested(None) == ()
     assert finding.proposal is not None

@@ -13,12 +13,12 @@ from enginewright_contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, Mani
 from enginewright_contract.reasons import Fault
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.paths import Paths
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.store import ENGINE, PREPARED, ArtifactKind, Store, open_medium
 from enginewright_runtime.store.clusters import release
 from enginewright_runtime.store.collection import Collection, collect
 from enginewright_runtime.store.inventory import KINDS, Inventory
 from enginewright_runtime.store.medium import Listed, Medium
-from enginewright_runtime.store.plain_files import open_plain
 from pydantic import ValidationError
 
 from enginewright_cli.preflight.formatting import counted

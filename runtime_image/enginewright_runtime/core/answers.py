@@ -1,7 +1,4 @@
-"""The results of child processes: ASCII JSON that can represent every Python string.
-
-The locale of a child need not be UTF-8, nor need text in its result, such as a file name, be valid.
-"""
+"""The results of child processes: ASCII JSON for every Python string, as neither locale nor file names need be UTF-8."""
 
 import json
 from typing import Self
@@ -18,9 +15,5 @@ class ProcessAnswer(Message):
 
     @classmethod
     def decode(cls, content: bytes) -> Self:
-        """Parse the output of `encode`.
-
-        Raises:
-            ValueError: it is truncated or invalid.
-        """
+        """Parse the output of `encode`; raises ValueError if it is truncated or invalid."""
         return cls.model_validate(json.loads(content))

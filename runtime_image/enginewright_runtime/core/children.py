@@ -15,9 +15,8 @@ from typing import Any, Final, Self
 
 _SERVER: Final = "enginewright_runtime.core.forkserver"
 _MESSAGE: Final = 4096  # largest message of the server, in bytes
-_PROCESS_CLOCK: Final = (
-    2  # CPUCLOCK_SCHED of Linux, with which clock_getcpuclockid(3) derives a process's clock
-)
+# CPUCLOCK_SCHED of Linux, with which clock_getcpuclockid(3) derives a process's clock
+_PROCESS_CLOCK: Final = 2
 _TITLE: Final = 15  # bytes of a process's name, prctl(2)
 
 
@@ -86,12 +85,10 @@ class ForkServer:
 def start(
     errors: int | None = None, *, session: bool = False, preload: Sequence[str] = ()
 ) -> "tuple[ForkServer, subprocess.Popen[bytes]]":
-    """Start a fork server, which ends when the returned server's socket is closed.
+    """Start a fork server, which ends when the returned server's socket is closed, and first imports `preload`.
 
-    Args:
-        errors: descriptor for what it prints; None: this process's standard error.
-        session: whether it and all its children are in a new session and process group.
-        preload: modules that it imports before it serves.
+    `errors` is the descriptor of its output, standard error by default; with `session`, it and its children get a new
+    session and process group.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
@@ -107,25 +104,24 @@ def start(
 
 
 _lock: Final = threading.Lock()
-_known: list[ForkServer] = []  # the server of this process, once it is started
+_current: list[ForkServer] = []  # the server of this process, once it is started
 _processes: list["subprocess.Popen[bytes]"] = []  # kept, so that the process can be reaped
 
 
 def adopt(requests: socket.socket) -> None:
     """Use the server that forked this process."""
-    _known[:] = [ForkServer(requests)]
+    _current[:] = [ForkServer(requests)]
     _processes.clear()
 
 
 def _server() -> ForkServer:
-    """Return this process's server; start it on first use."""
     with _lock:
         if _processes and _processes[0].poll() is not None:
-            _known.clear()  # it was killed: start another one
-        if not _known:
+            _current.clear()  # it was killed: start another one
+        if not _current:
             server, process = start()
-            _known[:], _processes[:] = [server], [process]
-        return _known[0]
+            _current[:], _processes[:] = [server], [process]
+        return _current[0]
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -154,21 +150,18 @@ class Child:
         preload: Sequence[str] = (),
         server: ForkServer | None = None,
     ) -> None:
-        """Start it.
+        """Start it; raises OSError if that fails.
 
         Args:
             call: a function that returns an exit code, or its "module:name" to avoid importing it.
             arguments: of the call, followed by `descriptors`.
             output: descriptor of its standard output and error.
-            stdin: descriptor of its standard input; None: /dev/null.
-            descriptors: further ones that it inherits.
-            memory_bytes: its RLIMIT_DATA; None: no limit.
-            environment: its variables; None: those of this process.
+            stdin: descriptor of its standard input; /dev/null by default.
+            descriptors: more descriptors that it inherits.
+            memory_bytes: its RLIMIT_DATA, if any.
+            environment: its variables; those of this process by default.
             preload: modules that the server imports first, for this child and later ones.
-            server: that starts it; None: that of this process.
-
-        Raises:
-            OSError: it cannot be started.
+            server: the server to fork from; that of this process by default.
         """
         name = call if isinstance(call, str) else name_of(call)
         request = ForkRequest(
@@ -212,7 +205,7 @@ class Child:
             os.close(self._descriptor)
 
     def wait(self, seconds: float | None) -> End | None:
-        """Wait for `seconds`; return how it ended; None: it is still running."""
+        """Wait for up to `seconds`; return how it ended, or None if it is still running."""
         if self._end is None:
             ready = select.poll()
             ready.register(self._line, select.POLLIN)

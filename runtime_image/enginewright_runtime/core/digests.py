@@ -21,8 +21,7 @@ class Copied:
     sha256: str
     size_bytes: int
     version: str | None = None  # the source's identifier of this content, such as etag "1"
-    # what `ModelSource.head` returns while the content is unchanged; None: nothing to rely on
-    validator: str | None = None
+    validator: str | None = None  # what `ModelSource.head` returns while the content is unchanged
 
 
 def copy(
@@ -30,10 +29,7 @@ def copy(
     writer: BinaryIO | None,
     on_chunk: Callable[[int], None] | None = None,
 ) -> Copied:
-    """Copy `reader` to `writer` (None: only read), in one pass with hashing.
-
-    `on_chunk` is called with the size of every chunk. Raises OSError.
-    """
+    """Copy `reader` to `writer`, if given, and hash it; `on_chunk` gets the size of every chunk; raises OSError."""
     digest = hashlib.sha256()
     size = 0
     while chunk := reader.read(CHUNK):
@@ -55,9 +51,8 @@ def file_sha256(path: Path) -> Copied:
 def model_digest(files: tuple[ArtifactFile, ...]) -> str:
     """Return the digest of a model: of its .onnx file and all external data.
 
-    One file: its sha256, as `sha256sum` prints it. Several: the sha256 of the canonical JSON list of
-    [path, sha256], the .onnx file first (always as `MODEL_NAME`, so that its name does not matter),
-    then the external data files by path in code point order.
+    Of one file it is the sha256 that `sha256sum` prints; of several, the sha256 of the canonical JSON list of
+    [path, sha256]: the .onnx file as `MODEL_NAME`, then external data by path in code point order.
     """
     if len(files) == 1:
         return files[0].sha256

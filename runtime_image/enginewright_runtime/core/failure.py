@@ -11,11 +11,9 @@ _MOST_NODES: Final = 100  # kept in a finding
 
 
 class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only an error
-    """A failure as a finding of the contract, for users: reason, cause, remedy.
+    """A failure as a finding of the contract, which `runner` converts into a report.
 
-    Raised by stages, backends and store; `runner` converts it into a report, a termination message and
-    an exit code. `nodes` have the form "name (OpType)". The remedy is that of the reason unless
-    `remedy` replaces it ("": no remedy).
+    `nodes` have the form "name (OpType)". `remedy` replaces that of the reason; "" omits it.
     """
 
     def __init__(

@@ -1,12 +1,12 @@
 """Forks children from a process that has only imported the modules that they need.
 
-A child with a new interpreter spends half a second on imports, for most models longer than its actual
-work. Forking is safe only in a process without threads, sessions or other state of a model, so not the
-stage forks but this server, which only imports. Python's `multiprocessing.forkserver` does the same,
-but can neither limit a child's memory before it starts nor report its peak memory.
+A new interpreter spends half a second on imports, for most models longer than the actual work. Only a
+process without threads, sessions or other state of a model can fork safely: this server, not the stage.
+Python's `multiprocessing.forkserver` can neither limit a child's memory before it starts nor report its
+peak memory.
 
 A request is a message with descriptors: a socket for the responses about the child, a file with the
-request, standard input, the child's output, and those that the function is called with. If the client
+request, standard input, the child's output, and those that the function is called with. When the client
 closes that socket or ends, the child is killed.
 """
 
@@ -39,8 +39,6 @@ _PR_SET_PDEATHSIG: Final = 1  # prctl(2)
 
 @dataclass(frozen=True)
 class _Child:
-    """A running child."""
-
     pid: int
     descriptor: int  # of the process: pidfd_open(2)
     line: socket.socket  # where its end is reported
@@ -176,7 +174,7 @@ def _run(request: ForkRequest, streams: Sequence[int], server: socket.socket, pa
     """Run the child; never returns."""
     code = _FAILED
     try:
-        stdin, output, *given = streams
+        stdin, output, *descriptors = streams
         _settle(request, parent)
         os.dup2(stdin, 0)
         os.dup2(output, 1)
@@ -186,7 +184,7 @@ def _run(request: ForkRequest, streams: Sequence[int], server: socket.socket, pa
         children.adopt(server)
         module, _, name = request.call.partition(":")
         function: Callable[..., int] = getattr(importlib.import_module(module), name)
-        code = function(*request.arguments, *given)
+        code = function(*request.arguments, *descriptors)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else _FAILED
     except BaseException:  # noqa: BLE001 - the boundary of the process

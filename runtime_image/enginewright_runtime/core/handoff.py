@@ -39,11 +39,7 @@ class Handoff(Message):
 
     @classmethod
     def read(cls, work: Path) -> Self:
-        """Read the result of an earlier stage.
-
-        Raises:
-            StageFailure: InternalError, since the stages of a pod run in order.
-        """
+        """Read the result of an earlier stage; raises StageFailure: InternalError without a valid one."""
         path = work / cls._file()
         try:
             return cls.model_validate_json(path.read_bytes())
@@ -55,11 +51,7 @@ class Handoff(Message):
 
     @classmethod
     def find(cls, work: Path) -> Self | None:
-        """Return the result of an earlier stage; None: it left none.
-
-        Raises:
-            StageFailure: InternalError, if it cannot be read.
-        """
+        """Return the result of an earlier stage, if it left one; raises as `read`."""
         return cls.read(work) if (work / cls._file()).exists() else None
 
     @classmethod
@@ -78,7 +70,7 @@ class Fetched(Handoff):
     files: tuple[ArtifactFile, ...]  # relative to the model folder, model.onnx first
     model_digest: str
     samples: bool  # whether there is a samples file
-    calibration: str | None = None  # digest of the calibration data; None: there is none
+    calibration: str | None = None  # digest of the calibration data
     steps: dict[str, str] = Field(default_factory=dict)  # digests by name of the step
 
 
@@ -120,11 +112,11 @@ class Quantized(Handoff):
     """The result of `quantize`: the model that serves."""
 
     folder: str  # of the last stage that changed it
-    precision: str | None = None  # None: that of the source
+    precision: str | None = None  # if it differs from the source's
     opset: int
     ir_version: int
     nodes: int
-    node_costs: tuple[NodeCost, ...] = ()  # (): could not be profiled
+    node_costs: tuple[NodeCost, ...] = ()  # if it could be profiled
     shape_nodes: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()  # `convert`'s and its own
     parity: tuple[OutputParity, ...] = ()  # against the source
@@ -136,7 +128,7 @@ class Golden(Handoff):
 
     source: str  # generated | samples
     samples: int
-    node_costs: tuple[NodeCost, ...] = ()  # of the converted model; (): could not be profiled
+    node_costs: tuple[NodeCost, ...] = ()  # of the converted model, if it could be profiled
     parity: tuple[OutputParity, ...] = ()  # of the converted model against source and expected
     expected: bool = False  # whether the samples carried outputs: expected.npz is there too
     graph_optimization: str | None = None  # as in the manifest, of the converted model

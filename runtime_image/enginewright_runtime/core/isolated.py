@@ -1,7 +1,6 @@
 """The child of `isolation`: runs one function and writes what it returned or raised.
 
-To reproduce a failed child: `python -m enginewright_runtime.core.isolated MODULE:NAME ARGUMENTS`, which
-is logged with every failure; arguments too long for a command are in a file.
+Every failure logs the command that reproduces it; arguments too long for a command are in a file.
 """
 
 import importlib
@@ -41,10 +40,10 @@ class ChildAnswer(ProcessAnswer):
 
 def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - any JSON value
     """Return a function's arguments by name, as JSON."""
-    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    bound = inspect.signature(function).bind(*args, **kwargs).arguments
     return {
         name: _adapter(function, name).dump_python(each, mode="json")
-        for name, each in given.items()
+        for name, each in bound.items()
     }
 
 

@@ -1,7 +1,7 @@
 """Runs a function in a child process, because native code may crash it.
 
-Compiling or running a model has crashed OpenVINO and ONNX Runtime with a signal: without a Python
-exception or report, the container just ends. Here the stage survives and reports the last output.
+OpenVINO and ONNX Runtime have crashed with a signal while compiling or running a model: without a Python exception
+or a report, the container ends. Here the stage survives and reports the last output.
 """
 
 import json
@@ -29,7 +29,6 @@ from enginewright_runtime.core.isolated import (
     FROM_FILE,
     ChildAnswer,
     dump_arguments,
-    dump_result,
     load_result,
 )
 from enginewright_runtime.core.ort_messages import is_out_of_memory, plain
@@ -51,14 +50,13 @@ _files: Final[dict[str, Path]] = {}  # with arguments too long for a command, by
 
 @dataclass(frozen=True)
 class Limits:
-    """What a child may use; None: as much as the container."""
+    """What a child may use; a limit that is not set is the container's."""
 
     seconds: float | None = None  # elapsed
     # Private memory: heap and anonymous mappings, not mapped files. Allocations above it fail in the child,
     # which reports them; above the container's limit the kernel kills the container without a report.
     memory_bytes: int | None = None
-    # of `TimeLimit` with the child's CPU time, so that other load does not cause a timeout; `seconds` limits
-    # a child that hangs
+    # of `TimeLimit` with the child's CPU time, which other load does not use up; `seconds` limits a child that hangs
     work_seconds: float | None = None
 
 
@@ -67,11 +65,7 @@ UNLIMITED: Final = Limits()
 
 @dataclass(frozen=True)
 class Call(Generic[P, Out]):
-    """A function that runs in a child process.
-
-    Arguments and result are passed as JSON according to its annotations, so they may be what pydantic
-    can serialize: dataclasses, messages of the contract, paths, tuples, mappings.
-    """
+    """A function that runs in a child process; arguments and result pass as JSON according to its annotations."""
 
     function: Callable[P, Out]
     doing: str  # for messages, such as "loading the model on backend cpu"
@@ -80,10 +74,8 @@ class Call(Generic[P, Out]):
     def run(self, *args: P.args, **kwargs: P.kwargs) -> Out:
         """Run the function in a child process and return its result.
 
-        Raises:
-            StageFailure: as the function raised it; BackendCrashed if a signal ended the child;
-                OutOfMemory if the kernel killed it or an allocation failed; Timeout.
-            SessionError: as the function raised it.
+        Raises what the function raised, or StageFailure: BackendCrashed if a signal ended the child; OutOfMemory if the
+        kernel killed it or an allocation failed; Timeout.
         """
         function = name_of(self.function)
         arguments = dump_arguments(self.function, *args, **kwargs)
@@ -93,10 +85,6 @@ class Call(Generic[P, Out]):
             _log_call(function, json.dumps(arguments))
             raise
 
-    def written(self, result: Out) -> Any:  # noqa: ANN401 - any JSON value
-        """Return a result as JSON."""
-        return dump_result(self.function, result)
-
     def read(self, result: Any) -> Out:  # noqa: ANN401 - any JSON value
         """Return a result from JSON."""
         read: Out = load_result(self.function, result)
@@ -104,16 +92,10 @@ class Call(Generic[P, Out]):
 
 
 def log_command(module: ModuleType, *arguments: str, before: Sequence[str] = ()) -> None:
-    """Log a command that reproduces a failed child.
-
-    Args:
-        module: run as a program.
-        arguments: of the program.
-        before: a command whose output it reads.
-    """
+    """Log a command that reproduces a failed child: a module run as a program, fed by `before`."""
     program = shlex.join((sys.executable, "-m", module.__name__, *arguments))
-    given = f"{shlex.join(before)} | " if before else ""
-    _log.info("to reproduce: %s%s", given, program)
+    feed = f"{shlex.join(before)} | " if before else ""
+    _log.info("to reproduce: %s%s", feed, program)
 
 
 def _log_call(function: str, arguments: str) -> None:
@@ -130,10 +112,7 @@ def _log_call(function: str, arguments: str) -> None:
 
 
 def _kept(function: str, arguments: str) -> Path:
-    """Write the arguments of a function's last failure to a file; return its path.
-
-    One file per function, since callers may continue after any number of failures.
-    """
+    """Write the arguments of a function's last failure to its file, as callers may go on after many failures."""
     with _keeping:
         if function not in _files:
             descriptor, name = tempfile.mkstemp(prefix="arguments-")
@@ -176,7 +155,7 @@ def _answer(function: str, arguments: dict[str, Any], doing: str, limits: Limits
 
 
 def _wait(child: Child, limits: Limits) -> End | None:
-    """Wait until a child has ended; None: it exceeded its time limit."""
+    """Wait until a child has ended; return None if it exceeded its time limit."""
     if limits.work_seconds is None:
         return child.wait(limits.seconds)
     work = TimeLimit(limits.work_seconds, (child.processor_seconds, time.monotonic))
@@ -188,7 +167,7 @@ def _wait(child: Child, limits: Limits) -> End | None:
 
 
 def _parsed(answer: bytes) -> ChildAnswer | None:
-    """Return a child's answer; None: it ended before the answer was complete."""
+    """Return a child's answer, or None if it ended before the answer was complete."""
     try:
         return ChildAnswer.decode(answer)
     except ValueError:

@@ -9,18 +9,12 @@ _FUSED: Final = re.compile(r"(?P<name>.+)/\w+Fusion(?:_token_\d+)? \(\w+\)")  # 
 
 
 def reported_label(name: str, op_type: str) -> str:
-    """Return "name (OpType)" as runtimes report a node; all unnamed nodes of a type share one label.
-
-    They do not report outputs, after which `graphs.label` names a node without a name.
-    """
+    """Return "name (OpType)" as runtimes report a node; all unnamed nodes of a type share one label."""
     return f"{name or _UNNAMED} ({op_type})"
 
 
 def fused_name(node_label: str) -> str | None:
-    """Return the original name of a node that ONNX Runtime fused others into, or None.
-
-    For example, a MatMul fused with an Add becomes a Gemm named "NAME/MatMulAddFusion".
-    """
+    """Return the original name of a node that ONNX Runtime named NAME/MatMulAddFusion or the like, or None."""
     # called for every label at every verdict, so the cheap test comes first
-    found = _FUSED.fullmatch(node_label) if "Fusion" in node_label else None
-    return found.group("name") if found else None
+    match = _FUSED.fullmatch(node_label) if "Fusion" in node_label else None
+    return match.group("name") if match else None

@@ -1,11 +1,12 @@
 """The container's CPU and memory limits, from its cgroup.
 
 A process that exceeds the memory limit is killed with its container, without a report. A thread pool
-sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the time, which
-increases latency and is not logged.
+sized by `os.cpu_count()` in a container limited to one CPU is throttled most of the time, which raises
+latency and is not logged.
 """
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,18 +17,9 @@ _RESERVE: Final = 128 << 20  # bytes of the container's memory for this process 
 
 
 def cpu_limit(root: Path = _ROOT, membership: Path = _SELF) -> float | None:
-    """Return the CPUs that the cgroup grants (quota over period), or None without a limit.
-
-    Reads cgroup v2 (`cpu.max`) and v1 (`cpu.cfs_quota_us`), this process's group and every parent
-    that is visible; the smallest counts.
-    """
-    limits = [
-        limit
-        for folder in _folders(root, membership)
-        for limit in (_quota_v2(folder), _quota_v1(folder))
-        if limit is not None
-    ]
-    return min(limits, default=None)
+    """Return the CPUs that the cgroup (v1 or v2) and its parents grant, quota over period, or None without a limit."""
+    folders = _folders(root, membership)
+    return min((quota for folder in folders for quota in _quotas(folder)), default=None)
 
 
 def threads(root: Path = _ROOT, membership: Path = _SELF) -> int:
@@ -38,15 +30,13 @@ def threads(root: Path = _ROOT, membership: Path = _SELF) -> int:
 
 
 def memory_limit(root: Path = _ROOT, membership: Path = _SELF) -> int | None:
-    """Return the bytes of memory that the cgroup grants, or None without a limit.
-
-    Reads cgroup v2 (`memory.max`) and v1 (`memory.limit_in_bytes`); the smallest counts.
-    """
+    """Return the bytes that the cgroup grants (`memory.max`, `memory.limit_in_bytes`), or None without a limit."""
     limits = [
         limit
         for folder in _folders(root, membership, "memory")
         for name in ("memory.max", "memory.limit_in_bytes")
-        if (limit := _bytes(folder / name)) is not None
+        for limit in _numbers(folder / name)
+        if limit < _NO_LIMIT
     ]
     return min(limits, default=None)
 
@@ -58,10 +48,7 @@ def memory() -> int:
 
 
 def memory_of_child() -> int | None:
-    """Return the memory limit of a child in bytes, so that only the child fails, and reports it.
-
-    None: there is no limit.
-    """
+    """Return the memory limit of a child in bytes, if any: below the container's, so that the child reports it."""
     granted = memory_limit()
     if granted is None:
         return None
@@ -70,8 +57,7 @@ def memory_of_child() -> int | None:
 
 
 def _folders(root: Path, membership: Path, controller: str = "cpu") -> list[Path]:
-    """Return the cgroup folders of this process, innermost first, then the mounts themselves."""
-    found: list[Path] = []
+    folders: list[Path] = []
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -84,8 +70,8 @@ def _folders(root: Path, membership: Path, controller: str = "cpu") -> list[Path
         if mount is None:
             continue
         folder = mount / path.lstrip("/")
-        found += [p for p in (folder, *folder.parents) if p.is_relative_to(mount)]
-    return found or [root, root / controller]
+        folders += [p for p in (folder, *folder.parents) if p.is_relative_to(mount)]
+    return folders or [root, root / controller]
 
 
 def _mount(root: Path, controllers: str, controller: str) -> Path | None:
@@ -93,26 +79,16 @@ def _mount(root: Path, controllers: str, controller: str) -> Path | None:
     return next((root / name for name in names if (root / name).is_dir()), None)
 
 
-def _quota_v2(folder: Path) -> float | None:
+def _quotas(folder: Path) -> Iterator[float]:
+    quota_v1 = [*_numbers(folder / "cpu.cfs_quota_us"), *_numbers(folder / "cpu.cfs_period_us")]
+    for quota in (_numbers(folder / "cpu.max"), quota_v1):
+        if len(quota) == 2 and quota[0] > 0:
+            yield quota[0] / quota[1]
+
+
+def _numbers(file: Path) -> list[int]:
+    """Return the numbers in a file, none if it has a "max"."""
     try:
-        quota, period = (folder / "cpu.max").read_text().split()
+        return [int(word) for word in file.read_text().split()]
     except (OSError, ValueError):
-        return None
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(folder: Path) -> float | None:
-    try:
-        quota = int((folder / "cpu.cfs_quota_us").read_text())
-        period = int((folder / "cpu.cfs_period_us").read_text())
-    except (OSError, ValueError):
-        return None
-    return quota / period if quota > 0 else None
-
-
-def _bytes(file: Path) -> int | None:
-    try:
-        limit = int(file.read_text())
-    except (OSError, ValueError):  # v2 writes "max"
-        return None
-    return limit if limit < _NO_LIMIT else None
+        return []

@@ -1,7 +1,4 @@
-"""One-line logfmt on stderr, with rate-limited progress lines.
-
-The operator reads reports, never logs: these lines are for users of `kubectl logs`.
-"""
+"""One-line logfmt on stderr for users of `kubectl logs`, with rate-limited progress lines; the operator reads reports."""
 
 import logging
 import os

@@ -1,7 +1,7 @@
-"""Critical errors (Xid) and memory use of the devices, reported by NVIDIA's management library (NVML).
+"""Critical errors (Xid) and memory use of the devices, as NVIDIA's management library (NVML) reports them.
 
-The library comes with the driver. Without it, or where events are not permitted, as in a MIG instance or
-some virtual machines, nothing is reported, and a lost device is detected later by failing runs.
+The driver brings the library. Without it, or where events are not permitted, as in a MIG instance or some
+virtual machines, nothing is reported, and failing runs show later that the device is lost.
 """
 
 import ctypes
@@ -38,10 +38,9 @@ class NvmlMemory(ctypes.Structure):
 
 
 def device_bytes(library: str = LIBRARY) -> int | None:
-    """Return the bytes in use on device 0 by all processes; None: not reported.
+    """Return the bytes in use on device 0 by all processes, if reported.
 
-    NVML has no figures by process for containers with a PID namespace; an engine Job has exclusive use of
-    its device, so that the difference before and after is its own.
+    NVML has no figures by process in containers; an engine Job uses its device exclusively.
     """
     try:
         nvml = ctypes.CDLL(library)
@@ -65,7 +64,7 @@ class XidEvents:
 
     @classmethod
     def open(cls, library: str = LIBRARY) -> Self | None:
-        """Register for events; None: there is no driver, or it does not support them."""
+        """Register for events; return None without a driver that supports them."""
         try:
             nvml = ctypes.CDLL(library)
             events, count = ctypes.c_void_p(), ctypes.c_uint()
@@ -81,11 +80,7 @@ class XidEvents:
         return cls(nvml, events) if any(registered) else None
 
     def wait(self, milliseconds: int) -> int | None:
-        """Return the number of the next Xid; None: there was none in time.
-
-        Raises:
-            OSError: waiting for events failed.
-        """
+        """Return the number of the next Xid, or None if there was none in time; raises OSError if waiting fails."""
         data = _EventData()
         code = self._nvml.nvmlEventSetWait_v2(self._events, ctypes.byref(data), milliseconds)
         if code == _ERROR_TIMEOUT:

@@ -1,4 +1,4 @@
-"""Memory and utilisation of the container's device, as NVIDIA's management library (NVML) reports them."""
+"""Memory and utilization of the container's device, as NVIDIA's management library (NVML) reports them."""
 
 import ctypes
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class DeviceUse:
 
     used: int  # bytes
     size: int  # bytes
-    # share of the driver's last sample period in which a kernel ran, 0 to 1; None: not reported, as of
-    # MIG slices, where the GPU's figure would be that of all slices
+    # share of the driver's last sample period in which a kernel ran, 0 to 1; not reported of MIG slices,
+    # where the GPU's figure is that of all slices
     utilization: float | None
 
 
@@ -36,11 +36,7 @@ class DeviceMeter:
 
     @classmethod
     def open(cls, library: str = LIBRARY) -> Self | None:
-        """Find the device; None: there is no driver, or there are several devices.
-
-        CUDA numbers devices in another order than NVML, so that of several none is known to be the one
-        that serves.
-        """
+        """Find the device; return None without a driver, or with several: CUDA numbers them in another order than NVML."""
         try:
             nvml = ctypes.CDLL(library)
             count, device = ctypes.c_uint(), ctypes.c_void_p()
@@ -59,7 +55,7 @@ class DeviceMeter:
         return cls(nvml, slices[0], _whole=False) if len(slices) == 1 else None
 
     def read(self) -> DeviceUse | None:
-        """Return what is in use now; None: NVML fails. It may block for as long as the driver does."""
+        """Return what is in use now, or None if NVML fails; it may block for as long as the driver does."""
         memory = NvmlMemory()
         if self._nvml.nvmlDeviceGetMemoryInfo(self._device, ctypes.byref(memory)):
             return None
@@ -85,9 +81,9 @@ def _slices(nvml: ctypes.CDLL, device: ctypes.c_void_p) -> list[ctypes.c_void_p]
     most = ctypes.c_uint()
     if nvml.nvmlDeviceGetMaxMigDeviceCount(device, ctypes.byref(most)):
         return []
-    found = []
+    slices = []
     for index in range(most.value):
         handle = ctypes.c_void_p()
         if not nvml.nvmlDeviceGetMigDeviceHandleByIndex(device, index, ctypes.byref(handle)):
-            found.append(handle)
-    return found
+            slices.append(handle)
+    return slices

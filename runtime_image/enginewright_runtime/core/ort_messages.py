@@ -29,14 +29,14 @@ _NO_MEMORY: Final = re.compile(
 
 def status(text: str) -> str | None:
     """Return ONNX Runtime's status code, such as INVALID_GRAPH, or None."""
-    found = _STATUS.match(text)
-    return found.group("code") if found else None
+    match = _STATUS.match(text)
+    return match.group("code") if match else None
 
 
 def plain(text: str) -> str:
     """Return the message in one line, without status, source lines and paths, truncated."""
-    found = _STATUS.search(text) if _FUNCTION.match(text) else _STATUS.match(text)
-    message = found.group("text") if found else text
+    match = _STATUS.search(text) if _FUNCTION.match(text) else _STATUS.match(text)
+    message = match.group("text") if match else text
     message = _FILE.sub("", _COLOUR.sub("", message))
     message = _CUDA_PLACE.sub("", _OPENVINO.sub("OpenVINO: ", message))
     message = _SOURCE_LINE.sub("", _PLACE.sub("", _FUNCTION.sub("", message)))
@@ -47,8 +47,8 @@ def plain(text: str) -> str:
 def errors(text: str) -> tuple[str, ...]:
     """Return the errors that ONNX Runtime logged in `text`, shortened and without duplicates."""
     records = _RECORD.finditer(_COLOUR.sub("", text))
-    found = (plain(record["text"]) for record in records if record["level"] in "EF")
-    return tuple(dict.fromkeys(found))
+    messages = (plain(record["text"]) for record in records if record["level"] in "EF")
+    return tuple(dict.fromkeys(messages))
 
 
 def is_out_of_memory(text: str) -> bool:

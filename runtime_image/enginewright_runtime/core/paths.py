@@ -1,7 +1,7 @@
 """The paths in a pod as one value, so that tests and preflight can use others."""
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Self
 
@@ -12,65 +12,47 @@ from enginewright_contract import task
 class Paths:
     """The contract's paths under one root."""
 
-    work: Path
-    store: Path  # of a volume
-    store_credentials: Path  # of a bucket
-    images_credentials: Path  # of the repository of OCI images
-    credentials: Path
-    samples_credentials: Path
-    calibration_credentials: Path
-    source: Path
-    samples: Path
-    calibration: Path
-    extensions: Path  # one folder per claim
-    processing: Path  # likewise
-    processing_credentials: Path  # one folder per step
-    artifact: Path
-    artifact_image: Path  # OCI image of the artefact; no folder: there is none
-    stable: Path  # golden samples of another revision
-    termination_log: Path
-    probe_token: Path  # shared by the containers of a pod
-    runtime_cache: Path  # outlives restarts of the server's container
-    tokens: Path  # of clients, one file each
-    tls: Path  # certificate and key
-    release: Path  # an annotation that the operator writes
-    shadow: Path  # likewise
-    store_address: str | None = None  # of a bucket; None: the store is a volume
-    node_cache: str | None = None  # HOST:PORT; None: there is none
-    images: str | None = None  # repository for OCI images of artefacts; None: none are made
+    work: Path = field(metadata={"path": task.WORK_PATH})
+    store: Path = field(metadata={"path": task.STORE_PATH})  # of a volume
+    store_credentials: Path = field(metadata={"path": task.STORE_CREDENTIALS_PATH})  # of a bucket
+    # of the repository of OCI images
+    images_credentials: Path = field(metadata={"path": task.IMAGES_CREDENTIALS_PATH})
+    credentials: Path = field(metadata={"path": task.CREDENTIALS_PATH})
+    samples_credentials: Path = field(metadata={"path": task.SAMPLES_CREDENTIALS_PATH})
+    calibration_credentials: Path = field(metadata={"path": task.CALIBRATION_CREDENTIALS_PATH})
+    source: Path = field(metadata={"path": task.SOURCE_PATH})
+    samples: Path = field(metadata={"path": task.SAMPLES_PATH})
+    calibration: Path = field(metadata={"path": task.CALIBRATION_PATH})
+    extensions: Path = field(metadata={"path": task.EXTENSIONS_PATH})  # one folder per claim
+    processing: Path = field(metadata={"path": task.PROCESSING_PATH})  # likewise
+    # one folder per step
+    processing_credentials: Path = field(metadata={"path": task.PROCESSING_CREDENTIALS_PATH})
+    artifact: Path = field(metadata={"path": task.ARTIFACT_PATH})
+    # OCI image of the artefact, if this is a folder
+    artifact_image: Path = field(metadata={"path": task.ARTIFACT_IMAGE_PATH})
+    # golden samples of another revision
+    stable: Path = field(metadata={"path": task.STABLE_PATH})
+    termination_log: Path = field(metadata={"path": task.TERMINATION_LOG})
+    # shared by the containers of a pod
+    probe_token: Path = field(metadata={"path": task.PROBE_LANE_PATH})
+    # outlives restarts of the server's container
+    runtime_cache: Path = field(metadata={"path": task.RUNTIME_CACHE_PATH})
+    # of clients, one file each
+    tokens: Path = field(metadata={"path": task.TOKENS_PATH})
+    # certificate and key
+    tls: Path = field(metadata={"path": task.TLS_PATH})
+    # an annotation that the operator writes
+    release: Path = field(metadata={"path": f"{task.POD_INFO_PATH}/{task.RELEASE_FILE}"})
+    shadow: Path = field(metadata={"path": f"{task.POD_INFO_PATH}/{task.SHADOW_FILE}"})  # likewise
+    store_address: str | None = None  # of a bucket; otherwise the store is a volume
+    node_cache: str | None = None  # HOST:PORT
+    images: str | None = None  # repository for OCI images of artefacts
 
     @classmethod
     def under(cls, root: Path) -> Self:
         """Return the contract's paths, each prefixed with `root`."""
-
-        def place(path: str) -> Path:
-            return root / path.lstrip("/")
-
-        return cls(
-            work=place(task.WORK_PATH),
-            store=place(task.STORE_PATH),
-            store_credentials=place(task.STORE_CREDENTIALS_PATH),
-            images_credentials=place(task.IMAGES_CREDENTIALS_PATH),
-            credentials=place(task.CREDENTIALS_PATH),
-            samples_credentials=place(task.SAMPLES_CREDENTIALS_PATH),
-            calibration_credentials=place(task.CALIBRATION_CREDENTIALS_PATH),
-            source=place(task.SOURCE_PATH),
-            samples=place(task.SAMPLES_PATH),
-            calibration=place(task.CALIBRATION_PATH),
-            extensions=place(task.EXTENSIONS_PATH),
-            processing=place(task.PROCESSING_PATH),
-            processing_credentials=place(task.PROCESSING_CREDENTIALS_PATH),
-            artifact=place(task.ARTIFACT_PATH),
-            artifact_image=place(task.ARTIFACT_IMAGE_PATH),
-            stable=place(task.STABLE_PATH),
-            termination_log=place(task.TERMINATION_LOG),
-            probe_token=place(task.PROBE_LANE_PATH),
-            runtime_cache=place(task.RUNTIME_CACHE_PATH),
-            tokens=place(task.TOKENS_PATH),
-            tls=place(task.TLS_PATH),
-            release=place(task.POD_INFO_PATH) / task.RELEASE_FILE,
-            shadow=place(task.POD_INFO_PATH) / task.SHADOW_FILE,
-        )
+        placed = {each.name: each.metadata.get("path") for each in fields(cls)}
+        return cls(**{name: root / path.lstrip("/") for name, path in placed.items() if path})
 
     @classmethod
     def from_environment(cls) -> Self:

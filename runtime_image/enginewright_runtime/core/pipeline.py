@@ -18,11 +18,7 @@ _OURS: Final = "enginewright"
 def pipeline_digest(versions: Mapping[str, Any]) -> str:
     """Return the sha256 (hex) of everything but the inputs that decides what Jobs build.
 
-    That is our code without server, sidecar, comments and docstrings, the installed packages, Python, the C
-    library and the architecture.
-
-    Args:
-        versions: of libraries that may not come from packages, as JSON values.
+    That is our code, without server, sidecar and comments, all packages, Python, libc, the architecture and `versions`.
     """
     packages = {
         f"{each.name}=={each.version}"

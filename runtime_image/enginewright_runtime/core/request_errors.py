@@ -12,11 +12,7 @@ class RequestError(Exception):
         self.message = message
 
     def detached(self) -> Self:
-        """Return the error without its frames and what led to it.
-
-        The function that keeps it in a variable is one of the frames. In that cycle they would keep
-        the request's body until garbage is collected.
-        """
+        """Return the error without frames and causes, a cycle that would hold the request's body."""
         self.__traceback__ = self.__context__ = self.__cause__ = None
         return self
 

@@ -1,8 +1,6 @@
-"""A cache of the reference's results, shared by Jobs on one machine.
+"""A cache of the reference's successful results, shared by Jobs on one machine if a folder is configured.
 
-Preflight prepares one source for several backends, and each prepare Job would run the same reference.
-If a folder is configured, the first Job stores its results there and the others read them. In pods
-none is, and every Job runs the reference itself. Only successful results are stored.
+Preflight prepares one source for several backends, whose prepare Jobs would all run the same reference.
 """
 
 import fcntl
@@ -22,6 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from enginewright_runtime.core.children import name_of
 from enginewright_runtime.core.handoff import MODEL_FOLDER, Fetched
+from enginewright_runtime.core.isolated import dump_result
 from enginewright_runtime.core.isolation import Call, Out, P
 
 _RESULT: Final = "answer.json"
@@ -38,17 +37,7 @@ class ResultKey:
 
 
 def run_shared(call: Call[P, Out], key: ResultKey, *args: P.args, **kwargs: P.kwargs) -> Out:
-    """Run a call as `Call.run` does, or return the result of another Job.
-
-    Args:
-        call: computes the result.
-        key: everything that determines it.
-        args: of the call, with paths of this Job.
-        kwargs: likewise.
-
-    Raises:
-        StageFailure, SessionError: as `Call.run`.
-    """
+    """Run a call as `Call.run` does, or return the result of another Job; paths are those of this Job."""
     folder = os.environ.get(SHARED_RESULTS_VARIABLE)
     model = key.model
     if not folder or (model.parent.name, model.name) != (MODEL_FOLDER, MODEL_NAME):
@@ -62,9 +51,9 @@ def run_shared(call: Call[P, Out], key: ResultKey, *args: P.args, **kwargs: P.kw
             for path in key.files:
                 shutil.copyfile(place / path.name, path)
             return call.read(json.loads(result.read_bytes()))
-        found = call.run(*args, **kwargs)
-        _store(place, key.files, call.written(found))
-    return found
+        answer = call.run(*args, **kwargs)
+        _store(place, key.files, dump_result(call.function, answer))
+    return answer
 
 
 def _key(function: str, key: ResultKey) -> str:
@@ -83,10 +72,7 @@ def _store(
     files: tuple[Path, ...],
     result: Any,  # noqa: ANN401 - any JSON value
 ) -> None:
-    """Store a result atomically, since the Job may be killed meanwhile or the disk be full.
-
-    If storing fails, the Job still uses its result.
-    """
+    """Store a result atomically, as the Job may be killed meanwhile; if storing fails, the Job still uses its result."""
     unfinished = place / f"{_RESULT}.unfinished"
     try:
         for path in files:

@@ -1,7 +1,6 @@
-"""A time limit that does not depend on other load or on the number of cores. Pure.
+"""A time limit that depends neither on other load nor on the number of cores. Pure.
 
-Elapsed time alone would end too early on a loaded machine, the CPU time of all threads on a machine with
-many cores. So both must exceed the limit.
+Elapsed time alone ends too early on a loaded machine, CPU time alone on one with many cores: both must exceed it.
 """
 
 import time
@@ -12,7 +11,7 @@ class TimeLimit:
     """A limit of both CPU time and elapsed time, from now on."""
 
     def __init__(self, seconds: float, clocks: tuple[Callable[[], float], ...] = ()) -> None:
-        """Start it; `clocks`, in seconds, are by default this process's CPU time and elapsed time."""
+        """Start it; `clocks`, in seconds, default to this process's CPU time and elapsed time."""
         read = clocks or (time.process_time, time.monotonic)
         self._ends = [(clock, clock() + seconds) for clock in read]
 

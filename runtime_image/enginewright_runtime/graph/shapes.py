@@ -1,9 +1,8 @@
 """Resolves the sizes of inputs: checks declared shape profiles and fills in defaults. Pure.
 
 Only the batch, the first dimension, has default sizes (1, 8, 32; smaller if runs are expensive). Any
-other dynamic dimension stays open, unless it is declared or shares the name of a declared one.
-Engines need sizes for it, which the user declares; other backends accept any size, and golden inputs
-get sizes that were found by running the model.
+other dynamic dimension stays open unless it, or another one of its name, is declared. Engines need
+its sizes; other backends accept any size, and golden inputs get sizes with which the model ran.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,8 @@ from enginewright_contract.manifest import TensorSpec
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, Proposal
 from enginewright_contract.task import ShapeProfile
+
+from enginewright_runtime.core.logs import counted
 
 CORNERS: Final = ("min", "opt", "max")
 
@@ -41,10 +42,7 @@ class Resolved:
 def resolve(
     inputs: Sequence[TensorSpec], declared: Sequence[ShapeProfile], unranked: frozenset[str]
 ) -> Resolved:
-    """Return the known sizes of the inputs.
-
-    `unranked` are the inputs without a declared rank.
-    """
+    """Return the known sizes of the inputs; `unranked` are those without a declared rank."""
     by_name = {spec.name: spec for spec in inputs}
     checked = [(each, _check(each, by_name, each.input in unranked)) for each in declared]
     findings = [finding for _, finding in checked if finding is not None]
@@ -56,12 +54,12 @@ def resolve(
     for spec in inputs:
         if spec.name in profiles or spec.name in wrong:
             continue
-        sizes = [_known_sizes(spec, index, named) for index in range(len(spec.shape))]
-        known = [entry for entry in sizes if entry is not None]
-        if len(known) < len(sizes) or spec.name in unranked:
+        dimensions = [_sizes_of(spec, index, named) for index in range(len(spec.shape))]
+        sizes = [entry for entry in dimensions if entry is not None]
+        if len(sizes) < len(dimensions) or spec.name in unranked:
             unsized.append(spec.name)
         else:
-            profiles[spec.name] = _profile(spec.name, known)
+            profiles[spec.name] = _profile(spec.name, sizes)
     return Resolved(
         tuple(profiles[spec.name] for spec in inputs if spec.name in profiles),
         tuple(findings),
@@ -71,21 +69,18 @@ def resolve(
 
 def points(profiles: Sequence[ShapeProfile]) -> dict[str, dict[str, tuple[int, ...]]]:
     """Return the input shapes of each corner; equal ones once, under the first corner's name."""
-    found: dict[str, dict[str, tuple[int, ...]]] = {}
+    corners: dict[str, dict[str, tuple[int, ...]]] = {}
     for corner in CORNERS:
         shapes: dict[str, tuple[int, ...]] = {
             profile.input: getattr(profile, corner) for profile in profiles
         }
-        if shapes not in found.values():
-            found[corner] = shapes
-    return found
+        if shapes not in corners.values():
+            corners[corner] = shapes
+    return corners
 
 
 def opt_sample(samples: Sequence[str]) -> str:
-    """Return the sample with the opt shapes, or the middle one of a user's own samples.
-
-    `samples` are ordered by size. A missing corner has the same shapes as an earlier one.
-    """
+    """Return the opt sample, else min, which has its shapes, else the middle one of a user's samples, ordered by size."""
     return next((each for each in ("opt", "min") if each in samples), samples[len(samples) // 2])
 
 
@@ -102,7 +97,7 @@ def defaulted(
         each.input
         for each in profiles
         if each.input not in own
-        and (shape := by_name[each.input].shape)  # (): a scalar, or an undeclared rank
+        and (shape := by_name[each.input].shape)  # not of a scalar or an undeclared rank
         and not isinstance(first := shape[0], int)
         and first not in named
         and Sizes(each.min[0], each.opt[0], each.max[0]) == DEFAULT_BATCH
@@ -169,7 +164,7 @@ def _named_sizes(
     return named
 
 
-def _known_sizes(spec: TensorSpec, index: int, named: Mapping[str, Sizes]) -> Sizes | None:
+def _sizes_of(spec: TensorSpec, index: int, named: Mapping[str, Sizes]) -> Sizes | None:
     dimension = spec.shape[index]
     if isinstance(dimension, int):
         return Sizes(dimension, dimension, dimension)
@@ -182,17 +177,12 @@ def missing(
     inputs: Sequence[TensorSpec],
     unsized: Sequence[str],
     unranked: Sequence[str] = (),
-    found: Sequence[ShapeProfile] = (),
+    working: Sequence[ShapeProfile] = (),
     refused: str = "",
 ) -> Finding:
-    """Return the finding for inputs without sizes; it proposes sizes that were found.
+    """Return the finding for inputs whose sizes, or ranks (`unranked`), are not all known.
 
-    Args:
-        inputs: of the model.
-        unsized: the inputs whose sizes are not all known.
-        unranked: the inputs without a declared rank.
-        found: profiles with which the model ran; (): none, so none is proposed.
-        refused: why no engine can be built for `found`; "": one can, or it was not tried.
+    It proposes `working` profiles, with which the model ran, and says why no engine can be built for them: `refused`.
     """
     causes = [
         f"input {spec.name} has {'an unknown rank' if spec.name in unranked else _shape(spec)}"
@@ -204,7 +194,7 @@ def missing(
         for spec in inputs
         if spec.name not in unranked and all(isinstance(size, int) for size in spec.shape)
     }
-    shapes = tuple(each for each in found if each.input not in fixed)
+    shapes = tuple(each for each in working if each.input not in fixed)
     why = f", and with sizes that it runs with none is built: {refused}" if refused else ""
     return Finding(
         reason=Reason.SHAPE_PROFILE_MISSING,
@@ -234,5 +224,4 @@ def _shape(spec: TensorSpec) -> str:
 
 
 def _dimensions(spec: TensorSpec) -> str:
-    count = len(spec.shape)
-    return f"{count} dimension{'' if count == 1 else 's'} each, for the model has {_shape(spec)}"
+    return f"{counted(len(spec.shape), 'dimension')} each, because the model has {_shape(spec)}"

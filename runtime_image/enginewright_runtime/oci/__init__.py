@@ -1,7 +1,4 @@
-"""Artefacts as OCI images, which nodes pull and pods mount as volumes.
-
-An image is an option that saves time: whatever goes wrong, the artefact is in the store, where pods find it.
-"""
+"""Artefacts as OCI images, which nodes pull and pods mount to save time: pods also find artefacts in the store."""
 
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,17 +18,13 @@ _Reported = TypeVar("_Reported", Published, PublishedEngine)
 class Pushed:
     """The image of an artefact, or why there is none."""
 
-    reference: str | None = None  # REPOSITORY@DIGEST; None: there is none
-    failure: str | None = None  # None: there is one, or none is wanted
+    reference: str | None = None  # REPOSITORY@DIGEST
+    failure: str | None = None
 
     def reported(self, artefact: _Reported) -> _Reported:
         """Return the report of an artefact with its image."""
-        return artefact.model_copy(
-            update={
-                "image": self.reference,
-                "image_failure": self.failure and self.failure[:TEXT_LENGTH],
-            }
-        )
+        failure = self.failure and self.failure[:TEXT_LENGTH]
+        return artefact.model_copy(update={"image": self.reference, "image_failure": failure})
 
     def described(self, message: str) -> str:
         """Return the message of a stage with what became of the image."""
@@ -41,10 +34,7 @@ class Pushed:
 
 
 def push(paths: Paths, store: Store, manifest: Manifest, seconds: float = PUSH_SECONDS) -> Pushed:
-    """Make sure that an artefact of the store has its image, where the pod names a repository for images.
-
-    It ends after `seconds`, whatever is left to do.
-    """
+    """Push the image of an artefact for up to `seconds`, if the pod names a repository for images."""
     if paths.images is None:
         return Pushed()
     # imported on demand: it is slow to load, and rarely used

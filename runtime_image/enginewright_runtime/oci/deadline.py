@@ -1,4 +1,4 @@
-"""The time that a push may take: the Job, which has a deadline itself, has done its work already."""
+"""The time that a push may take, which follows the actual work of a Job with a deadline."""
 
 import time
 from typing import Final
@@ -6,20 +6,15 @@ from typing import Final
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.failures import unreachable
 
-_GOES_ON: Final = "no action needed: the next Job that finds the artefact goes on with it"
+_GOES_ON: Final = "no action needed: the next Job that finds the artefact continues"
 _TOO_SLOW: Final = (
-    "if that repeats, the store or the registry is too slow for this artefact, which pods read from the"
+    "if this repeats, the store or the registry is too slow for this artefact, which pods read from the"
     " store: make it faster, or empty store.images.repository"
 )
 
 
 class PushDeadline:
-    """The end of one push, and how far it has come.
-
-    Args:
-        repository: for messages.
-        seconds: from now on.
-    """
+    """The end of one push to a repository, `seconds` from now, and its progress."""
 
     def __init__(self, repository: str, seconds: float) -> None:
         self._repository = repository
@@ -29,16 +24,16 @@ class PushDeadline:
         self._has_stored = False
 
     def begin(self, what: str) -> None:
-        """Go on with another part, if there is time."""
+        """Start another part, if there is time."""
         self._at = what
         self.check()
 
     def stored(self) -> None:
-        """Note that the registry has more than before, which the next Job need not push."""
+        """Note that the registry has another part, which the next Job need not push."""
         self._has_stored = True
 
     def left(self) -> float:
-        """Return the seconds that are left, negative ones after the end."""
+        """Return the remaining seconds, negative after the end."""
         return self._end - time.monotonic()
 
     def check(self) -> None:

@@ -1,7 +1,6 @@
 """Pushes the OCI image of an artefact that is in the store, unless the repository has it.
 
-Every file is read from the store and compared with its digest before any of it is pushed. What is pushed has the
-same bytes each time, so that what a Job has left unfinished is found by the next one.
+Every file is verified before it is pushed. An artefact always gives the same bytes, so a Job continues another's push.
 """
 
 import hashlib
@@ -41,7 +40,7 @@ _REMEDY: Final = "check store.images, and that pods of this namespace reach the 
 def ensure_image(
     repository: str, credentials: Path, store: Store, manifest: Manifest, seconds: float
 ) -> Pushed:
-    """Return the image of an artefact, pushed now or before; its failure is none of the stage."""
+    """Return the image of an artefact, pushed now or before; a failure does not fail the stage."""
     deadline = PushDeadline(repository, seconds)
     try:
         secret = Secret.read(credentials)
@@ -68,8 +67,6 @@ def _failed(why: str) -> Pushed:
 
 
 class _Push:
-    """One artefact on its way to a repository."""
-
     def __init__(
         self,
         writer: RegistryWriter,
@@ -87,10 +84,10 @@ class _Push:
         self._record = PushRecord(store, repository, self._tag)
 
     def ensure(self) -> str:
-        """Return the digest of the image, which the repository has then."""
-        if (known := self._known()) is not None:
+        """Push what the repository lacks; return the digest of the image."""
+        if (pushed := self._known()) is not None:
             _log.info("the repository has the image already")
-            return known.digest
+            return pushed.digest
         digests = [self._put_layer(layer) for layer in self._layers]
         image = image_of(self._manifest, self._layers, digests)
         self._put(image.config)
@@ -142,7 +139,7 @@ class _Push:
 
 
 class _Files:
-    """The files of an artefact in the store; the last one stays open, since a layer is read twice."""
+    """The files of an artefact in the store; the last one stays open, because a layer is read twice."""
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
         self._store = store
@@ -169,7 +166,7 @@ class _Files:
 
     @contextmanager
     def checked(self, file: ArtifactFile) -> Iterator["_Counted"]:
-        """Open a file; raise once it is read, if it is not the one that the manifest lists."""
+        """Open a file; raise after reading if it is not the one that the manifest lists."""
         with self.opened(file) as reader:
             counted = _Counted(reader)
             yield counted
@@ -177,8 +174,6 @@ class _Files:
 
 
 class _Counted:
-    """Reads, and knows what was read."""
-
     def __init__(self, reader: BinaryIO) -> None:
         self._reader = reader
         self._digest = hashlib.sha256()

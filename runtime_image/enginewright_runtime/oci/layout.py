@@ -1,7 +1,7 @@
 """What the OCI image of an artefact consists of: it follows from the artefact's files alone.
 
-A layer is an uncompressed tar archive, of one file where that is possible: so nodes and registries keep equal files of
-artefacts once, if their paths are equal too, and nothing has to be unpacked twice. Sources: OCI image specification 1.1.
+A layer is an uncompressed tar archive, of one file where possible, so nodes and registries keep files of equal content
+and path once. Source: OCI image specification 1.1.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ _CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
 _LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar"
 _ANNOTATION: Final = "dev.enginewright"
 _FORMAT: Final = 1  # of all below; another one makes other images
-# Nodes stack few layers: containerd's overlay file system about 120. The smallest files share the last one
+# Nodes stack few layers: containerd's overlay file system about 120. The smallest files share the last one.
 _MOST_LAYERS: Final = 32
 _END: Final = bytes(2 * tarfile.BLOCKSIZE)
 _TAG_DIGITS: Final = 16
@@ -66,12 +66,12 @@ class ImageLayer:
 
     def _heads(self) -> Iterator[tuple[ArtifactFile, bytes]]:
         """Yield each file with the entries before it: its folders, and its own."""
-        known: set[str] = set()
+        folders: set[str] = set()
         for file in self.files:
             head = b""
             for folder in reversed(PurePosixPath(file.path).parents[:-1]):
-                if str(folder) not in known:
-                    known.add(str(folder))
+                if str(folder) not in folders:
+                    folders.add(str(folder))
                     head += _entry(str(folder), tarfile.DIRTYPE, 0o755, 0)
             yield file, head + _entry(file.path, tarfile.REGTYPE, 0o644, file.size_bytes)
 
@@ -104,7 +104,10 @@ def layers_of(manifest: Manifest) -> tuple[ImageLayer, ...]:
 
 def tag_of(manifest: Manifest) -> str:
     """Return the tag of an artefact's image; artefacts of one key may differ in content."""
-    files = [[file.path, file.sha256, file.size_bytes] for file in _sorted(manifest)]
+    files = [
+        [file.path, file.sha256, file.size_bytes]
+        for file in sorted(manifest.files, key=lambda file: file.path)
+    ]
     return f"{_kind(manifest)}-{manifest.key}-{content_hash(_FORMAT, files)[:_TAG_DIGITS]}"
 
 
@@ -112,7 +115,7 @@ def image_of(manifest: Manifest, layers: Sequence[ImageLayer], digests: Sequence
     """Return an artefact's image; `digests` of its layers, in their order."""
     config = canonical_json(
         {
-            # required, and of no importance: the files are the same on all platforms
+            # required, although the files are the same on all platforms
             "architecture": "amd64",
             "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": list(digests)},  # not compressed
@@ -155,10 +158,6 @@ def _entry(name: str, kind: bytes, mode: int, size: int) -> bytes:
 
 def _padded(file: ArtifactFile) -> int:
     return -(-file.size_bytes // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-
-
-def _sorted(manifest: Manifest) -> list[ArtifactFile]:
-    return sorted(manifest.files, key=lambda file: file.path)
 
 
 def _kind(manifest: Manifest) -> str:

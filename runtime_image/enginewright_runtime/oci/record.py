@@ -1,7 +1,7 @@
 """What Jobs have pushed, as they record it in the store.
 
-Who may push to the repository may replace tags in it, those of other namespaces too. So what is there counts only if it
-is what a Job has computed from the files of this store. A record that is lost costs one look at all files.
+An account that may push to the repository may replace its tags, those of other namespaces too. So an image counts only
+if a Job has computed it from the files of this store. A lost record costs one look at all files.
 """
 
 import logging
@@ -26,18 +26,14 @@ class PushRecord:
         self._name = f"image-{tag}-{content_hash(repository)[:_REPOSITORY_DIGITS]}"
 
     def read(self, count: int) -> list[str] | None:
-        """Return the digests; None: there is no record of `count` layers.
-
-        Raises:
-            StageFailure: StoreUnavailable.
-        """
+        """Return the digests, if `count` layers are recorded; raises StageFailure: StoreUnavailable."""
         content = self._store.get_cache(self._name)
-        found = (content or b"").decode(errors="replace").split()
-        return found if len(found) == count and all(map(is_digest, found)) else None
+        digests = (content or b"").decode(errors="replace").split()
+        return digests if len(digests) == count and all(map(is_digest, digests)) else None
 
     def write(self, digests: list[str]) -> None:
-        """PushRecord digests. It is not essential: a failure is logged."""
+        """Record digests; a failure is only logged."""
         try:
             self._store.put_cache(self._name, "\n".join(digests).encode())
         except StageFailure as failure:
-            _log.warning("that image %s is pushed is not recorded: %s", self._tag, failure.message)
+            _log.warning("the push of image %s is not recorded: %s", self._tag, failure.message)

@@ -1,7 +1,4 @@
-"""Writes to one repository of an OCI registry: blobs as streams, then the manifest that names them.
-
-Sources: OCI distribution specification 1.1 (pushing a blob with POST and PUT, pushing manifests).
-"""
+"""Writes to one repository of an OCI registry (OCI distribution specification 1.1): blobs as streams, then the manifest."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -29,13 +26,7 @@ _T = TypeVar("_T")
 
 
 class RegistryWriter(Web):
-    """A client that may push to a repository.
-
-    Args:
-        repository: with its host.
-        secret: as of a source; its keys ca.crt and plain-http count too.
-        deadline: of all that is done with it.
-    """
+    """A client that may push to a repository, HOST/NAME; `secret` is as of a source."""
 
     def __init__(self, repository: str, secret: Secret, deadline: PushDeadline) -> None:
         host, _, name = repository.partition("/")
@@ -48,7 +39,7 @@ class RegistryWriter(Web):
         self._deadline = deadline
 
     def manifest(self, name: str) -> bytes | None:
-        """Return the manifest that has a tag or digest; None: there is none."""
+        """Return the manifest with a tag or digest, if there is one."""
         url = f"{self._url}/manifests/{name}"
         try:
             return self._once(url, "GET", {"Accept": MANIFEST_TYPE}).body
@@ -56,7 +47,7 @@ class RegistryWriter(Web):
             return None
 
     def has_blob(self, digest: str, size: int) -> bool:
-        """Return whether the repository has a blob, and states its size."""
+        """Return whether the repository has a blob and states its size."""
         try:
             answer = self._once(f"{self._url}/blobs/{digest}", "HEAD", {})
         except Missing:
@@ -70,17 +61,7 @@ class RegistryWriter(Web):
         chunks: Callable[[], Iterator[bytes]],
         progress: TransferProgress,
     ) -> None:
-        """Store a blob; it is sent again from its beginning after an interruption.
-
-        Args:
-            digest: of its content.
-            size: in bytes.
-            chunks: begins to yield the content.
-            progress: is reported here.
-
-        Raises:
-            StageFailure: SourceUnreachable.
-        """
+        """Store a blob, again from its beginning after an interruption; raises StageFailure: SourceUnreachable."""
         sent = 0
 
         async def body() -> AsyncIterator[bytes]:
@@ -104,17 +85,12 @@ class RegistryWriter(Web):
         self._run(f"{self._url}/blobs/{digest}", attempt, lambda: sent)
 
     def put_manifest(self, tag: str, content: bytes) -> None:
-        """Store a manifest under a tag.
-
-        Raises:
-            StageFailure: SourceUnreachable; also if the registry has not what it was sent.
-        """
+        """Store a manifest under a tag; raises StageFailure, SourceUnreachable, also if it is not stored then."""
         self._once(f"{self._url}/manifests/{tag}", "PUT", {"Content-Type": MANIFEST_TYPE}, content)
         if self.manifest(digest_of(content)) != content:
             raise unreachable(
-                f"{self._repository}: the registry has taken the image's manifest and does not return it",
-                "check that store.images.repository is one of a registry, which a proxy before it"
-                " may hide",
+                f"{self._repository}: the registry accepted the image's manifest and does not return it",
+                "check that store.images.repository names a registry, and any proxy before it",
             )
 
     def _once(
@@ -134,12 +110,12 @@ class RegistryWriter(Web):
             async with self._exchange(url, sent) as session:
                 return await attempt(session)
 
-        async def bounded() -> _T:
+        async def run_in_time() -> _T:
             async with asyncio.timeout(self._deadline.left()):
                 return await with_retries(f"reach {shown(url)}", one, sent)
 
         try:
-            return asyncio.run(bounded())
+            return asyncio.run(run_in_time())
         except TimeoutError:
             raise self._deadline.passed() from None
 
@@ -159,7 +135,7 @@ class RegistryWriter(Web):
             return WebResponse(response.headers, content)
 
     def _upload_place(self, begun: str, location: str) -> str:
-        """Return where the registry takes a blob; the credentials are for no other server."""
+        """Return where to upload a blob: on this registry only, since no other may get the credentials."""
         try:
             place = urljoin(begun, location)
             ours, theirs = urlsplit(begun), urlsplit(place)
@@ -175,10 +151,9 @@ class RegistryWriter(Web):
 
 
 async def _next(chunks: Iterator[bytes]) -> bytes:
-    """Return the next chunk; empty: there is none.
+    """Return the next chunk, empty at the end; reads in a thread, so that the deadline counts meanwhile.
 
-    In a thread, as the time ends also while the store is read; the thread's read ends before what cancels it
-    goes on, as another try reads the same file.
+    A cancelled read completes first, because another try reads the same file.
     """
     reading = asyncio.ensure_future(asyncio.to_thread(next, chunks, b""))
     try:

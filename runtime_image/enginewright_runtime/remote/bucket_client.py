@@ -1,4 +1,4 @@
-"""Sends requests to a bucket, and finds out its region and whether it needs credentials."""
+"""Sends requests to a bucket; finds its region and whether it needs credentials."""
 
 import logging
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -19,8 +19,7 @@ _log: Final = logging.getLogger(__name__)
 # reports it in a header, also to anonymous requests
 _REGION_OF: Final = "https://{bucket}.s3.amazonaws.com"
 _REGION_SECONDS: Final = 10.0
-# of obstore, where a setting is invalid that is not checked before, such as one of the environment; the
-# second one is no Exception
+# of obstore, for invalid settings that are not checked before, such as the environment's; the second is no Exception
 _PANICS: Final = frozenset({"RustPanic", "PanicException"})
 _PANICKED: Final = StoreError(
     "the store's client ended on a setting or a credential that it cannot read", "identity"
@@ -37,12 +36,7 @@ class RequestFailed(Exception):  # noqa: N818 - callers decide whether it is an 
 
 
 class BucketClient:
-    """Sends requests to one bucket.
-
-    Args:
-        bucket: where, and as whom.
-        retries: of each request that the store may be sent twice; 0: callers retry.
-    """
+    """Sends requests to one bucket, with `retries` of each request that the store may get twice."""
 
     def __init__(self, bucket: Bucket, retries: int = 0) -> None:
         self._bucket = bucket
@@ -57,43 +51,38 @@ class BucketClient:
     ) -> _T:
         """Await one request; repeat it in the bucket's region or anonymously if that may help.
 
-        Args:
-            action: sends the request.
-            received: bytes so far, for the message of a failure.
-
-        Raises:
-            RequestFailed: with the meaning of obstore's exception.
+        Raises RequestFailed, whose message states the bytes `received` so far.
         """
         for _ in range(3):  # as configured, in another region, anonymously
             try:
                 self._store = self._store or self._bucket.open(self._retries)
                 return await action(self._store)
             except (BaseError, OSError, ValueError) as error:
-                found = store_error(error, self._bucket.name, format_bytes(received()))
-                if not await self._reopened(found):
-                    raise RequestFailed(found) from None
+                meaning = store_error(error, self._bucket.name, format_bytes(received()))
+                if not await self._reopened(meaning):
+                    raise RequestFailed(meaning) from None
             except BaseException as error:
                 if type(error).__name__ not in _PANICS:
                     raise
                 raise RequestFailed(_PANICKED) from None
-        raise RequestFailed(StoreError("the bucket's region cannot be found out", "broken"))
+        raise RequestFailed(StoreError("the bucket's region is unknown", "broken"))
 
     def remedy(
-        self, found: StoreError, secret: str, right: str, *, by_hand: bool = False
+        self, error: StoreError, secret: str, right: str, *, by_hand: bool = False
     ) -> str | None:
-        """Return what gives the pod the right that it lacks; None: that is not the cause.
+        """Return how to give the pod a right that it lacks, or None if another cause failed the request.
 
         Args:
-            found: the failure.
+            error: the failure.
             secret: the field that names the Secret.
             right: "read", or "read and write".
             by_hand: on a command line, which takes credentials from its environment unless it runs in a pod
                 with the Secret.
         """
         by_hand = by_hand and self._bucket.identity != "secret"
-        if found.kind == "region":
+        if error.kind == "region":
             return f"put AWS_REGION into the {'environment' if by_hand else 'Secret'}"
-        if found.kind not in {"refused", "identity"}:
+        if error.kind not in {"refused", "identity"}:
             return None
         if by_hand:
             return f"set {self._bucket.scheme.variables} in the environment, of an identity that may {right} it"
@@ -101,9 +90,9 @@ class BucketClient:
         match self._bucket.identity:
             case "secret":
                 return f"correct the Secret in {secret} (keys {keys}), and what it may {right}"
-            case "nobody":
+            case "anonymous":
                 return (
-                    f"it was asked without credentials: name a Secret in {secret} (keys {keys}),"
+                    f"the request had no credentials: name a Secret in {secret} (keys {keys}),"
                     " or give the pod's service account an identity of the cloud"
                 )
             case _:
@@ -112,31 +101,31 @@ class BucketClient:
                     f" (keys {keys})"
                 )
 
-    async def _reopened(self, found: StoreError) -> bool:
+    async def _reopened(self, error: StoreError) -> bool:
         """Reconfigure the bucket for another attempt; return whether that is possible."""
-        if found.kind == "region":
-            region = found.region or await _region_of(self._bucket)
+        if error.kind == "region":
+            region = error.region or await _region_of(self._bucket)
             if region is None or region == self._bucket.settings.get("region"):
                 return False
-            _log.info("%s lies in region %s", self.shown, region)
+            _log.info("%s is in region %s", self.shown, region)
             self._bucket, self._store = self._bucket.in_region(region), None
             return True
-        if found.kind == "identity" and self._bucket.identity == "metadata":
-            _log.info("%s: %s; asking without credentials", self.shown, found.message)
+        if error.kind == "identity" and self._bucket.identity == "metadata":
+            _log.info("%s: %s; trying without credentials", self.shown, error.message)
             self._bucket, self._store = self._bucket.anonymous(), None
             return True
         return False
 
 
-async def _region_of(asked: Bucket) -> str | None:
+async def _region_of(bucket: Bucket) -> str | None:
     """Return the region that Amazon reports; None for other stores, and without a response."""
-    if "endpoint" in asked.settings:
+    if "endpoint" in bucket.settings:
         return None
     timeout = aiohttp.ClientTimeout(total=_REGION_SECONDS)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, trust_env=True) as session,
-            session.head(_REGION_OF.format(bucket=asked.name), allow_redirects=False) as response,
+            session.head(_REGION_OF.format(bucket=bucket.name), allow_redirects=False) as response,
         ):
             return response.headers.get("x-amz-bucket-region")
     except (aiohttp.ClientError, TimeoutError):

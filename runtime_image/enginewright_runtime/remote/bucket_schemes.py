@@ -40,7 +40,7 @@ class BucketScheme:
     """One scheme of buckets."""
 
     store: "Callable[..., Store]"
-    # raises StageFailure: SourceUnreachable, for an invalid setting or Secret
+    # raises StageFailure, SourceUnreachable, for an invalid setting or Secret
     locate: "Callable[[str, str, Secret], Location]"
     metadata_variable: str  # overrides the address of the node's metadata service
     metadata: str  # that address
@@ -99,7 +99,7 @@ def _az(name: str, path: str, secret: Secret) -> Location:
         name, _, path = path.partition("/")
     if not settings.get("account_name"):
         raise unreachable(
-            f"{AZ.prefix}{name}/{path} does not say in which storage account the container lies",
+            f"{AZ.prefix}{name}/{path} does not name the storage account of the container",
             "write az://ACCOUNT.blob.core.windows.net/CONTAINER/PATH, or put"
             " AZURE_STORAGE_ACCOUNT_NAME into the Secret in secretRef; on the command line, into"
             " the environment",
@@ -109,14 +109,14 @@ def _az(name: str, path: str, secret: Secret) -> Location:
 
 def _setting(secret: Secret, *keys: str, check: "Callable[[str, str], None]") -> str | None:
     """Return the value from the Secret, else from the pod's environment, once it is checked."""
-    for key in keys:
-        if value := secret.get(key):
-            check(f"the key {key} of the Secret", value)
-            return value
-    for key in keys:
-        if value := os.environ.get(key):
-            check(f"the environment variable {key}", value)
-            return value
+    for values, kind in (
+        (secret.values, "key {} of the Secret"),
+        (os.environ, "environment variable {}"),
+    ):
+        for key in keys:
+            if value := values.get(key):
+                check(f"the {kind.format(key)}", value)
+                return value
     return None
 
 

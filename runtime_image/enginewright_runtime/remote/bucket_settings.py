@@ -1,6 +1,6 @@
-"""Checks a bucket's name and settings before its client gets them, which ends with a panic on some.
+"""Checks a bucket's name and settings, on some of which the client would panic; raises StageFailure: SourceUnreachable.
 
-Messages name the setting and never repeat its value: it may be, or contain, a secret.
+A value may contain a secret, so messages name only its `setting`.
 """
 
 import re
@@ -18,7 +18,7 @@ _BUCKET: Final = re.compile(r"[A-Za-z0-9$][A-Za-z0-9._-]{0,254}")  # $root and $
 
 
 def check_bucket(scheme: str, name: str) -> None:
-    """Raise StageFailure: SourceUnreachable, unless the name of a bucket or container is possible."""
+    """Check the name of a bucket or container."""
     if not _BUCKET.fullmatch(name):
         raise unreachable(
             "the address names a bucket that no store can have",
@@ -27,27 +27,21 @@ def check_bucket(scheme: str, name: str) -> None:
 
 
 def check_text(setting: str, value: str) -> None:
-    """Raise StageFailure: SourceUnreachable, unless a key or token can be sent in a header.
-
-    Args:
-        setting: where the value is from, for the message.
-        value: of the setting.
-    """
+    """Check that a header can carry a key or token."""
     if not _HEADER.fullmatch(value):
         raise unreachable(
-            f"{setting} has line breaks or other characters that it cannot have",
-            "write it again without them",
+            f"{setting} has line breaks or other invalid characters", "write it again without them"
         )
 
 
 def check_region(setting: str, value: str) -> None:
-    """Raise StageFailure: SourceUnreachable, unless the value can be a region; as `check_text`."""
+    """Check the name of a region."""
     if not _REGION.fullmatch(value):
         raise unreachable(f"{setting} is no region", "write it as eu-central-1")
 
 
 def check_account(setting: str, value: str) -> None:
-    """Raise StageFailure: SourceUnreachable, unless a storage account can be named so; as `check_text`."""
+    """Check the name of a storage account."""
     if not _ACCOUNT.fullmatch(value):
         raise unreachable(
             f"{setting} is no name of a storage account", "write only letters, digits and '-'"
@@ -55,7 +49,7 @@ def check_account(setting: str, value: str) -> None:
 
 
 def check_endpoint(setting: str, value: str) -> None:
-    """Raise StageFailure: SourceUnreachable, unless the value is a server's address; as `check_text`."""
+    """Check the address of a server."""
     if problem := _endpoint_problem(value):
         raise unreachable(f"{setting} {problem}", "write it as https://HOST or http://HOST:PORT")
 

@@ -35,7 +35,7 @@ class Bucket:
     scheme: Scheme
     name: str
     path: str  # of the file or folder in it, without / at the ends
-    identity: str  # secret | environment | metadata | nobody
+    identity: str  # secret | environment | metadata | anonymous
     settings: dict[str, Any] = field(default_factory=dict, repr=False)
     authority: str | None = field(default=None, repr=False)
 
@@ -47,21 +47,14 @@ class Bucket:
     def anonymous(self) -> "Bucket":
         """Return the same bucket with anonymous access."""
         kept = {key: value for key, value in self.settings.items() if key in _NO_CREDENTIALS}
-        return replace(self, identity="nobody", settings={**kept, "skip_signature": True})
+        return replace(self, identity="anonymous", settings={**kept, "skip_signature": True})
 
     def in_region(self, region: str) -> "Bucket":
         """Return the same bucket in another region of S3."""
         return replace(self, settings={**self.settings, "region": region})
 
     def open(self, retries: int = 0) -> "Store":
-        """Return the store, without connecting to it.
-
-        Args:
-            retries: of each request that the store may be sent twice.
-
-        Raises:
-            Exception: obstore's, for invalid settings.
-        """
+        """Return the store, without connecting to it; raises obstore's exceptions for invalid settings."""
         endpoint = str(self.settings.get("endpoint") or self.settings.get("base_url") or "")
         client: ClientConfig = {
             "allow_http": endpoint.startswith("http://"),
@@ -84,16 +77,7 @@ _NO_CREDENTIALS: Final = frozenset(
 
 
 def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
-    """Return the bucket at `uri`, with its credentials.
-
-    Args:
-        uri: its address.
-        secret: its credentials; empty: the pod's identity is used.
-        anonymous: whether nobody's identity is used instead of the pod's.
-
-    Raises:
-        StageFailure: SourceUnreachable, for an invalid address, setting or Secret.
-    """
+    """Return the bucket at `uri`, as the Secret's identity, else the pod's unless `anonymous`; raises SourceUnreachable."""
     scheme = scheme_of(uri)
     kind = BUCKET_SCHEMES.get(scheme) if scheme else None
     if scheme is None or kind is None:
@@ -105,22 +89,22 @@ def bucket(uri: str, secret: Secret, *, anonymous: bool = False) -> Bucket:
     check_bucket(scheme.name, place.name)
     if secret.get(AUTHORITY):
         secret.trust()
-    identity = "secret" if place.has_credentials else "nobody" if anonymous else _identity(kind)
-    found = Bucket(
+    identity = "secret" if place.has_credentials else "anonymous" if anonymous else _identity(kind)
+    opened = Bucket(
         scheme, place.name, place.path.strip("/"), identity, place.settings, secret.get(AUTHORITY)
     )
-    return found.anonymous() if identity == "nobody" else found
+    return opened.anonymous() if identity == "anonymous" else opened
 
 
 def _identity(kind: BucketScheme) -> str:
     if any(os.environ.get(name) for name in kind.environment):
         return "environment"
     address = os.environ.get(kind.metadata_variable) or kind.metadata
-    return "metadata" if _accepts(address) else "nobody"
+    return "metadata" if _accepts(address) else "anonymous"
 
 
 def _accepts(address: str) -> bool:
-    """Return whether the address accepts connections: without a metadata service, none does."""
+    """Return whether the address accepts connections, as a metadata service does."""
     parts = urlsplit(address if "://" in address else f"http://{address}")
     try:
         with socket.create_connection((parts.hostname, parts.port or 80), _METADATA_SECONDS):

@@ -20,11 +20,8 @@ class Secret:
     def read(cls, folder: Path) -> Self:
         """Read the files of a folder; without the folder there are no credentials.
 
-        The Secret is mounted as optional, so that a missing one is reported here with a reason
-        instead of blocking the pod's start.
-
-        Raises:
-            StageFailure: SourceUnreachable, if the folder is empty or cannot be read.
+        Raises StageFailure, SourceUnreachable, if the folder is empty or cannot be read: pods mount the Secret
+        as optional, because a missing one that is not would block their start without a reason.
         """
         if not folder.is_dir():
             return cls()
@@ -38,18 +35,13 @@ class Secret:
         return cls({path.name: value for path in keys if (value := _content(path))})
 
     def get(self, *keys: str) -> str | None:
-        """Return the value of the first existing key; None if none exists."""
+        """Return the value of the first existing key, if any."""
         return next((self.values[key] for key in keys if key in self.values), None)
 
     def one_of(self, *choices: tuple[str, ...], also: tuple[str, ...] = ()) -> None:
-        """Check that all keys of one choice exist, unless there is no Secret.
+        """Raise StageFailure, SourceUnreachable, unless all keys of one choice exist or there is no Secret.
 
-        Args:
-            *choices: each a set of keys that are used together.
-            also: keys that may be combined with any choice, and also used alone.
-
-        Raises:
-            StageFailure: SourceUnreachable, with the missing and the existing keys.
+        Keys in `also` may accompany any choice, or be used alone.
         """
         complete = any(all(key in self.values for key in choice) for choice in choices)
         partial = any(key in self.values for choice in choices for key in choice)
@@ -64,11 +56,7 @@ class Secret:
         )
 
     def trust(self) -> ssl.SSLContext:
-        """Return a context that trusts the system's authorities and those in `ca.crt`.
-
-        Raises:
-            StageFailure: SourceUnreachable, if `ca.crt` contains no certificate.
-        """
+        """Return a context that trusts the system's authorities and `ca.crt`; raises SourceUnreachable."""
         context = ssl.create_default_context()
         if authority := self.get(AUTHORITY):
             try:

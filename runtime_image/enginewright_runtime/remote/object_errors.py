@@ -1,7 +1,7 @@
 """Translates errors of object stores to messages for users.
 
 obstore reports errors as text: a status code, the store's error document, and a dump of the cause.
-Only codes are extracted, never documents, which repeat the signed request with its session tokens.
+Only codes are extracted: documents repeat the signed request with its session tokens.
 """
 
 import re
@@ -56,23 +56,17 @@ class StoreError:
 
     message: str
     kind: str  # missing | passes | changed | refused | identity | region | broken
-    region: str | None = None  # with kind region, where the store reports it
+    region: str | None = None  # with kind region, if the store reports it
 
 
 def store_error(error: Exception, bucket: str, received: str) -> StoreError:
-    """Classify an exception.
-
-    Args:
-        error: of obstore.
-        bucket: name of the bucket that was asked.
-        received: the amount received so far, for the message.
-    """
+    """Classify an exception of obstore, after an amount `received` from a bucket."""
     text = str(error)
     written = _WRITTEN.search(text)
     of_identity = any(mark in text for mark in _IDENTITY) or (
         written is not None and bucket not in written.group(1)
     )
-    found = _STATUS.search(text)
+    status = _STATUS.search(text)
     named = _CODE.search(text) or _OAUTH.search(text)
     code = named.group(1) if named else ""
     if code in _NO_BUCKET:
@@ -83,9 +77,9 @@ def store_error(error: Exception, bucket: str, received: str) -> StoreError:
         return StoreError("the bucket is in another region", "region", name)
     if _GONE in text:
         return StoreError("there is no such file", "missing")
-    if found is None:
+    if status is None:
         return _without_answer(text, received, of_identity=of_identity)
-    return _answered(int(found.group(1)), code, of_identity=of_identity)
+    return _answered(int(status.group(1)), code, of_identity=of_identity)
 
 
 def _answered(status: int, code: str, *, of_identity: bool) -> StoreError:

@@ -1,8 +1,4 @@
-"""Retries transient failures of transfers.
-
-Large transfers are often interrupted. The number of tries is bounded, since the Job's own backoff
-covers longer outages.
-"""
+"""Retries transient failures of transfers a few times; the Job's own backoff covers longer outages."""
 
 import asyncio
 import logging
@@ -22,13 +18,7 @@ _T = TypeVar("_T")
 
 
 class Unavailable(Exception):  # noqa: N818 - not an error yet: it is retried
-    """A try failed transiently.
-
-    Args:
-        cause: why.
-        after: the server's Retry-After in seconds; None: it sent none.
-        remedy: of the failure, if it persists; None: the that of the reason.
-    """
+    """A try failed transiently; `after` is the server's Retry-After in seconds, `remedy` counts if the failure persists."""
 
     def __init__(
         self, cause: str, after: float | None = None, *, remedy: str | None = None
@@ -48,12 +38,9 @@ async def with_retries(
 
     Args:
         what: the end of "cannot ...", in the message of the failure.
-        attempt: one try; it continues after the bytes that were `received` before.
-        received: bytes so far, to distinguish tries that made progress from fruitless ones.
-        failure: returns what to raise at the end, for a cause and a remedy (None: the reason's).
-
-    Raises:
-        StageFailure: SourceUnreachable, or what `failure` returns, with the last cause.
+        attempt: one try, which continues after the bytes that were `received` before.
+        received: bytes so far, which tell tries with progress from fruitless ones.
+        failure: returns what to raise after the last try, for its cause and remedy.
     """
     fruitless = 0
     for number in range(1, _TRIES + 1):

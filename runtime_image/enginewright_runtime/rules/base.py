@@ -1,6 +1,6 @@
 """What a rule is, and the model and recipe that it checks."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +40,7 @@ class Rule:
     what: str
     remedy: str
     source: str  # the document or measurement that the rule rests on
-    check: "Callable[[Subject], Hit | None] | None" = None  # None: found when the model is loaded
+    check: "Callable[[Subject], Hit | None] | None" = None  # otherwise found by loading the model
     severity: Severity = "error"
     reason: Reason = Reason.INVALID_MODEL
 
@@ -82,26 +82,22 @@ class Subject:
 
     @cached_property
     def summaries(self) -> Mapping[int, contents.TensorSummary]:
-        """Return a summary of every floating-point tensor, by the `id` of its message.
-
-        All weights are read, once. Tensors whose data is incomplete are left out: other rules find
-        them.
-        """
-        found: dict[int, contents.TensorSummary] = {}
+        """Return summaries of complete floating-point tensors, by the `id` of the message; reads all weights once."""
+        summaries: dict[int, contents.TensorSummary] = {}
         for _, tensor in self.tensors:
             if tensor.data_type in contents.FLOATS:
                 try:
-                    found[id(tensor)] = contents.summarize(tensor, self.folder)
+                    summaries[id(tensor)] = contents.summarize(tensor, self.folder)
                 except contents.UnreadableError:
                     continue
-        return found
+        return summaries
 
     def summary(self, tensor: TensorProto) -> contents.TensorSummary | None:
         """Return one tensor's summary; None if it is not floating-point, or its data incomplete."""
         if tensor.data_type not in contents.FLOATS:
             return None
-        if (known := self.summaries.get(id(tensor))) is not None:
-            return known
+        if (summary := self.summaries.get(id(tensor))) is not None:
+            return summary
         try:
             return contents.summarize(tensor, self.folder)
         except contents.UnreadableError:
@@ -111,6 +107,16 @@ class Subject:
     def tensors(self) -> tuple[tuple[str, TensorProto], ...]:
         """Return every constant tensor with its name for messages."""
         return tuple(constant_tensors(self.view))
+
+
+def hit_on(nodes: Sequence[RawNode], message: str) -> Hit | None:
+    """Return the hit on these nodes, which follow the message, or None without nodes."""
+    return Hit(f"{message}: {named(nodes)}", labels(nodes)) if nodes else None
+
+
+def hit_of(items: list[str], message: str, nodes: Iterable[str] = ()) -> Hit | None:
+    """Return the hit whose message ends with these items, or None without items."""
+    return Hit(f"{message}: {name_nodes(items)}", tuple(nodes)) if items else None
 
 
 def named(nodes: Iterable[RawNode]) -> str:

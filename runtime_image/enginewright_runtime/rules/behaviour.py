@@ -29,43 +29,36 @@ def declared_shapes(
     ranked: frozenset[str],
     observed: ObservedRun,
 ) -> Hit | None:
-    """Compare the outputs' shapes with what the model declares.
-
-    Args:
-        inputs: as declared.
-        outputs: likewise.
-        ranked: outputs that declare a shape at all.
-        observed: the run.
-    """
+    """Compare the outputs' shapes with the declared ones; `ranked` are the outputs that declare one."""
     sizes = _sizes(inputs, observed.inputs)
-    found = [
+    wrong = [
         f"'{shown(spec.name)}' is declared as {_declared(spec.shape)} and has shape {list(shape)}"
         for spec in outputs
         if spec.name in ranked
         and (shape := observed.outputs.get(spec.name)) is not None
         and not _fits(spec.shape, shape, sizes)
     ]
-    if not found:
+    if not wrong:
         return None
-    given = ", ".join(f"{shown(name)} {list(shape)}" for name, shape in observed.inputs.items())
-    return Hit(f"output {name_nodes(found)}, for inputs {given}")
+    shapes = ", ".join(f"{shown(name)} {list(shape)}" for name, shape in observed.inputs.items())
+    return Hit(f"output {name_nodes(wrong)}, for inputs {shapes}")
 
 
 def nan_answers(observed: ObservedRun, nan_in_weights: str | None) -> Hit | None:
     """Find NaN in every output, if weights have NaN."""
     if nan_in_weights is None or not observed.numeric or observed.nan < observed.numeric:
         return None
-    return Hit(f"every output has NaN, since {nan_in_weights}")
+    return Hit(f"every output has NaN because {nan_in_weights}")
 
 
 def _sizes(inputs: Sequence[TensorSpec], shapes: Mapping[str, Shape]) -> dict[str, int]:
     """Return the sizes of named dimensions on which all inputs agree."""
-    found: dict[str, set[int]] = {}
+    observed: dict[str, set[int]] = {}
     for spec in inputs:
         for dimension, size in zip(spec.shape, shapes.get(spec.name, ()), strict=False):
             if isinstance(dimension, str) and dimension not in PLACEHOLDER_DIMENSIONS:
-                found.setdefault(dimension, set()).add(size)
-    return {name: sizes.pop() for name, sizes in found.items() if len(sizes) == 1}
+                observed.setdefault(dimension, set()).add(size)
+    return {name: sizes.pop() for name, sizes in observed.items() if len(sizes) == 1}
 
 
 def _fits(declared: Sequence[int | str | None], shape: Shape, sizes: Mapping[str, int]) -> bool:

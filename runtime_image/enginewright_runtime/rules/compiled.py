@@ -1,14 +1,14 @@
 """What engines, and the providers that serve them, do not support, found before anything is built.
 
 Control flow: ONNX Runtime runs If, Loop and Scan on its CPU and CUDA providers
-(docs/OperatorKernels.md of onnxruntime), so nothing is found there. Whether OpenVINO supports a
-model's control flow is found when it loads the model. TensorRT's parser supports it under conditions
-(docs/operators.md of onnx-tensorrt, for TensorRT 10): If: outputs of both branches have the same
-rank; Loop: scan outputs have a fixed length, loop-carried values keep their shape. A model that
-violates them is refused only in the cases in which TensorRT-RTX 1.7 does so; it accepts branches
-whose outputs share a name, and a Scan over integers, which that page excludes.
+(docs/OperatorKernels.md of onnxruntime); OpenVINO shows whether it does when it loads the model.
+TensorRT's parser supports them under conditions (docs/operators.md of onnx-tensorrt, for TensorRT
+10): the outputs of both branches of an If have the same rank; scan outputs of a Loop have a fixed
+length, and loop-carried values keep their shape. A model that violates them is refused only where
+TensorRT-RTX 1.7 refuses it: contrary to that page, it accepts branches whose outputs share a name,
+and a Scan over integers.
 
-Models that are already quantised: only symmetric types, and zero points of 0.
+Quantized models: only symmetric types, and zero points of 0.
 """
 
 from typing import Final
@@ -20,7 +20,7 @@ from onnx import TensorProto, ValueInfoProto, numpy_helper
 
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.graph.raw.graphs import bodies
-from enginewright_runtime.rules.base import Hit, Subject, labels, named
+from enginewright_runtime.rules.base import Hit, Subject, hit_of, hit_on, labels, named
 from enginewright_runtime.rules.types import SERVED
 from enginewright_runtime.rules.view import RawNode
 
@@ -56,18 +56,18 @@ def control_flow(subject: Subject) -> Hit | None:
     """Find control flow where TensorRT parses the model."""
     if not subject.compiled:
         return None
-    found = [node for node in subject.view.nodes if node.is_standard(*FLOW)]
-    if not found:
+    nodes = [node for node in subject.view.nodes if node.is_standard(*FLOW)]
+    if not nodes:
         return None
     message = (
         f"backend {subject.recipe.backend} supports control flow only under conditions:"
-        f" {named(found)}"
+        f" {named(nodes)}"
     )
-    if refused := [why for node in found if (why := _refused(node)) is not None]:
+    if refused := [why for node in nodes if (why := _refused(node)) is not None]:
         message += f"; it refuses {name_nodes(refused)}"
-    if constant := sum(_has_constant_condition(subject, node) for node in found):
-        message += f"; {counted(constant, 'condition')} of {len(found)} can be folded away"
-    return Hit(message, labels(found))
+    if constant := sum(_has_constant_condition(subject, node) for node in nodes):
+        message += f"; {counted(constant, 'condition')} of {len(nodes)} can be folded away"
+    return Hit(message, labels(nodes))
 
 
 def _refused(node: RawNode) -> str | None:
@@ -100,22 +100,20 @@ def _has_constant_condition(subject: Subject, node: RawNode) -> bool:
 
 
 def asymmetric(subject: Subject) -> Hit | None:
-    """Find quantisation that TensorRT leaves outside the engine."""
+    """Find quantization that TensorRT leaves outside the engine."""
     if not subject.compiled:
         return None
-    found = [
+    nodes = [
         node
         for node in subject.view.nodes
         if node.is_standard(*_QUANTIZERS)
         and not _is_bias(subject, node)
         and not _is_symmetric(subject, node)
     ]
-    if not found:
-        return None
-    return Hit(
-        f"{counted(len(found), 'quantisation node')} with unsigned types, or zero points other than"
-        f" 0, and what lies between them stay outside the engine: {named(found)}",
-        labels(found),
+    return hit_on(
+        nodes,
+        f"{counted(len(nodes), 'quantization node')} with unsigned types, or zero points other than"
+        " 0, and the nodes between them stay outside the engine",
     )
 
 
@@ -123,13 +121,9 @@ def integer_operators(subject: Subject) -> Hit | None:
     """Find operators that compute with integers, which TensorRT lacks."""
     if not subject.compiled:
         return None
-    found = [node for node in subject.view.nodes if node.is_standard(*_INTEGER)]
-    if not found:
-        return None
-    return Hit(
-        f"{counted(len(found), 'node')} of dynamic or operator-by-operator quantisation:"
-        f" {named(found)}",
-        labels(found),
+    nodes = [node for node in subject.view.nodes if node.is_standard(*_INTEGER)]
+    return hit_on(
+        nodes, f"{counted(len(nodes), 'node')} of dynamic or operator-by-operator quantization"
     )
 
 
@@ -164,10 +158,10 @@ def outside_the_engine(subject: Subject) -> Hit | None:
     limit = whole_only(backend)
     if limit is None or subject.recipe.extensions:
         return None  # only the builder knows the plug-ins' operators
-    found = [node for node in subject.view.graph.nodes if _stays_outside(subject, node)]
-    if not found:
+    nodes = [node for node in subject.view.graph.nodes if _stays_outside(subject, node)]
+    if not nodes:
         return None
-    return Hit(f"backend {backend} has no operator for {named(found)}, and {limit}", labels(found))
+    return Hit(f"backend {backend} has no operator for {named(nodes)}, and {limit}", labels(nodes))
 
 
 def unserved_types(subject: Subject) -> Hit | None:
@@ -175,18 +169,15 @@ def unserved_types(subject: Subject) -> Hit | None:
     backend = subject.recipe.backend
     # other rules find types that no request or response can carry
     tensors = [each for each in (*subject.inputs, *subject.outputs) if each.dtype in SERVED]
-    found = unserved_tensors(backend, tensors)
-    if not found:
+    unserved = list(unserved_tensors(backend, tensors))
+    if not unserved:
         return None
-    return Hit(
-        f"{PROVIDERS[backend].title} refuses a model with inputs or outputs of these types:"
-        f" {name_nodes(list(found))}"
-    )
+    provider = PROVIDERS[backend].title
+    return hit_of(unserved, f"{provider} refuses a model with inputs or outputs of these types")
 
 
 def _stays_outside(subject: Subject, node: RawNode) -> bool:
     if not node.is_standard(*UNKNOWN_TO_TENSORRT) or subject.view.is_local(node):
         return False
-    given = [name for name in node.inputs if name]
     # with constant inputs only, it may be folded
-    return any(subject.view.constant(node.scope, name) is None for name in given)
+    return any(name and subject.view.constant(node.scope, name) is None for name in node.inputs)

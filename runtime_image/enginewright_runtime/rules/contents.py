@@ -2,7 +2,6 @@
 
 import errno
 import os
-import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.graph.raw import graphs
 
 Array = NDArray[Any]
@@ -20,7 +20,7 @@ _PIECE: Final = 4 << 20  # bytes
 FLOATS: Final = frozenset(
     {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE}
 )
-_KNOWN_TYPES: Final = frozenset(TensorProto.DataType.values())
+_TYPES: Final = frozenset(TensorProto.DataType.values())
 
 
 class UnreadableError(ValueError):
@@ -44,17 +44,14 @@ class TensorSummary:
 
 
 def byte_size(tensor: TensorProto) -> int | None:
-    """Return the size of the elements as raw data, in bytes; None if the type has no fixed size.
-
-    Types of less than a byte are packed (onnx.proto, TensorProto.raw_data).
-    """
+    """Return the bytes of the elements as raw data, packed below a byte; None if the type has no fixed size."""
     bits = element_bits(tensor.data_type)
     return None if bits is None else -(-graphs.elements(tensor) * bits // 8)
 
 
 def element_bits(data_type: int) -> int | None:
     """Return the size of one element in bits; None for strings and unknown types."""
-    name = TensorProto.DataType.Name(data_type) if data_type in _KNOWN_TYPES else ""
+    name = TensorProto.DataType.Name(data_type) if data_type in _TYPES else ""
     for ending, bits in (("INT4", 4), ("FLOAT4E2M1", 4), ("INT2", 2)):
         if name.endswith(ending):
             return bits
@@ -64,11 +61,7 @@ def element_bits(data_type: int) -> int | None:
 
 
 def summarize(tensor: TensorProto, folder: Path) -> TensorSummary:
-    """Summarize all values of a tensor of one of the types `FLOATS`.
-
-    Raises:
-        UnreadableError: the data is missing or incomplete.
-    """
+    """Summarize all values of a tensor of one of the types `FLOATS`; raises UnreadableError."""
     nan = above = below = 0
     least, most = np.inf, -np.inf
     for piece in pieces(tensor, folder):
@@ -87,24 +80,20 @@ def summarize(tensor: TensorProto, folder: Path) -> TensorSummary:
 
 
 def integers(tensor: TensorProto, folder: Path, largest: int) -> Array | None:
-    """Return the values of an integer tensor; None if it is too large, unreadable or not integer."""
+    """Return the values of an integer tensor, or None if it is too large, unreadable or not integer."""
     if not 0 <= graphs.elements(tensor) <= largest or tensor.data_type in FLOATS:
         return None
     try:
-        found = [piece for piece in pieces(tensor, folder) if piece.dtype.kind in "iu"]
+        values = [piece for piece in pieces(tensor, folder) if piece.dtype.kind in "iu"]
     except UnreadableError:
         return None
-    return np.concatenate(found) if found else None
+    return np.concatenate(values) if values else None
 
 
 def pieces(tensor: TensorProto, folder: Path) -> Iterator[Array]:
-    """Yield the values, flat, in pieces of at most 4 MiB if they are stored as raw bytes.
+    """Yield the values, flat, in pieces of at most 4 MiB if they are stored as raw bytes; raises UnreadableError.
 
-    BFLOAT16 is returned as uint16. A large hole of a sparse file, which reads as zeros, is returned
-    as a few zeros.
-
-    Raises:
-        UnreadableError: the data is missing or incomplete.
+    BFLOAT16 is returned as uint16, a large hole of a sparse file, which reads as zeros, as a few zeros.
     """
     size = byte_size(tensor)
     bits = element_bits(tensor.data_type)
@@ -146,34 +135,16 @@ def _widened(piece: Array, data_type: int) -> Array:
     return (piece.astype(np.uint32) << 16).view(np.float32)
 
 
-def open_regular(path: Path) -> int:
-    """Open a regular file for reading; refuse links, pipes and devices with an OSError.
-
-    The type is checked on the open descriptor, so the file cannot be swapped in between, and
-    opening a pipe does not block.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "not a regular file")
-    return descriptor
-
-
 def _external(entries: dict[str, str], folder: Path, size: int) -> Iterator[bytes]:
     location = entries.get("location", "")
     if not graphs.is_inside(location):
         raise UnreadableError
     try:
         offset = int(entries.get("offset") or 0)
-        descriptor = open_regular(folder / location)
+        with open_plain(folder / location) as reader:
+            yield from _read_range(reader.fileno(), offset, size)
     except (OSError, ValueError) as error:
         raise UnreadableError from error
-    try:
-        yield from _read_range(descriptor, offset, size)
-    except OSError as error:
-        raise UnreadableError from error
-    finally:
-        os.close(descriptor)
 
 
 def _read_range(descriptor: int, offset: int, size: int) -> Iterator[bytes]:

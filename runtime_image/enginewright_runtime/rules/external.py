@@ -9,21 +9,18 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from enginewright_contract.report import name_nodes
 from onnx import TensorProto
 
 from enginewright_runtime.core.logs import counted
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.rules import contents
-from enginewright_runtime.rules.base import Hit, Subject
-from enginewright_runtime.rules.text import quoted, shown
+from enginewright_runtime.rules.base import Hit, Subject, hit_of
+from enginewright_runtime.rules.text import quote, quoted, shown
 
 _NUMBER: Final = re.compile(r"[0-9]{1,19}")
 
 
 class _LocationKind(StrEnum):
-    """What is found at a location."""
-
     OUTSIDE = "outside"
     MISSING = "missing"
     LINK = "link"  # to a file inside the model's folder
@@ -33,8 +30,6 @@ class _LocationKind(StrEnum):
 
 @dataclass(frozen=True)
 class _ExternalTensor:
-    """A tensor with external data."""
-
     name: str
     tensor: TensorProto
     entries: dict[str, str]
@@ -47,14 +42,12 @@ class _ExternalTensor:
 def outside_folder(subject: Subject) -> Hit | None:
     """Find locations outside the model's folder, by path or through a link."""
     kinds = _kinds(subject)
-    found = [
+    names = [
         f"{each.name} ('{shown(each.location)}')"
         for each in _external_tensors(subject)
         if kinds[each.location] is _LocationKind.OUTSIDE
     ]
-    if not found:
-        return None
-    return Hit(f"external data of {name_nodes(found)} is outside the model's folder")
+    return hit_of(names, "external data is outside the model's folder")
 
 
 def missing_files(subject: Subject) -> Hit | None:
@@ -72,40 +65,38 @@ def missing_files(subject: Subject) -> Hit | None:
 
 def irregular_files(subject: Subject) -> Hit | None:
     """Find locations that are folders, pipes, sockets or devices."""
-    files = _locations(subject, _LocationKind.IRREGULAR)
-    return Hit(f"external data is not a regular file: {quoted(files)}") if files else None
+    files = quote(_locations(subject, _LocationKind.IRREGULAR))
+    return hit_of(files, "external data is not a regular file")
 
 
 def linked_files(subject: Subject) -> Hit | None:
     """Find links to files inside the folder."""
-    files = _locations(subject, _LocationKind.LINK)
-    if not files:
-        return None
-    return Hit(f"external data is a symbolic link, which onnx's own tools refuse: {quoted(files)}")
+    files = quote(_locations(subject, _LocationKind.LINK))
+    return hit_of(files, "external data is a symbolic link, which onnx's own tools refuse")
 
 
 def short_files(subject: Subject) -> Hit | None:
     """Find tensors that end beyond the end of their file."""
     kinds = _kinds(subject)
-    found = []
+    names = []
     for each in _external_tensors(subject):
         end = _end(each)
         if end is None or kinds[each.location] not in {_LocationKind.FILE, _LocationKind.LINK}:
             continue
         size = (subject.folder / each.location).stat().st_size
         if end > size:
-            found.append(f"{each.name} ({shown(each.location)} has {size} bytes of {end})")
-    return Hit(f"external data is truncated: {name_nodes(found)}") if found else None
+            names.append(f"{each.name} ({shown(each.location)} has {size} bytes of {end})")
+    return hit_of(names, "external data is truncated")
 
 
 def invalid_ranges(subject: Subject) -> Hit | None:
     """Find offsets and lengths that are invalid, or do not match the tensor."""
-    found = [
+    names = [
         f"{each.name} ({why})"
         for each in _external_tensors(subject)
         if (why := _contradiction(each)) is not None
     ]
-    return Hit(f"invalid external data location: {name_nodes(found)}") if found else None
+    return hit_of(names, "invalid external data location")
 
 
 def _external_tensors(subject: Subject) -> Iterator[_ExternalTensor]:
@@ -121,7 +112,7 @@ def _kinds(subject: Subject) -> dict[str, _LocationKind]:
 
 
 def _locations(subject: Subject, kind: _LocationKind) -> list[str]:
-    return [location for location, found in _kinds(subject).items() if found is kind]
+    return [location for location, each in _kinds(subject).items() if each is kind]
 
 
 def _kind(folder: Path, location: str) -> _LocationKind:

@@ -8,8 +8,14 @@ from enginewright_contract.base import TEXT_LENGTH
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from enginewright_runtime.graph.raw.graphs import bodies
-from enginewright_runtime.rules.base import Hit, Subject, labels, named
-from enginewright_runtime.rules.text import LONGEST_NAME, has_control_characters, quoted, shown
+from enginewright_runtime.rules.base import Hit, Subject, hit_of, hit_on
+from enginewright_runtime.rules.text import (
+    LONGEST_NAME,
+    has_control_characters,
+    quote,
+    quoted,
+    shown,
+)
 from enginewright_runtime.rules.view import RawNode, RawScope
 
 _FIRST_WITH_CONSTANTS: Final = 4  # IR version since which an initializer need not be an input
@@ -18,10 +24,10 @@ _SINGLE: Final = "Single"  # option of a schema's required parameters
 
 def undecodable(model: ModelProto) -> Hit | None:
     """Find names that are not UTF-8; protobuf returns them as bytes, so they are checked first."""
-    found = next((name for name in _texts(model) if not isinstance(name, str)), None)
-    if found is None:
+    invalid = next((name for name in _texts(model) if not isinstance(name, str)), None)
+    if invalid is None:
         return None
-    return Hit(f"names are not UTF-8: {found!r:.{LONGEST_NAME}}")
+    return Hit(f"names are not UTF-8: {invalid!r:.{LONGEST_NAME}}")
 
 
 def _texts(model: ModelProto) -> Iterator[str | bytes]:
@@ -72,21 +78,16 @@ def _texts_of_tensor(tensor: TensorProto) -> Iterator[str | bytes]:
 
 
 def duplicate_node_names(subject: Subject) -> Hit | None:
-    """Find nodes of one graph with the same name.
-
-    Constant nodes are excluded: ONNX Runtime turns them into initializers before it checks names.
-    """
-    found: list[RawNode] = []
+    """Find nodes of one graph with the same name, except Constants, which ONNX Runtime turns into initializers."""
+    duplicates: list[RawNode] = []
     for scope in subject.view.scopes:
         if scope.kind == "function":
             continue
         nodes = [n for n in scope.nodes if n.proto.name and not n.is_standard("Constant")]
         counts = Counter(node.proto.name for node in nodes)
         if len(counts) < len(nodes):
-            found += [node for node in nodes if counts[node.proto.name] > 1]
-    if not found:
-        return None
-    return Hit(f"several nodes of one graph have the same name: {named(found)}", labels(found))
+            duplicates += [node for node in nodes if counts[node.proto.name] > 1]
+    return hit_on(duplicates, "several nodes of one graph have the same name")
 
 
 def duplicate_values(subject: Subject) -> Hit | None:
@@ -96,9 +97,7 @@ def duplicate_values(subject: Subject) -> Hit | None:
         for scope in subject.view.scopes
         for name in [*_defined_twice(scope), *_shadowed_in_bodies(scope)]
     ]
-    if not twice:
-        return None
-    return Hit(f"these values are defined more than once: {quoted(dict.fromkeys(twice))}")
+    return hit_of(quote(dict.fromkeys(twice)), "these values are defined more than once")
 
 
 def duplicate_initializers(subject: Subject) -> Hit | None:
@@ -109,27 +108,25 @@ def duplicate_initializers(subject: Subject) -> Hit | None:
         if len(scope.initializers) < len(scope.tensors)
         for name in _repeated(tensor.name for tensor in scope.tensors)
     ]
-    if not twice:
-        return None
-    return Hit(
-        f"several initializers have the same name, and ONNX Runtime uses the last: {quoted(twice)}"
+    return hit_of(
+        quote(twice), "several initializers have the same name, and ONNX Runtime uses the last"
     )
 
 
 def duplicate_outputs(subject: Subject) -> Hit | None:
     """Find outputs that are listed twice."""
-    twice = _repeated(subject.view.graph.outputs)
-    return Hit(f"the model lists outputs more than once: {quoted(twice)}") if twice else None
+    twice = quote(_repeated(subject.view.graph.outputs))
+    return hit_of(twice, "the model lists outputs more than once")
 
 
 def overridable_initializers(subject: Subject) -> Hit | None:
     """Find weights that a caller could override, so that no runtime may fold them."""
-    found = subject.view.overridable
-    if not found or subject.view.model.ir_version < _FIRST_WITH_CONSTANTS:
+    names = subject.view.overridable
+    if not names or subject.view.model.ir_version < _FIRST_WITH_CONSTANTS:
         return None
     return Hit(
-        f"{len(found)} of {len(subject.view.graph.initializers)} initializers are inputs too"
-        f" ({quoted(sorted(found))}), so no runtime may treat them as constants"
+        f"{len(names)} of {len(subject.view.graph.initializers)} initializers are inputs too"
+        f" ({quoted(sorted(names))}), so no runtime may treat them as constants"
     )
 
 
@@ -139,32 +136,28 @@ def empty_names(subject: Subject) -> Hit | None:
     if "" in graph.inputs or "" in graph.outputs:
         kind = "input" if "" in graph.inputs else "output"
         return Hit(f"an {kind} of the model has no name")
-    found = [
+    nodes = [
         node
         for node in ([] if subject.converted else subject.view.nodes)
         if ("" in node.inputs or "" in node.outputs) and _omits_required(subject, node)
     ]
-    if not found:
-        return None
-    return Hit(f"these nodes omit required inputs or outputs: {named(found)}", labels(found))
+    return hit_on(nodes, "these nodes omit required inputs or outputs")
 
 
 def control_characters(subject: Subject) -> Hit | None:
     """Find names with characters that terminals or logs would not show as they are."""
-    found = [name for name in _all_names(subject) if has_control_characters(name)]
-    if not found:
-        return None
-    return Hit(f"names contain control characters: {quoted(dict.fromkeys(found))}")
+    names = dict.fromkeys(name for name in _all_names(subject) if has_control_characters(name))
+    return hit_of(quote(names), "names contain control characters")
 
 
 def long_names(subject: Subject) -> Hit | None:
     """Find inputs and outputs whose names are too long for the resource."""
-    found = [name for name in _interface(subject) if len(name) > TEXT_LENGTH]
-    if not found:
+    name = next((name for name in _interface(subject) if len(name) > TEXT_LENGTH), None)
+    if name is None:
         return None
     return Hit(
         f"spec.shapes and spec.parity accept names of up to {TEXT_LENGTH} characters:"
-        f" {shown(found[0])} has {len(found[0])}"
+        f" {shown(name)} has {len(name)}"
     )
 
 
@@ -182,19 +175,18 @@ def names_differ_in_case(subject: Subject) -> Hit | None:
 
 def _defined_twice(scope: RawScope) -> list[str]:
     produced = [name for node in scope.nodes for name in node.outputs if name]
-    given = {*scope.inputs, *scope.initializers}
+    fed = {*scope.inputs, *scope.initializers}
     return [
         *_repeated(name for name in scope.inputs if name),
         *_repeated(produced),
-        *(name for name in produced if name in given),
+        *(name for name in produced if name in fed),
     ]
 
 
 def _shadowed_in_bodies(scope: RawScope) -> Iterator[str]:
-    """Yield names that a node in a body defines although they are defined before the body's node.
+    """Yield names that a node in a body defines although an outer graph defines them before.
 
-    ONNX Runtime 1.31 accepts a body's inputs and initializers that shadow outer names, and names
-    that the outer graph defines later.
+    ONNX Runtime 1.31 accepts inputs and initializers of a body that shadow outer names.
     """
     before = {name for name in (*scope.inputs, *scope.initializers) if name}
     for node in scope.nodes:

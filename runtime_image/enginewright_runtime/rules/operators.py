@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from enginewright_runtime.proof.parity.observing import RANDOM_OPERATORS
-from enginewright_runtime.rules.base import Hit, Subject, labels, named
+from enginewright_runtime.rules.base import Hit, Subject, hit_on, labels, named
 from enginewright_runtime.rules.contents import UnreadableError, pieces
 from enginewright_runtime.rules.registry import Registry
 from enginewright_runtime.rules.text import quoted, shown
@@ -21,34 +21,27 @@ _DROPOUT_BY_INPUT: Final = 12  # opset since which Dropout has an input training
 
 def training_operators(subject: Subject) -> Hit | None:
     """Find operators of the training domains."""
-    found = [node for node in _foreign(subject) if node.domain in _TRAINING]
-    if not found:
-        return None
-    return Hit(f"the model was exported for training: {named(found)}", labels(found))
+    nodes = [node for node in _foreign(subject) if node.domain in _TRAINING]
+    return hit_on(nodes, "the model was exported for training")
 
 
 def custom_domain(subject: Subject) -> Hit | None:
     """Find operators of domains that the runtime image lacks."""
     if subject.recipe.extensions:
         return None  # loading the model shows which operators the extensions have
-    found = [
+    nodes = [
         node
         for node in _foreign(subject)
         if node.domain not in subject.registry.domains and node.domain not in _TRAINING
     ]
-    if not found:
-        return None
-    domains = sorted({node.domain for node in found})
-    return Hit(
-        f"operators of domain {quoted(domains)} are not in the runtime image: {named(found)}",
-        labels(found),
-    )
+    domains = sorted({node.domain for node in nodes})
+    return hit_on(nodes, f"operators of domain {quoted(domains)} are not in the runtime image")
 
 
 def unknown_operator(subject: Subject) -> Hit | None:
     """Find operators that their domain does not have, at the version that the model imports."""
-    found = [node for node in _judged(subject) if _schema_missing(subject, node)]
-    return _unless_device(subject, missing(found, subject.registry)) if found else None
+    nodes = [node for node in _judged(subject) if _schema_missing(subject, node)]
+    return _unless_device(subject, missing(nodes, subject.registry)) if nodes else None
 
 
 def missing(nodes: Sequence[RawNode], registry: Registry) -> Hit:
@@ -81,43 +74,36 @@ def _newer_opset(nodes: Sequence[RawNode], registry: Registry) -> str | None:
 
 def deprecated_operator(subject: Subject) -> Hit | None:
     """Find operators that the model's opset has deprecated."""
-    found = [
+    nodes = [
         node
         for node in _judged(subject)
         if node.opset is not None
         and (schema := subject.registry.find(node.domain, node.op, node.opset)) is not None
         and schema.deprecated
     ]
-    if not found:
+    if not nodes:
         return None
-    message = f"opset {found[0].opset} no longer has these operators: {named(found)}"
-    return _unless_device(subject, Hit(message, labels(found)))
+    message = f"opset {nodes[0].opset} no longer has these operators: {named(nodes)}"
+    return _unless_device(subject, Hit(message, labels(nodes)))
 
 
 def experimental_operator(subject: Subject) -> Hit | None:
     """Find operators that may change without a new version."""
-    found = [
+    nodes = [
         node
         for node in subject.view.nodes
         if node.domain in _EXPERIMENTAL and not subject.view.is_local(node)
     ]
-    if not found:
-        return None
-    return Hit(
-        f"these operators may change without notice: {named(found)}",
-        labels(found),
-    )
+    return hit_on(nodes, "these operators may change without notice")
 
 
 def random_operator(subject: Subject) -> Hit | None:
     """Find operators that draw random numbers."""
-    found = [node for node in subject.view.nodes if node.is_standard(*RANDOM_OPERATORS)]
-    if not found:
-        return None
-    return Hit(
-        f"the model draws random numbers ({named(found)}), so outputs that depend on them"
-        " differ from run to run and are compared in distribution only",
-        labels(found),
+    nodes = [node for node in subject.view.nodes if node.is_standard(*RANDOM_OPERATORS)]
+    return hit_on(
+        nodes,
+        "the model draws random numbers, so only the distributions of outputs that depend on them"
+        " are compared",
     )
 
 
@@ -142,8 +128,7 @@ def domain_not_imported(subject: Subject) -> Hit | None:
         return None
     domains = sorted({node.domain or "ai.onnx" for node in undeclared})
     return Hit(
-        f"the model uses operators of {quoted(domains)} without importing a version, so each runtime"
-        " chooses its own",
+        f"the model imports no version of {quoted(domains)}, so each runtime chooses its own",
         labels(undeclared),
     )
 
@@ -153,9 +138,9 @@ def imported_twice(subject: Subject) -> Hit | None:
     versions: dict[str, set[int]] = {}
     for entry in subject.view.model.opset_import:
         versions.setdefault(domain_of(entry.domain), set()).add(int(entry.version))
-    for domain, found in versions.items():
-        if len(found) > 1:
-            numbers = " and ".join(str(version) for version in sorted(found))
+    for domain, imported in versions.items():
+        if len(imported) > 1:
+            numbers = " and ".join(str(version) for version in sorted(imported))
             return Hit(f"the model imports versions {numbers} of {shown(domain or 'ai.onnx')}")
     return None
 
@@ -168,24 +153,18 @@ def training_mode(subject: Subject) -> Hit | None:
         for node in subject.view.nodes
         if node.is_standard("BatchNormalization") and node.integer("training_mode")
     ]
-    found = [*dropouts, *norms]
-    if not found:
-        return None
-    what = [
-        *(["Dropout zeroes random values"] if dropouts else []),
-        *(
-            ["BatchNormalization computes its statistics from the request and updates them"]
-            if norms
-            else []
-        ),
-    ]
-    return Hit(f"{named(found)} are in training mode: {', and '.join(what)}", labels(found))
+    nodes = [*dropouts, *norms]
+    effects = []
+    if dropouts:
+        effects.append("Dropout zeroes random values")
+    if norms:
+        effects.append("BatchNormalization computes its statistics from the request")
+    return hit_on(nodes, f"nodes are in training mode, in which {' and '.join(effects)}")
 
 
 def _drops(subject: Subject, node: RawNode) -> bool:
-    if not node.is_standard("Dropout") or (node.opset or 0) < _DROPOUT_BY_INPUT:
-        return False
-    if not node.input(2):
+    by_input = node.is_standard("Dropout") and (node.opset or 0) >= _DROPOUT_BY_INPUT
+    if not by_input or not node.input(2):
         return False
     mode = subject.view.constant(node.scope, node.input(2))
     if mode is None:
@@ -206,10 +185,7 @@ def _foreign(subject: Subject) -> list[RawNode]:
 
 
 def _judged(subject: Subject) -> list[RawNode]:
-    """Return the nodes of known domains that are loaded as they are in the source model.
-
-    A converted model has different ones.
-    """
+    """Return the nodes of known domains that load as they are in the source; those of a converted model differ."""
     if subject.converted or subject.recipe.extensions:
         return []
     return [
@@ -228,7 +204,7 @@ def _schema_missing(subject: Subject, node: RawNode) -> bool:
 
 
 def _unless_device(subject: Subject, hit: Hit) -> Hit:
-    """Return the hit as a warning where a backend with a device may support what the CPU does not."""
+    """Return the hit as a warning where only a device shows whether the backend supports what the CPU does not."""
     if not subject.on_device:
         return hit
     backend = subject.recipe.backend

@@ -39,24 +39,24 @@ class Registry:
 
     def find(self, domain: str, name: str, version: int) -> Schema | None:
         """Return the operator's schema in a version of its domain; None if it has none."""
-        known = self.schemas.get((domain, name), ())
-        return next((each for each in reversed(known) if each.since_version <= version), None)
+        versions = self.schemas.get((domain, name), ())
+        return next((each for each in reversed(versions) if each.since_version <= version), None)
 
     def first_version(self, domain: str, name: str) -> int | None:
         """Return the version of its domain that introduced the operator; None if unknown."""
-        known = self.schemas.get((domain, name))
-        return known[0].since_version if known else None
+        versions = self.schemas.get((domain, name))
+        return versions[0].since_version if versions else None
 
 
 def of(schemas: Iterable[Schema]) -> Registry:
     """Return a registry of these operators."""
-    found: dict[tuple[str, str], list[Schema]] = defaultdict(list)
+    operators: dict[tuple[str, str], list[Schema]] = defaultdict(list)
     for schema in schemas:
-        found[schema.domain, schema.name].append(schema)
+        operators[schema.domain, schema.name].append(schema)
     return Registry(
         {
             key: tuple(sorted(versions, key=lambda each: (each.since_version, each.deprecated)))
-            for key, versions in found.items()
+            for key, versions in operators.items()
         }
     )
 

@@ -8,9 +8,9 @@ from onnx import GraphProto, ModelProto
 
 from enginewright_runtime.graph.raw.graphs import bodies
 from enginewright_runtime.graph.raw.order import order
-from enginewright_runtime.rules.base import Hit, Subject, labels, named
+from enginewright_runtime.rules.base import Hit, Subject, hit_on, labels, named
 from enginewright_runtime.rules.text import quoted, shown
-from enginewright_runtime.rules.view import Key, ModelView, RawNode, RawScope
+from enginewright_runtime.rules.view import Key, ModelView, RawNode, RawScope, holder
 
 # ONNX Runtime loads 100,000 nodes in 7 s and 380 MB, and some graphs in quadratic time
 MAX_NODES: Final = 500_000
@@ -18,11 +18,7 @@ MAX_PARTS: Final = 10 * MAX_NODES  # nodes, their attributes and names, and tens
 
 
 def oversize(model: ModelProto) -> Hit | None:
-    """Find a model with more nodes, or parts of nodes, than any runtime loads.
-
-    A part of two bytes in the file takes hundreds in memory, so this is checked before any Python
-    objects are created for them.
-    """
+    """Find a model with more nodes, or parts of nodes, than any runtime loads, before Python objects are created."""
     nodes, parts = 0, len(model.functions) + _parts(model.graph)
     pending = deque([model.graph.node, *(function.node for function in model.functions)])
     while pending and nodes <= MAX_NODES and parts <= MAX_PARTS:
@@ -56,17 +52,17 @@ def inlined_functions(subject: Subject) -> Hit | None:
 
 def recursive_functions(subject: Subject) -> Hit | None:
     """Find functions that call themselves."""
-    if (found := _recursion(subject.view)) is None:
+    if (functions := _recursion(subject.view)) is None:
         return None
-    calls = " > ".join(shown(name) for _, name, _ in found)
+    calls = " > ".join(shown(name) for _, name, _ in functions)
     return Hit(f"a function of the model calls itself: {calls}")
 
 
 def cycles(subject: Subject) -> Hit | None:
     """Find nodes that depend on each other in a cycle."""
     for scope in subject.view.scopes:
-        if cycle := _cycle(scope):
-            return Hit(f"these nodes form a cycle: {named(cycle)}", labels(cycle))
+        if hit := hit_on(_cycle(scope), "these nodes form a cycle"):
+            return hit
     return None
 
 
@@ -76,7 +72,7 @@ def undefined_values(subject: Subject) -> Hit | None:
     readers: list[RawNode] = []
     for scope in subject.view.scopes:
         for node in scope.nodes:
-            if undefined := [name for name in node.inputs if name and not _visible(scope, name)]:
+            if undefined := [name for name in node.inputs if name and not holder(scope, name)]:
                 missing += undefined
                 readers.append(node)
         missing += [name for name in scope.outputs if name and not scope.defines(name)]
@@ -89,14 +85,6 @@ def undefined_values(subject: Subject) -> Hit | None:
 def no_inputs(subject: Subject) -> Hit | None:
     """Find a model without inputs."""
     return None if subject.inputs else Hit("the model has no inputs, so it cannot be served")
-
-
-def _visible(scope: RawScope | None, name: str) -> bool:
-    while scope is not None:
-        if scope.defines(name):
-            return True
-        scope = scope.parent
-    return False
 
 
 def _nodes_within(scope: RawScope) -> Iterator[RawNode]:

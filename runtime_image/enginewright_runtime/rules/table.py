@@ -4,6 +4,7 @@ An error stops the model, so it must be certain: what ONNX Runtime itself refuse
 cannot be served. Everything else is a warning. Findings are reported in this order.
 """
 
+from functools import partial
 from typing import Final
 
 from enginewright_contract.reasons import Reason
@@ -30,6 +31,10 @@ _TENSORRT: Final = "docs/operators.md of onnx-tensorrt, for TensorRT 10"
 _PROTOCOL: Final = "Open Inference Protocol v2, tensor data types"
 _EXPORT_AGAIN: Final = "export the model again"
 _RENAME: Final = "rename them before exporting, or in the graph with onnx.helper"
+
+_warning: Final = partial(Rule, severity="warning")
+_unsupported: Final = partial(_warning, reason=Reason.UNSUPPORTED_OPERATOR)
+_external: Final = partial(Rule, reason=Reason.EXTERNAL_DATA_MISSING)
 
 NOT_A_MODEL: Final = Rule(
     "not-a-model",
@@ -113,12 +118,11 @@ NO_LOCALE: Final = Rule(
     f"ONNX Runtime, loading the model; {_OPERATORS}, StringNormalizer: the default is en_US",
     reason=Reason.UNSUPPORTED_OPERATOR,
 )
-REFUSED_EXTERNAL: Final = Rule(
+REFUSED_EXTERNAL: Final = _external(
     "external-data-refused",
     "external data that ONNX Runtime cannot use for a reason that no other rule covers",
     Reason.EXTERNAL_DATA_MISSING.remedy,
     "ONNX Runtime, loading the model",
-    reason=Reason.EXTERNAL_DATA_MISSING,
 )
 BACKEND_CRASHED: Final = Rule(
     "backend-fails",
@@ -127,28 +131,24 @@ BACKEND_CRASHED: Final = Rule(
     "the backend, loading the model in a separate process",
     reason=Reason.BACKEND_CRASHED,
 )
-NODES_ELSEWHERE: Final = Rule(
+NODES_ELSEWHERE: Final = _unsupported(
     "nodes-elsewhere",
     "nodes that the backend does not run, so the CPU provider does",
     Reason.NODE_FALLBACK.remedy,
     "the session's own record of which provider runs which node (onnxruntime pull request 26781)",
-    severity="warning",
-    reason=Reason.UNSUPPORTED_OPERATOR,
 )
-CHECKER: Final = Rule(
+CHECKER: Final = _warning(
     "onnx-checker",
     "what onnx.checker, with shape inference, reports of a model that ONNX Runtime loads",
     "serving needs no change, though other tools may refuse the model",
     "onnx.checker.check_model(full_check=True)",
-    severity="warning",
 )
-DECLARED_SHAPES: Final = Rule(
+DECLARED_SHAPES: Final = _warning(
     "declared-output-shape",
     "outputs whose shape differs from the declared one, when the model runs once at its smallest sizes",
     "export again with these dimensions dynamic: clients, simplifiers and engine builders trust the"
     " declared shape",
     "onnxruntime, execution_frame.cc, VerifyOutputSizes (issue 12284); docs/IR.md of onnx",
-    severity="warning",
 )
 SMALLER_BATCH: Final = Rule(
     "smaller-batch",
@@ -158,13 +158,12 @@ SMALLER_BATCH: Final = Rule(
     severity="warning",
     reason=Reason.SHAPE_PROFILE_MISSING,
 )
-ONE_SIZE: Final = Rule(
+ONE_SIZE: Final = _warning(
     "one-size",
     "dynamic dimensions with which the model runs at one size only",
     "export again with these dimensions fixed, or without the operator that needs that size:"
     " requests of other sizes fail",
     "ONNX Runtime, running the model; often a Squeeze, or a Reshape to constants",
-    severity="warning",
 )
 NAN_ANSWERS: Final = Rule(
     "nan-answers",
@@ -215,13 +214,12 @@ NO_OUTPUT: Final = Rule(
     _PROTOCOL,
     types.no_output_served,
 )
-NAN_IN_WEIGHTS: Final = Rule(
+NAN_IN_WEIGHTS: Final = _warning(
     "nan-in-weights",
     "NaN in weights; tensors that are all NaN and not multiplied are fill values",
     "find out whether training diverged, or the file was damaged",
     "IEEE 754-2019, 6.2: NaN propagates through products and sums; onnx.checker accepts it",
     weights.nan_in_weights,
-    severity="warning",
 )
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -288,7 +286,7 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     Rule(
         "tensor-shape",
-        "constant tensors of negative or overflowing size, or of no known type",
+        "constant tensors of negative or overflowing size, or of an undefined type",
         _EXPORT_AGAIN,
         f"{_PROTO}, TensorProto; {_REFUSED}",
         tensors.impossible_shapes,
@@ -319,46 +317,41 @@ RULES: Final[tuple[Rule, ...]] = (
     NO_OUTPUT,
     REFUSED_INVALID,
     NAN_ANSWERS,
-    Rule(
+    _external(
         "external-data-outside",
         "external data outside the model's folder: .., absolute paths, links that leave it",
         "save the data in plain files beside the model: huggingface_hub's snapshot_download(local_dir=...)"
         " does so, while its cache and mounted ConfigMaps consist of links",
         f"{_EXTERNAL}; onnx pull request 7717; {_REFUSED} (issue 27353)",
         external.outside_folder,
-        reason=Reason.EXTERNAL_DATA_MISSING,
     ),
-    Rule(
+    _external(
         "external-data-missing",
         "external data files that do not exist",
         Reason.EXTERNAL_DATA_MISSING.remedy,
         f"{_EXTERNAL}; {_REFUSED}",
         external.missing_files,
-        reason=Reason.EXTERNAL_DATA_MISSING,
     ),
-    Rule(
+    _external(
         "external-data-irregular",
         "external data that is a folder, a pipe, a socket or a device",
         "save the data in plain files beside the model",
         "onnx.checker: external data must be a regular file; onnx pull request 7717",
         external.irregular_files,
-        reason=Reason.EXTERNAL_DATA_MISSING,
     ),
-    Rule(
+    _external(
         "external-data-stretch",
         "offsets and lengths of external data that are invalid, or do not match the tensor's shape",
         "save the model again with onnx.save_model(save_as_external_data=True)",
         f"{_EXTERNAL}, offset and length; {_REFUSED}; onnx.checker accepts it",
         external.invalid_ranges,
-        reason=Reason.EXTERNAL_DATA_MISSING,
     ),
-    Rule(
+    _external(
         "external-data-short",
         "external data files that end before their tensors do",
         "upload the complete file again",
         f"{_EXTERNAL}; {_REFUSED}; onnx.checker 1.23 accepts it",
         external.short_files,
-        reason=Reason.EXTERNAL_DATA_MISSING,
     ),
     REFUSED_EXTERNAL,
     Rule(
@@ -400,21 +393,19 @@ RULES: Final[tuple[Rule, ...]] = (
     CHECKER,
     NODES_ELSEWHERE,
     NAN_IN_WEIGHTS,
-    Rule(
+    _warning(
         "infinity-in-weights",
         "infinity in weights that are multiplied; masks and bounds elsewhere are valid",
         "find out whether training diverged, or a conversion to float16 overflowed",
         "IEEE 754-2019, 6.1 and 7.2: infinity times zero is NaN; onnx.checker accepts it",
         weights.infinity_in_weights,
-        severity="warning",
     ),
-    Rule(
+    _warning(
         "half-overflow",
         "constants beyond 65504 that are cast to float16, and infinite float16 constants of Add and Mul",
         "keep these nodes in float32 when converting (op_block_list of onnxconverter-common)",
         f"{_OPERATORS}, Cast: out of range becomes infinity; IEEE 754-2019, 4.3",
         weights.half_overflow,
-        severity="warning",
     ),
     Rule(
         "half-range",
@@ -425,77 +416,62 @@ RULES: Final[tuple[Rule, ...]] = (
         severity="warning",
         reason=Reason.PRECISION_UNSUPPORTED,
     ),
-    Rule(
+    _warning(
         "integer-overflow",
         "integer constants out of the range of the type that they are cast to",
         "export with constants of the smaller type",
         f"{_OPERATORS}, Cast: the result for integers out of range is undefined",
         weights.integer_overflow,
-        severity="warning",
     ),
-    Rule(
+    _unsupported(
         "integer-narrowed",
         "64-bit integer constants that do not fit 32 bits, on backend openvino",
         "choose another backend in spec.backends, or export with smaller numbers",
         "OpenVINO, CPU Device, Supported Model Precision: INT32; measured with 2025.4",
         weights.narrowed_integers,
-        severity="warning",
-        reason=Reason.UNSUPPORTED_OPERATOR,
     ),
-    Rule(
+    _unsupported(
         "float64",
         "float64 where the backend is for a GPU",
         "export in float32",
         f"{_TENSORRT}: DOUBLE is cast down to FLOAT; CUDA C++ Programming Guide, arithmetic throughput",
         types.double_precision,
-        severity="warning",
-        reason=Reason.UNSUPPORTED_OPERATOR,
     ),
-    Rule(
+    _unsupported(
         "strings",
         "strings where the backend does not support them",
         "process strings before the model, or serve it on backend cpu",
         f"docs/OperatorKernels.md of onnxruntime; {_TENSORRT}",
         types.strings,
-        severity="warning",
-        reason=Reason.UNSUPPORTED_OPERATOR,
     ),
-    Rule(
+    _unsupported(
         "control-flow",
         "If, Loop and Scan where TensorRT parses the model",
         "build the engine: it shows whether TensorRT accepts them; nodes that it refuses run outside it",
         f"{_TENSORRT}: If, Loop, Scan; TensorRT's operator page of If; measured with TensorRT-RTX 1.7",
         compiled.control_flow,
-        severity="warning",
-        reason=Reason.UNSUPPORTED_OPERATOR,
     ),
-    Rule(
+    _unsupported(
         "sparse-tensor",
         "sparse initializers and constants where TensorRT parses the model",
         "save them as dense tensors",
         f"{_TENSORRT}: Constant; TensorRT-RTX 1.7 refuses them",
         tensors.sparse_tensors,
-        severity="warning",
-        reason=Reason.UNSUPPORTED_OPERATOR,
     ),
-    Rule(
+    _unsupported(
         "asymmetric-quantization",
-        "quantisation with unsigned types or zero points other than 0 where TensorRT parses the model",
-        "quantise with signed types and symmetric ranges (onnxruntime.quantization: QInt8,"
+        "quantization with unsigned types or zero points other than 0 where TensorRT parses the model",
+        "quantize with signed types and symmetric ranges (onnxruntime.quantization: QInt8,"
         " ActivationSymmetric), or give the float model and spec.precision INT8",
         f"{_TENSORRT}: QuantizeLinear, DequantizeLinear; measured with TensorRT-RTX 1.7",
         compiled.asymmetric,
-        severity="warning",
-        reason=Reason.UNSUPPORTED_OPERATOR,
     ),
-    Rule(
+    _unsupported(
         "integer-operator",
-        "dynamic and operator-by-operator quantisation where TensorRT parses the model",
-        "give the float model and spec.precision INT8, or quantise statically in QDQ form",
+        "dynamic and operator-by-operator quantization where TensorRT parses the model",
+        "give the float model and spec.precision INT8, or quantize statically in QDQ form",
         f"{_TENSORRT}: ConvInteger, MatMulInteger, DynamicQuantizeLinear, QLinearConv, QLinearMatMul",
         compiled.integer_operators,
-        severity="warning",
-        reason=Reason.UNSUPPORTED_OPERATOR,
     ),
     Rule(
         "training-mode",
@@ -515,30 +491,26 @@ RULES: Final[tuple[Rule, ...]] = (
         severity="warning",
         reason=Reason.PARITY_FAILED,
     ),
-    Rule(
+    _unsupported(
         "experimental-operator",
         "operators of preview and experimental domains",
         "export with released operators",
         f"{_IR}: versions of operator sets; docs/Versioning.md of onnx",
         operators.experimental_operator,
-        severity="warning",
-        reason=Reason.UNSUPPORTED_OPERATOR,
     ),
-    Rule(
+    _warning(
         "opset-not-imported",
         "operators of domains of which the model imports no version",
         "add it: model.opset_import.append(onnx.helper.make_opsetid(domain, version))",
         f"{_IR}: a model MUST name the operator sets that it relies on; onnx.checker refuses it",
         operators.domain_not_imported,
-        severity="warning",
     ),
-    Rule(
+    _warning(
         "opset-imported-twice",
         "domains of which the model imports two versions",
         "keep the one that the model was exported for",
         f"{_PROTO}, OperatorSetIdProto; runtimes use either",
         operators.imported_twice,
-        severity="warning",
     ),
     Rule(
         "external-data-linked",
@@ -549,53 +521,47 @@ RULES: Final[tuple[Rule, ...]] = (
         severity="warning",
         reason=Reason.EXTERNAL_DATA_MISSING,
     ),
-    Rule(
+    _warning(
         "output-left-out",
         "outputs that no response can carry, where others can be served",
         "export them as tensors if clients need them, beside inputs of strings not in bfloat16",
         _PROTOCOL,
         types.outputs_left_out,
-        severity="warning",
     ),
-    Rule(
+    _warning(
         "duplicate-initializer",
         "initializers of the same name",
         _RENAME,
         f"{_PROTO}, GraphProto.initializer: the name MUST be unique; ONNX Runtime uses the last",
         names.duplicate_initializers,
-        severity="warning",
     ),
-    Rule(
+    _warning(
         "duplicate-output",
         "outputs that are listed twice",
         "list each once",
         f"{_IR}, Names Within a Graph; responses name each output once",
         names.duplicate_outputs,
-        severity="warning",
     ),
-    Rule(
+    _warning(
         "input-is-initializer",
         "initializers that are inputs too, from IR version 4 on",
         "export with keep_initializers_as_inputs=False",
         f"{_IR}: a caller may replace them; onnxruntime, graph.cc, on constant folding",
         names.overridable_initializers,
-        severity="warning",
     ),
-    Rule(
+    _warning(
         "names-differ-in-case",
         "inputs, or outputs, whose names differ only in case",
         _RENAME,
         "case-insensitive clients confuse them",
         names.names_differ_in_case,
-        severity="warning",
     ),
-    Rule(
+    _warning(
         "unwieldy-name",
         "inputs and outputs whose names are longer than the resource accepts",
         _RENAME,
         "InferenceModel, spec.shapes and spec.parity: at most 256 characters",
         names.long_names,
-        severity="warning",
     ),
 )
 

@@ -3,14 +3,13 @@
 import math
 from typing import Final
 
-from enginewright_contract.report import name_nodes
 from onnx import TensorProto
 
 from enginewright_runtime.core.logs import format_bytes
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.rules import contents
-from enginewright_runtime.rules.base import Hit, Subject
-from enginewright_runtime.rules.text import quoted
+from enginewright_runtime.rules.base import Hit, Subject, hit_of
+from enginewright_runtime.rules.text import quote, quoted
 from enginewright_runtime.rules.view import ModelView
 
 _MAX_ELEMENTS: Final = 2**63 - 1
@@ -39,31 +38,27 @@ _FIELDS: Final[dict[int, tuple[str, int]]] = {
 
 def impossible_shapes(subject: Subject) -> Hit | None:
     """Find negative and overflowing sizes, and undefined types."""
-    known = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
-    found = []
+    types = set(TensorProto.DataType.values()) - {TensorProto.UNDEFINED}
+    invalid = []
     for name, tensor in subject.tensors:
-        if tensor.data_type not in known:
-            found.append(f"{name} (type {tensor.data_type})")
+        if tensor.data_type not in types:
+            invalid.append(f"{name} (type {tensor.data_type})")
         elif any(size < 0 for size in tensor.dims) or graphs.elements(tensor) > _MAX_ELEMENTS:
-            found.append(f"{name} {list(tensor.dims)[:8]}")
-    return Hit(f"tensors have an invalid shape or type: {name_nodes(found)}") if found else None
+            invalid.append(f"{name} {list(tensor.dims)[:8]}")
+    return hit_of(invalid, "tensors have an invalid shape or type")
 
 
 def wrong_amount_of_data(subject: Subject) -> Hit | None:
     """Find tensors inside the file with more or less data than their shape needs."""
     unread = _unread(subject.view)
-    found = []
+    wrong = []
     for name, tensor in subject.tensors:
         if tensor.name in unread or (amount := _amount(tensor)) is None:
             continue
         have, needed, unit = amount
         if have != needed:
-            found.append(f"{name} ({have} {unit} of {needed})")
-    return (
-        Hit(f"the data of tensors does not match their shape: {name_nodes(found)}")
-        if found
-        else None
-    )
+            wrong.append(f"{name} ({have} {unit} of {needed})")
+    return hit_of(wrong, "the data of tensors does not match their shape")
 
 
 def sparse_tensors(subject: Subject) -> Hit | None:
@@ -76,9 +71,7 @@ def sparse_tensors(subject: Subject) -> Hit | None:
         for node in subject.view.nodes
         if node.is_standard("Constant") and node.attribute("sparse_value") and node.outputs
     ]
-    if not names:
-        return None
-    return Hit(f"backend {subject.recipe.backend} does not support sparse tensors: {quoted(names)}")
+    return hit_of(quote(names), f"backend {subject.recipe.backend} does not support sparse tensors")
 
 
 def enormous_inputs(subject: Subject) -> Hit | None:
@@ -103,7 +96,7 @@ def _unread(view: ModelView) -> frozenset[str]:
 
 
 def _amount(tensor: TensorProto) -> tuple[int, int, str] | None:
-    """Return how much data is present, how much is needed, and their unit; None if unknown."""
+    """Return how much data is present, how much is needed, and their unit, if known."""
     count = graphs.elements(tensor)
     if graphs.external_entries(tensor) is not None or tensor.HasField("segment"):
         return None

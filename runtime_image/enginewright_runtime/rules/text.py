@@ -32,6 +32,11 @@ def shown(name: str) -> str:
     return printable(name)
 
 
+def quote(names: Iterable[str]) -> list[str]:
+    """Return the names in quotes."""
+    return [f"'{shown(name)}'" for name in names]
+
+
 def quoted(names: Iterable[str]) -> str:
     """Return the first names, in quotes, and a count of the rest."""
-    return name_nodes([f"'{shown(name)}'" for name in names])
+    return name_nodes(quote(names))

@@ -2,11 +2,10 @@
 
 from typing import Final
 
-from enginewright_contract.report import name_nodes
 from onnx import AttributeProto, TensorProto
 
-from enginewright_runtime.rules.base import Hit, Subject, labels, named
-from enginewright_runtime.rules.text import quoted
+from enginewright_runtime.rules.base import Hit, Subject, hit_of, hit_on
+from enginewright_runtime.rules.text import quote
 from enginewright_runtime.rules.view import RawNode
 
 # "Tensor Data Types" of the Open Inference Protocol v2, which the server speaks; BF16 is an addition
@@ -28,62 +27,57 @@ _DOUBLE: Final = {
 
 def inputs_not_served(subject: Subject) -> Hit | None:
     """Find inputs that no request can carry."""
-    found = [f"'{spec.name}' ({spec.dtype})" for spec in subject.inputs if spec.dtype not in SERVED]
-    if not found:
-        return None
-    return Hit(f"the model cannot be served: no request can carry input {name_nodes(found)}")
+    names = [f"'{spec.name}' ({spec.dtype})" for spec in subject.inputs if spec.dtype not in SERVED]
+    return hit_of(names, "the model cannot be served: no request can carry these inputs")
 
 
 def no_output_served(subject: Subject) -> Hit | None:
     """Find a model without any output that a response can carry."""
-    found = _outputs_not_served(subject)
-    if not found or len(found) < len(subject.outputs):
+    names = _outputs_not_served(subject)
+    if len(names) < len(subject.outputs):
         return None
-    return Hit(
-        f"the model cannot be served: no output is a tensor that a response can carry:"
-        f" {name_nodes(found)}"
+    return hit_of(
+        names, "the model cannot be served: no output is a tensor that a response can carry"
     )
 
 
 def outputs_left_out(subject: Subject) -> Hit | None:
     """Find outputs that no response can carry, where others can be served."""
-    found = _outputs_not_served(subject)
-    if not found or len(found) == len(subject.outputs):
+    names = _outputs_not_served(subject)
+    if len(names) == len(subject.outputs):
         return None
-    return Hit(f"responses omit outputs that the protocol cannot carry: {name_nodes(found)}")
+    return hit_of(names, "responses omit outputs that the protocol cannot carry")
 
 
 def double_precision(subject: Subject) -> Hit | None:
     """Find float64 where the backend is for a GPU."""
-    if subject.recipe.backend not in _DOUBLE:
+    backend = subject.recipe.backend
+    if backend not in _DOUBLE:
         return None
     nodes = [node for node in subject.view.nodes if _is_double(subject, node)]
-    specs = [spec.name for spec in (*subject.inputs, *subject.outputs) if spec.dtype == "float64"]
-    if not nodes and not specs:
-        return None
-    affected = named(nodes) if nodes else quoted(specs)
-    backend = subject.recipe.backend
-    return Hit(f"backend {backend} {_DOUBLE[backend]}: {affected}", labels(nodes))
+    return _hit_on_type(subject, nodes, "float64", f"backend {backend} {_DOUBLE[backend]}")
 
 
 def strings(subject: Subject) -> Hit | None:
     """Find strings where the backend does not support them."""
     if subject.recipe.backend == "cpu":
         return None
-    nodes = [node for node in subject.view.nodes if _has_strings(node)]
-    specs = [spec.name for spec in (*subject.inputs, *subject.outputs) if spec.dtype == "string"]
-    if not nodes and not specs:
-        return None
-    affected = named(nodes) if nodes else quoted(specs)
-    return Hit(
+    message = (
         f"backend {subject.recipe.backend} does not support strings, so nodes that read or write"
-        f" them run on the CPU: {affected}",
-        labels(nodes),
+        " them run on the CPU"
     )
+    nodes = [node for node in subject.view.nodes if _has_strings(node)]
+    return _hit_on_type(subject, nodes, "string", message)
+
+
+def _hit_on_type(subject: Subject, nodes: list[RawNode], dtype: str, message: str) -> Hit | None:
+    """Return the hit on nodes with an element type, else on inputs and outputs that have it."""
+    specs = [spec.name for spec in (*subject.inputs, *subject.outputs) if spec.dtype == dtype]
+    return hit_on(nodes, message) or hit_of(quote(specs), message)
 
 
 def _outputs_not_served(subject: Subject) -> list[str]:
-    """Return unservable outputs with their types; outputs without a declared type are skipped.
+    """Return unservable outputs with their types, except undeclared ones.
 
     ONNX Runtime takes strings only as NumPy arrays, and returns bfloat16 only where it is given none.
     """

@@ -1,7 +1,6 @@
 """A model's graphs, bodies and functions, read once, so that every rule is a short query.
 
-Values are looked up as ONNX scopes them: a body sees the graphs around it, a function only itself
-(docs/IR.md of onnx, "Names Within a Graph").
+A body sees the graphs around it, a function only itself (docs/IR.md of onnx, "Names Within a Graph").
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,8 +69,8 @@ class RawNode:
 
     def integer(self, name: str) -> int:
         """Return an integer attribute; 0 if the node lacks it."""
-        found = self.attribute(name)
-        return int(found.i) if found is not None and found.type == AttributeProto.INT else 0
+        entry = self.attribute(name)
+        return int(entry.i) if entry is not None and entry.type == AttributeProto.INT else 0
 
     def input(self, index: int) -> str:
         """Return the name of an input; "" if it is omitted."""
@@ -134,7 +133,7 @@ class ModelView:
         """Return the constant that a name derives from, through these operators' first inputs."""
         here: RawScope | None = scope
         for _ in range(_MAX_DEPTH):
-            here = _holder(here, name)
+            here = holder(here, name)
             if here is None:
                 return None
             if name in here.initializers:
@@ -219,7 +218,7 @@ def _attributes(node: RawNode) -> Iterator[tuple[str, TensorProto]]:
             yield node.label, tensor
 
 
-def _holder(scope: RawScope | None, name: str) -> RawScope | None:
+def holder(scope: RawScope | None, name: str) -> RawScope | None:
     """Return the innermost scope that defines the name."""
     while scope is not None and not scope.defines(name):
         scope = scope.parent

@@ -1,20 +1,19 @@
 """Rules on the values of weights. They are read once, piece by piece.
 
-NaN alone is not an error: it is a fill value in some models. Where it is multiplied and summed it
-makes every answer NaN, which is found when the model runs: `nan-answers`. Minus infinity masks
-attention, and infinity bounds a Clip, so infinities are reported only in operands of products.
+NaN alone is no error: some models use it as a fill value. Where it is multiplied and summed, every
+answer is NaN, which `nan-answers` finds when the model runs. Minus infinity masks attention, and
+infinity bounds a Clip, so infinities are reported only in operands of products.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from enginewright_contract.report import name_nodes
 from onnx import TensorProto
 
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.rules import contents
-from enginewright_runtime.rules.base import Hit, Subject
+from enginewright_runtime.rules.base import Hit, Subject, hit_of
 from enginewright_runtime.rules.view import RawNode
 
 _NORMALIZATIONS: Final = {
@@ -48,52 +47,45 @@ def nan_in_weights(subject: Subject) -> Hit | None:
     """Find NaN in weights that are multiplied, and among numbers in other constants."""
     operands = {id(tensor) for _, _, tensor in _operands(subject)}
     attributes = {id(tensor) for tensor in _of_other_attributes(subject)}
-    found = []
+    names = []
     for name, tensor in subject.tensors:
         summary = subject.summaries.get(id(tensor))
         if summary is None or not summary.nan or id(tensor) in attributes:
             continue
         count = graphs.elements(tensor)
         if id(tensor) in operands or summary.nan < count:  # all NaN is a fill value
-            found.append(f"{name} ({summary.nan} of {count} values)")
-    return Hit(f"weights are NaN: {name_nodes(found)}") if found else None
+            names.append(f"{name} ({summary.nan} of {count} values)")
+    return hit_of(names, "weights are NaN")
 
 
 def infinity_in_weights(subject: Subject) -> Hit | None:
     """Find infinity in weights that are multiplied."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     nodes: dict[str, None] = {}
     for node, name, tensor in _operands(subject):
         summary = subject.summary(tensor)
         if summary is not None and (summary.positive_infinities or summary.negative_infinities):
             infinite = summary.positive_infinities + summary.negative_infinities
-            found[f"{name} ({infinite} of {graphs.elements(tensor)} values)"] = None
+            names[f"{name} ({infinite} of {graphs.elements(tensor)} values)"] = None
             nodes[node.label] = None
-    if not found:
-        return None
-    return Hit(f"weights are infinite: {name_nodes(list(found))}", tuple(nodes))
+    return hit_of(list(names), "weights are infinite", nodes)
 
 
 def half_overflow(subject: Subject) -> Hit | None:
-    """Find constants that overflowed to infinity in float16, or will when cast to it.
-
-    Negative ones mostly mask attention, for which minus infinity works as well.
-    """
-    found = []
+    """Find constants that overflowed in float16, or will when cast to it; negative ones mostly mask attention."""
+    values = []
     nodes = []
     for node in subject.view.nodes:
         if node.is_standard("Add", "Mul") and _adds_infinity(subject, node):
-            found.append(f"infinity in {node.label}")
+            values.append(f"infinity in {node.label}")
             nodes.append(node.label)
     for node in _casts(subject, TensorProto.FLOAT16):
         tensor = subject.view.constant(node.scope, node.input(0))
         summary = None if tensor is None else subject.summary(tensor)
         if summary is not None and summary.maximum >= _HALF_OVERFLOW:
-            found.append(f"{summary.maximum:.6g} before {node.label}")
+            values.append(f"{summary.maximum:.6g} before {node.label}")
             nodes.append(node.label)
-    if not found:
-        return None
-    return Hit(f"constants exceed the range of float16: {name_nodes(found)}", tuple(nodes))
+    return hit_of(values, "constants exceed the range of float16", nodes)
 
 
 def _adds_infinity(subject: Subject, node: RawNode) -> bool:
@@ -110,7 +102,7 @@ def half_range(subject: Subject) -> Hit | None:
     """Find weights that float16 cannot represent, if the model is to be served in FP16."""
     if subject.recipe.precision != "FP16":
         return None
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     nodes: dict[str, None] = {}
     for node, name, tensor in _operands(subject):
         summary = subject.summary(tensor)
@@ -118,16 +110,14 @@ def half_range(subject: Subject) -> Hit | None:
             continue
         largest = max(summary.maximum, -summary.minimum)
         if largest >= _HALF_OVERFLOW:
-            found[f"{name} (up to {largest:.6g})"] = None
+            names[f"{name} (up to {largest:.6g})"] = None
             nodes[node.label] = None
-    if not found:
-        return None
-    return Hit(f"float16 cannot represent these weights: {name_nodes(list(found))}", tuple(nodes))
+    return hit_of(list(names), "float16 cannot represent these weights", nodes)
 
 
 def integer_overflow(subject: Subject) -> Hit | None:
     """Find integer constants that overflow in a Cast."""
-    found = []
+    casts = []
     nodes = []
     for node in subject.view.nodes:
         kind = node.integer("to") if node.is_standard("Cast") else 0
@@ -139,11 +129,9 @@ def integer_overflow(subject: Subject) -> Hit | None:
             values is not None
             and (outside := values[(values < limits.min) | (values > limits.max)]).size
         ):
-            found.append(f"{int(outside[0])} to {_INTEGERS[kind]} in {node.label}")
+            casts.append(f"{int(outside[0])} to {_INTEGERS[kind]} in {node.label}")
             nodes.append(node.label)
-    return (
-        Hit(f"constants overflow in a Cast: {name_nodes(found)}", tuple(nodes)) if found else None
-    )
+    return hit_of(casts, "constants overflow in a Cast", nodes)
 
 
 def narrowed_integers(subject: Subject) -> Hit | None:
@@ -151,7 +139,7 @@ def narrowed_integers(subject: Subject) -> Hit | None:
     if subject.recipe.backend != "openvino":
         return None
     limits = np.iinfo(np.int32)
-    found = []
+    names = []
     for name, tensor in subject.tensors:
         if tensor.data_type not in {TensorProto.INT64, TensorProto.UINT64}:
             continue
@@ -161,11 +149,9 @@ def narrowed_integers(subject: Subject) -> Hit | None:
         large = values[(values > limits.max) | (values < limits.min)]
         large = large[(large < _SENTINEL) & (large > -_SENTINEL)]
         if large.size:
-            found.append(f"{name} ({int(large[0])})")
-    if not found:
-        return None
-    return Hit(
-        f"backend openvino computes in 32-bit integers, and these constants need more: {name_nodes(found)}"
+            names.append(f"{name} ({int(large[0])})")
+    return hit_of(
+        names, "backend openvino computes in 32-bit integers, and these constants need more"
     )
 
 

@@ -30,15 +30,11 @@ def read_arrays(path: Path) -> dict[str, Arrays]:
 
 
 def map_arrays(path: Path) -> Arrays:
-    """Return the arrays by SAMPLE/TENSOR, memory-mapped where possible.
+    """Return the arrays by SAMPLE/TENSOR, memory-mapped where possible; raises OSError, ValueError.
 
-    Mapped arrays use only page cache, which the kernel can reclaim. Compressed arrays and arrays of
-    strings are read into memory.
-
-    Raises:
-        OSError, ValueError: it is not an .npz file.
+    Mapped arrays use only reclaimable page cache; compressed arrays and strings are read into memory.
     """
-    found: Arrays = {}
+    arrays: Arrays = {}
     try:
         with zipfile.ZipFile(path) as archive, path.open("rb") as file:
             for member in archive.infolist():
@@ -46,14 +42,14 @@ def map_arrays(path: Path) -> Arrays:
                 if array is None:
                     with archive.open(member) as stream:
                         array = np.lib.format.read_array(stream, allow_pickle=False)
-                found[member.filename.removesuffix(".npy")] = array
+                arrays[member.filename.removesuffix(".npy")] = array
     except (zipfile.BadZipFile, struct.error) as error:
         raise ValueError(f"{path.name} is not an .npz file: {error}") from error
-    return found
+    return arrays
 
 
 def _mapped(path: Path, file: BinaryIO, member: zipfile.ZipInfo) -> NDArray[Any] | None:
-    """Return a memory-mapped member; None: it cannot be mapped."""
+    """Return a memory-mapped member, or None if it cannot be mapped."""
     if member.compress_type != zipfile.ZIP_STORED:
         return None
     file.seek(member.header_offset + _NAME_LENGTH_AT)

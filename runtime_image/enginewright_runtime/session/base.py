@@ -20,6 +20,7 @@ from enginewright_runtime.session.optimization import HIGHEST
 CPU_PROVIDER: Final = PROVIDERS["cpu"]
 # entries of a session's configuration
 RECORD_ASSIGNMENT: Final = "session.record_ep_graph_assignment_info"
+FATAL_ONLY: Final = 4  # severity of logging
 SPINNING: Final = "session.intra_op.allow_spinning"  # uses up the CPU quota of other threads
 
 
@@ -31,10 +32,8 @@ class SessionRequest:
     threads: int
     extensions: Libraries = NO_LIBRARIES  # checked
     level: str = HIGHEST  # a key of `LEVELS`
-    device_memory: int | None = None  # bytes that the device has; None: unknown, or no device
-    runtime_cache: Path | None = (
-        None  # the folder in which compiled kernels are kept; None: nowhere
-    )
+    device_memory: int | None = None  # bytes that the device has, if known
+    runtime_cache: Path | None = None  # the folder for compiled kernels
 
 
 class ProviderError(Exception):
@@ -49,7 +48,7 @@ class SessionBackend(ABC):
     needs_driver: ClassVar[bool] = False  # NVIDIA's
     compiled: ClassVar[bool] = False  # runs engines, which no other provider can run
     caches_kernels: ClassVar[bool] = False  # compiles kernels as it runs, and keeps them
-    optimized: ClassVar[bool] = False  # runs the graph as ONNX Runtime optimises it
+    optimized: ClassVar[bool] = False  # runs the graph as ONNX Runtime optimizes it
 
     def offered(self) -> bool:
         """Return whether this image is built for the backend."""
@@ -60,11 +59,11 @@ class SessionBackend(ABC):
         return True
 
     def conflict(self) -> str | None:
-        """Return which components of the image are incompatible; None: all are compatible."""
+        """Return which components of the image are incompatible, if any."""
         return None
 
     def unusable(self) -> str | None:
-        """Return why the backend's library in this image cannot be used; None: it can, or there is none."""
+        """Return why the backend's library in this image cannot be used, if there is one that cannot."""
         return None
 
     def missing_libraries(self) -> tuple[str, ...]:
@@ -72,7 +71,7 @@ class SessionBackend(ABC):
         return ()
 
     def cuda_major(self) -> str | None:
-        """Return the major version of CUDA that the provider was built for; None: without CUDA."""
+        """Return the major version of CUDA that the provider was built for, if it uses CUDA."""
         return None
 
     def provider_options(self, request: SessionRequest) -> dict[str, str]:
@@ -81,17 +80,13 @@ class SessionBackend(ABC):
         return {}
 
     def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
-        """Return the providers for `InferenceSession`; None: they were added to `options`.
-
-        Raises:
-            ProviderError: the provider cannot be created.
-        """
+        """Return the providers for `InferenceSession`, or None after adding them to `options`; raises ProviderError."""
         del options
-        wanted = [(self.provider, self.provider_options(request))]
-        return wanted if self.provider == CPU_PROVIDER else [*wanted, CPU_PROVIDER]
+        providers = [(self.provider, self.provider_options(request))]
+        return providers if self.provider == CPU_PROVIDER else [*providers, CPU_PROVIDER]
 
     def host_memory(self) -> Callable[[Sequence[int], Any], ort.OrtValue] | None:
-        """Return what allocates tensors in host memory that the device reads directly; None: nothing does."""
+        """Return what allocates tensors in host memory that the device reads directly, if anything does."""
         for each in ort.get_ep_devices():
             if each.ep_name == self.provider and each.device.type != ort.OrtHardwareDeviceType.CPU:
                 memory = each.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
@@ -104,24 +99,27 @@ class SessionBackend(ABC):
         """Return the version of the backend's library."""
 
 
+def load_small(model: bytes) -> ort.InferenceSession:
+    """Load a serialized model on the CPU; raises ONNX Runtime's exceptions and logs nothing."""
+    options = ort.SessionOptions()
+    options.log_severity_level = FATAL_ONLY
+    return ort.InferenceSession(model, options, providers=[CPU_PROVIDER])
+
+
 def distribution() -> str:
-    """Return the one distribution that owns the folder `onnxruntime`.
+    """Return the one distribution that owns the folder `onnxruntime`; raises StageFailure: ProviderMissing.
 
-    Every ONNX Runtime wheel owns that folder. With two installed, the last one overwrites the other,
-    whose providers are then missing, and `pip check` does not report it.
-
-    Raises:
-        StageFailure: ProviderMissing, naming the distributions.
+    Of two wheels, the last one installed overwrites the other, whose providers are missing; `pip check` is silent.
     """
-    found = distributions()
-    if len(found) != 1:
+    owning = distributions()
+    if len(owning) != 1:
         raise StageFailure(
             Reason.PROVIDER_MISSING,
-            f"{len(found)} distributions own the folder onnxruntime ({', '.join(found) or 'none'}),"
+            f"{len(owning)} distributions own the folder onnxruntime ({', '.join(owning) or 'none'}),"
             " so the available providers are undefined",
             remedy="build the image with exactly one of them",
         )
-    return found[0]
+    return owning[0]
 
 
 def distributions() -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """ONNX Runtime's CUDA provider, which runs prepared models on NVIDIA's GPUs.
 
-The wheel contains the provider without the libraries that it needs, which users add to their own image
+The wheel lacks the libraries that the provider needs, which users add to their own image
 (docs/images.md). Without them ONNX Runtime falls back to the CPU and only logs it.
 """
 
@@ -29,8 +29,7 @@ def cuda_major() -> str | None:
 def arena_limit(memory: int) -> int:
     """Return the bytes of a device with `memory` that ONNX Runtime's arena may take.
 
-    The rest is for what is allocated outside of it: CUDA's context, kernels, the workspaces of cuBLAS
-    and cuDNN. A tenth and at least 1 GiB, but of a small MIG slice at most a quarter.
+    CUDA's context, kernels, cuBLAS and cuDNN get a tenth, at least 1 GiB, but of a small MIG slice at most a quarter.
     """
     return memory - min(max(_RESERVED, memory // 10), memory // 4)
 
@@ -56,18 +55,18 @@ class CudaBackend(SessionBackend):
     def provider_options(self, request: SessionRequest) -> dict[str, str]:
         """Return options that keep one request from stalling or starving the others.
 
-        ONNX Runtime's defaults are for one process that runs one shape (cuda_execution_provider_info.h):
+        ONNX Runtime's defaults suit one process that runs one shape (cuda_execution_provider_info.h):
 
-        - cudnn_conv_algo_search: a Conv plans anew whenever its input has other sizes than in the run
-          before, while the request waits. HEURISTIC is cuDNN's fast heuristic (mode A), EXHAUSTIVE its
-          slow one (mode B), DEFAULT the fallback (conv.cc of ONNX Runtime 1.31).
-        - arena_extend_strategy=kNextPowerOfTwo doubles each extension, memory that a canary or another
-          pod on a time-sliced device then lacks, since the arena returns none.
-        - gpu_mem_limit is unlimited: an oversized request may leave cuBLAS and cuDNN, which allocate
-          outside of the arena, without memory for all later ones.
+        - cudnn_conv_algo_search: a Conv replans whenever the sizes of its input change, while the request
+          waits. HEURISTIC is cuDNN's fast heuristic (mode A), EXHAUSTIVE its slow one (mode B), DEFAULT the
+          fallback (conv.cc of ONNX Runtime 1.31).
+        - arena_extend_strategy: kNextPowerOfTwo doubles each extension. The arena returns no memory, which a
+          canary or another pod on a time-sliced device then lacks.
+        - gpu_mem_limit: without it, an oversized request may leave no memory for cuBLAS and cuDNN, which
+          allocate outside of the arena.
 
-        The others are ONNX Runtime's: copies stay in the compute stream (data races otherwise), and FP32
-        uses TF32, whose effect on the outputs is a matter of parity, which is proved.
+        Other defaults stay: copies in the compute stream (data races otherwise), and TF32 for FP32, whose
+        effect on the outputs parity proves.
         """
         options = {
             "cudnn_conv_algo_search": "HEURISTIC",

@@ -1,7 +1,7 @@
 """Recognizes errors of native libraries after which this process has lost the device. Pure.
 
-After most of these every further CUDA call returns the same error: "the process must be terminated
-and relaunched" (CUDA Runtime API, cudaError). Messages that do not name the device, such as
+After most of them every CUDA call returns the same error: "the process must be terminated and relaunched"
+(CUDA Runtime API, cudaError). Messages that do not name the device, such as
 "TensorRT EP execution context enqueue failed.", are diagnosed by rerunning known-valid inputs.
 """
 
@@ -43,9 +43,9 @@ _NAME: Final = re.compile(
 
 
 def lost_device(text: str) -> str | None:
-    """Return the cause, without details that change between runs; None: `text` names none."""
-    for found in _CODE.finditer(text):
-        code = int(found.group(1))
+    """Return the cause that `text` names, if any, without details that change between runs."""
+    for match in _CODE.finditer(text):
+        code = int(match.group(1))
         if code in LOST:
             return f"CUDA failure {code}: {LOST[code]}"
     for code, error in LOST.items():

@@ -1,7 +1,6 @@
 """Runs a session on inputs in host memory that the device reads directly.
 
-From memory of NumPy the driver copies every input to memory of its own first. ONNX Runtime allocates
-page-locked memory where the provider offers it, knows it as such, and so waits for the device as needed.
+From other memory the driver copies them first. ONNX Runtime allocates it and waits for the device as needed.
 """
 
 import math
@@ -23,7 +22,7 @@ class DirectInputs:
     def __init__(
         self, session: ort.InferenceSession, allocate: Allocate, *, most: int = _MOST_BYTES
     ) -> None:
-        """Wrap `session`; at most `most` bytes of tensors are kept."""
+        """Wrap `session`; keep at most `most` bytes of tensors."""
         self._session = session
         self._allocate = allocate
         self._most = most

@@ -1,8 +1,4 @@
-"""Queries the accelerator's driver directly.
-
-Whether a model runs does not show the state of the driver. So the driver library is opened and
-initialised, in a child process, before anything that needs it is loaded.
-"""
+"""Queries NVIDIA's driver in a child process, before anything that needs it is loaded."""
 
 import json
 import re
@@ -33,20 +29,15 @@ class Device:
     """The driver, and the device that a session would use."""
 
     driver: Driver
-    compute_capability: str | None = None  # "8.9"; None: there is no device, or it does not tell
-    memory: int | None = None  # bytes, also of those in use; None: likewise
+    compute_capability: str | None = None  # "8.9", if the driver reports a device
+    memory: int | None = None  # bytes in all, if the driver reports them
 
 
 NOT_NEEDED: Final = Device(Driver(needed=False, present=False))
 
 
 def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Device:
-    """Query NVIDIA's driver; takes a few hundred milliseconds if it is installed.
-
-    Args:
-        cuda_major: version of CUDA that the image's libraries are built for; None: unknown.
-        command: what to run instead of the child, for tests.
-    """
+    """Query NVIDIA's driver by a child or `command`; `cuda_major` is the CUDA version that the image's libraries need."""
     child = command or (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
     try:
         done = subprocess.run(child, capture_output=True, timeout=_SECONDS, check=False)
@@ -66,14 +57,13 @@ def ask(cuda_major: str | None, command: tuple[str, ...] | None = None) -> Devic
 def release(file: Path = VERSION_FILE) -> str | None:
     """Return the version of NVIDIA's driver, such as 570.86.15; None: there is none, or it does not tell."""
     try:
-        found = _RELEASE.search(file.read_text(errors="replace") + "\n")
+        match = _RELEASE.search(file.read_text(errors="replace") + "\n")
     except OSError:
         return None
-    return found.group(1) if found else None
+    return match.group(1) if match else None
 
 
 def _read(answer: dict[str, Any], cuda_major: str | None) -> Device:
-    """Interpret the child's output."""
     if "unopened" in answer:
         return _missing(f"NVIDIA's driver is not available: {answer['unopened']}")
     number = answer.get("version")
@@ -100,5 +90,4 @@ def _missing(message: str) -> Device:
 
 
 def _unusable(reason: Reason, message: str, version: str | None) -> Driver:
-    """Return a driver that is installed but cannot be used."""
     return Driver(needed=True, present=True, version=version, reason=reason, message=message)

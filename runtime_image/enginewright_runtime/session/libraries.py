@@ -18,10 +18,7 @@ _LINE: Final = re.compile(r"^\s*(?P<name>\S+) => (?P<path>not found|/\S+)", re.M
 
 
 def resolve(library: Path) -> dict[str, Path | None]:
-    """Return the direct and indirect dependencies of `library`: name -> file, None: not found.
-
-    {}: ldd failed; then loading will report the cause.
-    """
+    """Return the dependencies of `library`, also indirect ones, name -> file or None where missing; none if ldd fails."""
     try:
         done = subprocess.run(
             ["ldd", str(library)],
@@ -34,8 +31,8 @@ def resolve(library: Path) -> dict[str, Path | None]:
     except (OSError, subprocess.TimeoutExpired):
         return {}
     return {
-        found["name"]: None if found["path"] == "not found" else Path(found["path"])
-        for found in _LINE.finditer(done.stdout)
+        line["name"]: None if line["path"] == "not found" else Path(line["path"])
+        for line in _LINE.finditer(done.stdout)
     }
 
 
@@ -49,24 +46,22 @@ def missing(library: Path, but: Iterable[str] = ()) -> tuple[str, ...]:
 
 def wheel_version(*modules: str) -> str | None:
     """Return the version of the wheel that owns the first of `modules` that is installed."""
-    found = next((each for name in modules for each in owners(name)), None)
-    return found.version if found else None
+    owner = next((each for name in modules for each in owners(name)), None)
+    return owner.version if owner else None
 
 
 @cache
 def owners(module: str) -> tuple[Distribution, ...]:
     """Return the distributions that own a top-level module or package, sorted by name.
 
-    Of two installations of one distribution the first on the path counts, as for imports.
-    `importlib.metadata.packages_distributions` parses the file lists of all distributions, which takes
-    half a second on a slow processor in every process that calls it.
+    `importlib.metadata.packages_distributions` is slower: it parses all file lists, in every process.
     """
-    found: dict[str, Distribution] = {}
+    owning: dict[str, Distribution] = {}
     for each in distributions():
         # an interrupted installation leaves no METADATA, and so no name
         if each.name and _owns(each, module):
-            found.setdefault(each.name, each)
-    return tuple(found[name] for name in sorted(found))
+            owning.setdefault(each.name, each)
+    return tuple(owning[name] for name in sorted(owning))
 
 
 def _owns(distribution: Distribution, module: str) -> bool:

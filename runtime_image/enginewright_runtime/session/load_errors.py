@@ -1,7 +1,4 @@
-"""Maps errors of native libraries to reasons; each pattern was seen in their output.
-
-An error that matches no pattern is reported as the library wrote it.
-"""
+"""Maps errors of native libraries to reasons, by patterns seen in their output; others are reported as written."""
 
 import re
 from typing import Final
@@ -26,14 +23,9 @@ _OTHER_VERSION: Final = re.compile(
 
 
 def cause(provider: str, text: str) -> Finding:
-    """Return why `provider` could not be created.
-
-    Args:
-        provider: its name, for the message.
-        text: everything that was logged and raised.
-    """
-    if known := _known(provider, text):
-        return known
+    """Return why `provider` could not be created, by all that was logged and raised."""
+    if finding := _known(provider, text):
+        return finding
     detail = "; ".join(errors(text)) or plain(text)
     because = f": {detail}" if detail else ", and no error was logged"
     return Finding(
@@ -44,8 +36,8 @@ def cause(provider: str, text: str) -> Finding:
 
 def engine_cause(backend: str, text: str) -> Finding:
     """Return why an engine with an undamaged file could not be loaded; arguments as in `cause`."""
-    if known := _known(backend, text):
-        return known
+    if finding := _known(backend, text):
+        return finding
     detail = "; ".join((*errors(text), plain(text)))
     return Finding(
         reason=Reason.ENGINE_INCOMPATIBLE, cause=f"backend {backend} rejected the engine: {detail}"
@@ -53,8 +45,8 @@ def engine_cause(backend: str, text: str) -> Finding:
 
 
 def _known(who: str, text: str) -> Finding | None:
-    if found := _NO_LIBRARY.search(text):
-        name = found["name"].rpartition("/")[2]
+    if match := _NO_LIBRARY.search(text):
+        name = match["name"].rpartition("/")[2]
         reason = Reason.DRIVER_MISSING if name in driver.LIBRARIES else Reason.PROVIDER_MISSING
         return Finding(reason=reason, cause=f"{who} needs {name}, which cannot be opened")
     for pattern, reason in (

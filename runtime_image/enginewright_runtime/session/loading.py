@@ -1,12 +1,11 @@
 """Creates sessions on the promised provider; fallback is refused or reported, never silent.
 
 ONNX Runtime falls back to the CPU if the requested provider cannot be created: usually without an
-exception, and in one case with `get_providers()[0]` still naming the requested one. So its automatic
-fallback is disabled or detected here, and the placement of nodes is read from the session, not derived
-from `get_providers()`.
+exception, and in one case while `get_providers()[0]` still names the requested one. So its fallback is
+disabled or detected here, and the placement of nodes is read from the session.
 
-Libraries and driver are checked before loading. So the reason is the same on every machine, and names
-everything that is missing instead of only what the loader found first.
+Libraries and driver are checked before loading, so the reason is the same on every machine and names
+everything that is missing, not only what the loader finds first.
 """
 
 import logging
@@ -60,8 +59,8 @@ class LoadedModel:
 
     session: ort.InferenceSession
     placement: SessionPlacement
-    cause: Finding | None = None  # why the provider could not be created; None: it was
-    level: str = HIGHEST  # of ONNX Runtime's graph optimisations
+    cause: Finding | None = None  # why the provider could not be created
+    level: str = HIGHEST  # of ONNX Runtime's graph optimization
 
 
 def create(
@@ -79,34 +78,33 @@ def create(
     Args:
         name: of a backend that this image offers.
         model_path: the .onnx file; external data and engines are in the same folder.
-        threads: compute threads; None: according to the cgroup's CPU limit.
-        strict: refuse a session that fell back completely. Otherwise it is returned with the cause;
-            an engine needs its own provider, so its fallback is refused in any case.
-        device: what the driver reported; None: it is queried if the backend needs one.
-        level: of graph optimisations, a key of `optimization.LEVELS`; None: the highest at which
+        threads: compute threads; by default as the cgroup's CPU limit allows.
+        strict: refuse a session that fell back completely, as for engines in any case; otherwise it is
+            returned with the cause.
+        device: what the driver reported; by default it is queried if the backend needs one.
+        level: of graph optimization, a key of `optimization.LEVELS`; by default the highest at which
             ONNX Runtime loads the model. Backends with their own compiler always use the highest.
-        runtime_cache: the folder in which a backend that compiles kernels keeps them; None: nowhere.
+        runtime_cache: the folder in which a backend that compiles kernels keeps them.
 
     Raises:
-        StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld when the
-            provider could not be created; UnsupportedOperator when it took no node; of an engine,
-            EngineIncompatible or EngineVersionMismatch; of a library, ExtensionFailed.
-        SessionError: ONNX Runtime rejected the model.
+        StageFailure: ProviderMissing, ProviderRefused, DriverMissing or DriverTooOld if the provider
+            cannot be created; UnsupportedOperator if it takes no node; of an engine, EngineIncompatible
+            or EngineVersionMismatch; of a library, ExtensionFailed.
+        SessionError: ONNX Runtime rejects the model.
     """
     distribution()
     backend = find(name)
     refuse_fallback = strict or backend.compiled
-    asked = device or ask_device(backend)
-    obstacle = _obstacle(backend, asked)
+    device = device or ask_device(backend)
+    obstacle = _obstacle(backend, device)
     if obstacle and refuse_fallback:
         raise StageFailure.of(obstacle)
-    wanted = level if level and backend.optimized else HIGHEST
     request = SessionRequest(
         model_path,
         threads or threads_of_cgroup(),
         of_model(model_path),
-        wanted,
-        device_memory=asked.memory,
+        level if level and backend.optimized else HIGHEST,
+        device_memory=device.memory,
         runtime_cache=runtime_cache,
     )
     try:
@@ -120,11 +118,11 @@ def create(
         if strict:
             _refuse_idle(placement)
         return LoadedModel(session, placement, level=request.level)
-    found = obstacle or cause(backend.provider, output)
+    finding = obstacle or cause(backend.provider, output)
     if refuse_fallback:
-        raise StageFailure.of(found)
+        raise StageFailure.of(finding)
     session = session or _session(CpuBackend(), request)
-    return LoadedModel(session, read_placement(session, backend.provider), found, request.level)
+    return LoadedModel(session, read_placement(session, backend.provider), finding, request.level)
 
 
 def find(name: str) -> SessionBackend:
@@ -146,8 +144,7 @@ def available() -> dict[str, SessionBackend]:
 
 def unusable_backends() -> dict[str, str]:
     """Return the backends whose library in this image cannot be used, and why."""
-    found = {each.name: each.unusable() for each in _BACKENDS if each.offered()}
-    return {name: why for name, why in found.items() if why}
+    return {each.name: why for each in _BACKENDS if each.offered() and (why := each.unusable())}
 
 
 def ask_device(backend: SessionBackend) -> Device:
@@ -157,31 +154,26 @@ def ask_device(backend: SessionBackend) -> Device:
 
 def _obstacle(backend: SessionBackend, device: Device) -> Finding | None:
     """Return why the provider cannot be created, as far as can be checked before loading."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if names := backend.missing_libraries():
         message = (
             f"{backend.provider} needs libraries that are not in this image: {', '.join(names)}"
         )
         if why := backend.unusable():
             message += f"; {why}"
-        found.append(Finding(reason=Reason.PROVIDER_MISSING, cause=message))
+        findings.append(Finding(reason=Reason.PROVIDER_MISSING, cause=message))
     if device.driver.reason:
-        found.append(Finding(reason=device.driver.reason, cause=device.driver.message))
+        findings.append(Finding(reason=device.driver.reason, cause=device.driver.message))
     elif unusable := why_unusable(backend.name, device.compute_capability):
         reason = Reason.ENGINE_INCOMPATIBLE if backend.compiled else Reason.PROVIDER_REFUSED
-        found.append(Finding(reason=reason, cause=unusable))
-    return causes.first(found)
+        findings.append(Finding(reason=reason, cause=unusable))
+    return causes.first(findings)
 
 
 def _attempt(
     backend: SessionBackend, request: SessionRequest
 ) -> tuple[ort.InferenceSession | None, str]:
-    """Try to create the session; return it, or None if the provider fails, and everything logged.
-
-    Raises:
-        SessionError: the model is rejected.
-        StageFailure: the engine is rejected.
-    """
+    """Try to create the session; return it, or None if the provider fails, and everything logged."""
     refusal: SessionError | None = None
     session = None
     message = ""
@@ -202,34 +194,31 @@ def _attempt(
 def _attempt_lower(
     backend: SessionBackend, request: SessionRequest, refusal: SessionError
 ) -> tuple[SessionRequest, ort.InferenceSession | None, str]:
-    """Try lower levels of graph optimisation, since an optimisation may fail on a valid model.
+    """Try lower levels of graph optimization, because one may fail on a valid model: it folds unused branches.
 
-    For example, ONNX Runtime folds branches that are never run.
-
-    Raises:
-        SessionError: `refusal`: the model is rejected without optimisation too.
+    Raises `refusal` if ONNX Runtime rejects the model without optimization too.
     """
-    found: tuple[SessionRequest, ort.InferenceSession | None, str] | None = None
+    loaded: tuple[SessionRequest, ort.InferenceSession | None, str] | None = None
     # the lowest first: if that fails, the model itself is invalid
     for level in sorted(below(request.level), key=lambda name: name != LOWEST):
         lowered = replace(request, level=level)
         try:
-            found = lowered, *_attempt(backend, lowered)
+            loaded = lowered, *_attempt(backend, lowered)
         except SessionError:
-            if found is None:
+            if loaded is None:
                 raise refusal from None
             continue
         if level != LOWEST:
             break
-    if found is None:
+    if loaded is None:
         raise refusal
     _log.warning(
-        "loaded with graph optimisations %s, since ONNX Runtime refuses the model with %s: %s",
-        found[0].level,
+        "loaded with graph optimization %s, because ONNX Runtime refuses the model with %s: %s",
+        loaded[0].level,
         request.level,
         plain(str(refusal)),
     )
-    return found
+    return loaded
 
 
 def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceSession:
@@ -257,7 +246,6 @@ def _session(backend: SessionBackend, request: SessionRequest) -> ort.InferenceS
 
 
 def _refuse_idle(placement: SessionPlacement) -> None:
-    """Refuse a session whose provider was assigned no node."""
     if placement.total and not placement.nodes.get(placement.provider):
         raise StageFailure(
             Reason.UNSUPPORTED_OPERATOR,

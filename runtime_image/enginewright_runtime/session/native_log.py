@@ -1,8 +1,8 @@
 """Captures what native libraries write to standard output and error while a session is created.
 
-Only there ONNX Runtime reports why a provider could not be created: it raises no exception and has no
+ONNX Runtime reports only there why a provider could not be created: it raises no exception and has no
 logging callback in Python. `tee`, a separate process, also forwards the output, so that a crash loses
-none of it and the library never blocks on a lock of this process.
+none of it and the library never waits for a lock of this process.
 """
 
 import os
@@ -25,10 +25,7 @@ class NativeLog:
 
 @contextmanager
 def capture() -> Iterator[NativeLog]:
-    """Copy what this process writes to descriptors 1 and 2 into the log, and forward it to 2.
-
-    Not thread-safe: the descriptors belong to the process.
-    """
+    """Copy descriptors 1 and 2 of this process into the log, and forward them to 2; not thread-safe."""
     log = NativeLog()
     memory = os.memfd_create("native-log")
     saved = [(number, os.dup(number)) for number in _DESCRIPTORS]

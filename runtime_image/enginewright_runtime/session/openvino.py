@@ -1,8 +1,4 @@
-"""OpenVINO on the CPU, inside ONNX Runtime.
-
-Its options fail silently: an unsupported device or precision raises no exception but results in a
-session on the CPU provider. `loading` detects that; here only supported options are used.
-"""
+"""OpenVINO on the CPU, inside ONNX Runtime, which falls back to its CPU provider without an exception."""
 
 import json
 import re
@@ -41,4 +37,4 @@ class OpenVinoBackend(SessionBackend):
         folder = Path(ort.__file__).parent / "capi"
         names = (path.name for path in folder.glob("libopenvino.so.*"))
         versions = (re.fullmatch(r"libopenvino\.so\.(\d+\.\d+\.\d+)", name) for name in names)
-        return next((found.group(1) for found in versions if found), "unknown")
+        return next((match.group(1) for match in versions if match), "unknown")

@@ -1,10 +1,9 @@
-"""ONNX Runtime's levels of graph optimisations.
+"""ONNX Runtime's levels of graph optimization.
 
-Optimisations can make a session fail or compute wrong outputs, so the level at which outputs agree is
-determined when a model is prepared and recorded in the manifest. The optimised graph itself is not
-stored: at ALL it has layouts for the CPU that wrote it (com.microsoft.nchwc), at EXTENDED it has fused
-nodes with other names than in placements and costs, and neither loads noticeably faster
-(docs/measurements.md has the figures).
+Optimizations can make a session fail or compute wrong outputs, so preparation records in the manifest the
+level at which outputs agree. The optimized graph itself is not stored: at ALL it has layouts for the CPU
+that wrote it (com.microsoft.nchwc), at EXTENDED fused nodes with other names than in placements and costs,
+and neither loads noticeably faster (docs/measurements.md has the figures).
 """
 
 from collections.abc import Iterator

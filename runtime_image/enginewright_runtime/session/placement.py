@@ -1,8 +1,6 @@
-"""Which execution provider runs which node, read from the session.
+"""Which execution provider runs which node, as ONNX Runtime reports it (its pull request 26781).
 
-ONNX Runtime reports it (its pull request 26781), unlike `get_providers()`, which is the same whether a
-provider runs all nodes or none. The fallback of `InferenceSession.run` and `set_providers` replace
-the inner session of the same object.
+The fallback of `InferenceSession.run` and `set_providers` replace the inner session of the same object.
 """
 
 import weakref
@@ -28,16 +26,13 @@ _BY_VALUES: Final = frozenset(
 
 @dataclass(frozen=True)
 class SessionPlacement:
-    """Which execution provider runs which node, as ONNX Runtime assigned them.
-
-    Counted after constant folding and before fusion: nodes of the file without the folded ones.
-    """
+    """Which execution provider runs which node, after constant folding and before fusion."""
 
     provider: str  # the requested one
     nodes: Mapping[str, int]  # provider -> nodes
     elsewhere: tuple[str, ...] = ()  # "name (OpType)" of nodes on another provider
     context_nodes: tuple[str, ...] = ()  # names of the EPContext nodes on the requested one
-    accepts_empty: bool = True  # False: an input without elements may abort the process
+    accepts_empty: bool = True  # otherwise an input without elements may abort the process
     by_sizes: bool = False  # the time of a run depends on the sizes of the inputs only
 
     @property
@@ -94,10 +89,7 @@ class Running:
 
 
 class LiveSession:
-    """The current inner session; for one thread, while others may replace the inner session.
-
-    Everything is read from one inner session, which the outer one may replace between two calls.
-    """
+    """The current inner session; for one thread, while others may replace the inner session."""
 
     def __init__(self, session: ort.InferenceSession, placement: SessionPlacement) -> None:
         self._session = session

@@ -1,7 +1,6 @@
-"""This machine's processor, as reported by the kernel, and whether INT8 products are exact on it.
+"""This machine's processor, as the kernel reports it, and whether INT8 products are exact on it.
 
-That is measured with ONNX Runtime, not looked up, so that it is right on unknown processors, in
-virtual machines that hide instruction sets, and under emulation.
+ONNX Runtime measures that, so it is right on unknown and emulated processors and in virtual machines.
 """
 
 import platform
@@ -10,14 +9,12 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import onnxruntime as ort
 from enginewright_contract.processors import CPUINFO, Processor, has_exact_products, parse
 from onnx import TensorProto, helper, numpy_helper
 
-from enginewright_runtime.session.base import CPU_PROVIDER
+from enginewright_runtime.session.base import load_small
 
 _DEPTH: Final = 64
-_FATAL_ONLY: Final = 4
 
 
 @cache
@@ -27,13 +24,13 @@ def read() -> Processor:
         cpuinfo = Path(CPUINFO).read_text(errors="replace")
     except OSError:  # no Linux
         cpuinfo = ""
-    known = parse(cpuinfo, platform.machine())
+    processor = parse(cpuinfo, platform.machine())
     exact = _exact_products()
     # an emulator reports the flags of its host, whose instruction sets the process cannot use
     usable = tuple(
-        each for each in known.features if exact is not False or not has_exact_products({each})
+        each for each in processor.features if exact is not False or not has_exact_products({each})
     )
-    return known.model_copy(update={"features": usable, "exact_products": exact})
+    return processor.model_copy(update={"features": usable, "exact_products": exact})
 
 
 def _exact_products() -> bool | None:
@@ -48,11 +45,9 @@ def _exact_products() -> bool | None:
         [matrix],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=7)
-    options = ort.SessionOptions()
-    options.log_severity_level = _FATAL_ONLY
     try:
-        session = ort.InferenceSession(model.SerializeToString(), options, providers=[CPU_PROVIDER])
-        found = session.run(None, {"x": np.full((1, _DEPTH), 255, np.uint8)})[0]
+        session = load_small(model.SerializeToString())
+        products = session.run(None, {"x": np.full((1, _DEPTH), 255, np.uint8)})[0]
     except Exception:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
         return None
-    return bool((np.asarray(found) == _DEPTH * 255 * 127).all())
+    return bool((np.asarray(products) == _DEPTH * 255 * 127).all())

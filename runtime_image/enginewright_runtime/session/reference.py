@@ -1,7 +1,4 @@
-"""Sessions that analyse a model on the reference, ONNX Runtime's CPU provider.
-
-They load the libraries of the model's extensions and log nothing: errors are raised.
-"""
+"""Sessions that analyse a model, with its extensions, on the reference: ONNX Runtime's CPU provider."""
 
 import os
 import tempfile
@@ -13,19 +10,17 @@ from onnx import ModelProto
 
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.core.limits import threads
-from enginewright_runtime.session.base import CPU_PROVIDER, SPINNING
+from enginewright_runtime.session.base import CPU_PROVIDER, FATAL_ONLY, SPINNING
 from enginewright_runtime.session.extensions.libraries import of_model, register
 from enginewright_runtime.session.optimization import LEVELS
 
-_FATAL_ONLY: Final = 4
 _ONLY_RELEASED: Final = "ALLOW_RELEASED_ONNX_OPSET_ONLY"  # onnxruntime, core/graph/model.cc
 
 
 def allow_unreleased() -> None:
-    """Let all sessions of this process load opsets that are not officially supported yet.
+    """Let all sessions of this process, a child, load opsets that are not officially supported yet.
 
-    A source with such an opset is never served unconverted, but its outputs are needed to verify the
-    converted model. Call it in a child process: it sets an environment variable.
+    A source with one is never served unconverted, but its outputs verify the converted model.
     """
     os.environ[_ONLY_RELEASED] = "0"
 
@@ -37,20 +32,12 @@ def load_reference(
     *,
     extensions_of: Path | None = None,
 ) -> ort.InferenceSession:
-    """Load a model.
+    """Load a model at a `level` of optimization; raises SessionError, or StageFailure: ExtensionFailed.
 
-    Args:
-        model: the .onnx file.
-        level: of graph optimisations, as in `LEVELS`.
-        options: further options of the session.
-        extensions_of: the model whose extensions are loaded; None: its own.
-
-    Raises:
-        SessionError: ONNX Runtime rejects it.
-        StageFailure: ExtensionFailed.
+    It gets the libraries of `extensions_of`, by default its own.
     """
     options.graph_optimization_level = LEVELS[level]
-    options.log_severity_level = _FATAL_ONLY
+    options.log_severity_level = FATAL_ONLY
     options.intra_op_num_threads = threads()
     options.inter_op_num_threads = 1
     options.add_session_config_entry(SPINNING, "0")
@@ -63,10 +50,9 @@ def load_reference(
 
 
 def load_changed(source: Path, changed: ModelProto, level: str) -> ort.InferenceSession:
-    """Load a changed model that was parsed without its external data.
+    """Load a changed model, parsed without its external data, as `load_reference`.
 
-    As `load_reference`; the folder of `source` must be writable, since ONNX Runtime reads external data
-    from the folder of the file that it loads.
+    The folder of `source` must be writable: ONNX Runtime reads external data from the folder of the file.
     """
     options = ort.SessionOptions()
     options.enable_cpu_mem_arena = False  # which never releases the memory of a run

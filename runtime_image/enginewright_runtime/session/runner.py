@@ -20,7 +20,7 @@ class Runner:
     def __init__(
         self, session: ort.InferenceSession, signature: Signature, *, shared: bool = False
     ) -> None:
-        """Create it; `shared`: the session's provider allows several runs at a time."""
+        """Create it, `shared` if the session's provider allows several runs at a time."""
         self._session = session
         self._turn: AbstractContextManager[object] = nullcontext() if shared else threading.Lock()
         tensors = (*signature.inputs.values(), *signature.outputs.values())

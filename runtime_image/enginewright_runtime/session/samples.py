@@ -1,7 +1,4 @@
-"""The artefact's golden samples as feeds of a session.
-
-The outputs were computed by ONNX Runtime's CPU provider; `parity` compares them.
-"""
+"""The artefact's golden samples as feeds of a session, with the outputs of ONNX Runtime's CPU provider."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from enginewright_runtime.session.arrays import Arrays, read_arrays
 from enginewright_runtime.session.datatypes import BF16, Datatype
 from enginewright_runtime.session.signature import Signature, Tensor
 
@@ -28,12 +26,7 @@ class GoldenSample:
 
 
 def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[GoldenSample]:
-    """Read the samples of two .npz files with arrays named `<sample>/<tensor>`.
-
-    Raises:
-        OSError, ValueError: a file is missing or not an .npz file.
-        GoldenError: a sample lacks an input, or there is none.
-    """
+    """Read samples of two .npz files of arrays `<sample>/<tensor>`; raises GoldenError, OSError, ValueError."""
     feeds = _read(inputs, signature.inputs)
     expected = _read(outputs, signature.outputs)
     for name, arrays in feeds.items():
@@ -46,14 +39,15 @@ def read_samples(inputs: Path, outputs: Path, signature: Signature) -> list[Gold
     return [GoldenSample(name, arrays, expected[name]) for name, arrays in feeds.items()]
 
 
-def _read(path: Path, tensors: dict[str, Tensor]) -> dict[str, dict[str, NDArray[Any]]]:
-    samples: dict[str, dict[str, NDArray[Any]]] = {}
-    with np.load(path, allow_pickle=False) as arrays:
-        for key in arrays.files:
-            sample, _, name = key.partition("/")
-            if tensor := tensors.get(name):
-                samples.setdefault(sample, {})[name] = in_memory(arrays[key], tensor.datatype)
-    return samples
+def _read(path: Path, tensors: dict[str, Tensor]) -> dict[str, Arrays]:
+    return {
+        sample: {
+            name: in_memory(array, tensors[name].datatype)
+            for name, array in arrays.items()
+            if name in tensors
+        }
+        for sample, arrays in read_arrays(path).items()
+    }
 
 
 def in_memory(array: NDArray[Any], datatype: Datatype) -> NDArray[Any]:

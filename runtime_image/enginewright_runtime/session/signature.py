@@ -1,8 +1,4 @@
-"""A model's inputs and outputs, and the validation of requests' shapes.
-
-A dynamic dimension is limited by the declared shape profiles and, for an engine, by those that it was
-built with, beyond which the provider fails. Without either, every size is accepted.
-"""
+"""A model's inputs and outputs, and the validation of requests' shapes by the declared profiles and the engine's."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -41,30 +37,22 @@ class ProfileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """One input or output.
-
-    `shape` is empty for a scalar and for an unknown rank, which ONNX Runtime does not distinguish, so
-    the shape of such a tensor is not validated here.
-    """
+    """One input or output; a `shape` that is empty, of a scalar or an unknown rank, is not validated here."""
 
     name: str
     datatype: Datatype
-    shape: tuple[int, ...]  # -1: dynamic
-    bounds: Bounds  # of all profiles together; (): unknown
+    shape: tuple[int, ...]  # -1 where dynamic
+    bounds: Bounds  # of all profiles together, if known
     profiled: bool = False
     values: tuple[float, float] | None = None  # least and largest value, where values are sizes
 
     @property
     def sizes(self) -> tuple[tuple[int, int | None], ...]:
-        """The least and the largest size of every dimension of an input; None: unlimited."""
+        """The least and the largest size of every dimension of an input, None where unlimited."""
         return tuple((low, None if high == _LARGEST else high) for low, high in self.bounds)
 
     def count(self, shape: object) -> int:
-        """Return how many elements a tensor of `shape` has.
-
-        Raises:
-            RequestError: `shape` is not a list of sizes, or not valid for the input.
-        """
+        """Return how many elements a tensor of `shape` has; raises RequestError unless it is valid."""
         if type(shape) is not list:
             raise RequestError(400, f"input {self.name!r}: 'shape' must be a list of sizes")
         if len(shape) > _LARGEST_RANK or (self.bounds and len(shape) != len(self.bounds)):
@@ -80,11 +68,7 @@ class Tensor:
         return count
 
     def check_values(self, array: NDArray[Any]) -> None:
-        """Refuse elements outside `values`.
-
-        Raises:
-            OutOfProfileError: there is one.
-        """
+        """Raise OutOfProfileError if an element is outside `values`."""
         if self.values is None or not array.size:
             return
         low, high = self.values
@@ -139,20 +123,16 @@ class Signature:
         return tuple(tensor for tensor in self.inputs.values() if tensor.values is not None)
 
     def check_together(self, shapes: Mapping[str, Sequence[int]]) -> None:
-        """Refuse shapes that each fit some profile, but do not all fit the same one.
-
-        Raises:
-            OutOfProfileError: they do.
-        """
+        """Raise OutOfProfileError if the shapes do not all fit the same profile."""
         if not self.profiles or any(_takes(profile, shapes) for profile in self.profiles):
             return
-        given = ", ".join(f"{name!r} {_show(shape)}" for name, shape in shapes.items())
+        requested = ", ".join(f"{name!r} {_show(shape)}" for name, shape in shapes.items())
         allowed = "; or ".join(
             ", ".join(f"{name!r} {_ranges(bounds)}" for name, bounds in profile.items())
             for profile in self.profiles
         )
         raise OutOfProfileError(
-            f"inputs {given} are outside the model's shape profiles; all inputs must fit the same"
+            f"inputs {requested} are outside the model's shape profiles; all inputs must fit the same"
             f" one: {allowed}"
         )
 
@@ -174,17 +154,10 @@ def read_signature(
     *,
     least: int = 0,
 ) -> Signature:
-    """Derive the signature from the session's inputs and outputs and the served profiles.
+    """Derive the signature from a session's inputs and outputs and the served profiles.
 
-    Args:
-        inputs: of the session.
-        outputs: likewise.
-        profiles: each with sizes of some or all inputs; a request must fit one of them.
-        least: size of a dimension that neither the model nor a profile limits.
-
-    Raises:
-        SignatureError: an input, or every output, has a type that the protocol does not support.
-        ProfileError: a profile names an unknown input or has another rank.
+    A request must fit one of the profiles; `least` is the smallest size of dimensions without a limit. Raises
+    SignatureError for an input, or all outputs, of unsupported types, ProfileError for a profile that does not fit.
     """
     by_input: dict[str, list[ShapeProfile]] = {}
     for each in (each for profile in profiles for each in profile):

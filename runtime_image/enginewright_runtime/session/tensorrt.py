@@ -2,9 +2,9 @@
 
 Nodes outside the engine run on CUDA if that provider can be created, and still count as elsewhere.
 
-ONNX Runtime's provider is linked to one major version of TensorRT, in which engines must be built: version
-1.31.1 to TensorRT 10. What the builder calls has the same names in TensorRT 10.16 and 11.4; so TensorRT 11
-builds once a provider is linked to it, and is refused until then.
+ONNX Runtime's provider is linked to one major version of TensorRT, which must build the engines: ONNX Runtime
+1.31.1 to TensorRT 10. TensorRT 11 is refused until a provider is linked to it; the builder's API is the same
+in 10.16 and 11.4.
 """
 
 from pathlib import Path
@@ -44,16 +44,16 @@ class TensorRtBackend(CudaBackend):
         if needed is None:
             return None
         major = needed.removeprefix(_INFER)
-        found = {
+        others = {
             f"{each.name} {each.version}"
             for module in (*_BUILDERS, _BUILDER_LIBRARIES)
             for each in libraries.owners(module)
             if each.version.partition(".")[0] != major
         }
-        if not found:
+        if not others:
             return None
         return (
-            f"this image has {', '.join(sorted(found))}, but the TensorRT provider of ONNX Runtime"
+            f"this image has {', '.join(sorted(others))}, but the TensorRT provider of ONNX Runtime"
             f" {ort.__version__} is linked to TensorRT {major} ({needed}) and loads no engine of"
             " another major version"
         )
@@ -88,5 +88,4 @@ def _infer() -> Path | None:
 
 
 def _linked() -> dict[str, Path | None]:
-    """Return the libraries that the provider is linked to, as `libraries.resolve` does."""
     return libraries.resolve(TensorRtBackend.library)

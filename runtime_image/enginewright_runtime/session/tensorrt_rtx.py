@@ -1,7 +1,6 @@
 """NVIDIA's TensorRT-RTX as a plug-in of ONNX Runtime: runs engines built with or without a device.
 
-Its wheel loads its bundled libraries by path except CUDA's runtime (version 0.5.0), without which the
-plug-in cannot be loaded. So that is loaded here.
+Its wheel loads its bundled libraries by path, except CUDA's runtime (version 0.5.0), which is loaded here.
 """
 
 import ctypes
@@ -59,8 +58,8 @@ class TensorRtRtxBackend(SessionBackend):
     @override
     def cuda_major(self) -> str | None:
         runtime = _cuda_runtime()
-        found = _RUNTIME.fullmatch(runtime.name) if runtime else None
-        return found["major"] if found else None
+        match = _RUNTIME.fullmatch(runtime.name) if runtime else None
+        return match["major"] if match else None
 
     @override
     def providers(self, options: ort.SessionOptions, request: SessionRequest) -> list[Any] | None:
@@ -99,29 +98,24 @@ class TensorRtRtxBackend(SessionBackend):
 
     @override
     def conflict(self) -> str | None:
-        found = {
+        versions = {
             "onnxruntime-ep-nv-tensorrt-rtx-cu13 carries": self.version(),
             "tensorrt-rtx-cu13-libs has": library_version(_engine_library(_BUILDER_LIBRARIES)),
             "tensorrt-rtx-cu13-bindings is": libraries.wheel_version(_BUILDER),
         }
-        if len(set(found.values())) == 1:
+        if len(set(versions.values())) == 1:
             return None
-        versions = ", ".join(f"{who} {version or 'unknown'}" for who, version in found.items())
-        return (
-            f"engines would be built by one version of TensorRT-RTX and run by another: {versions}"
-        )
+        listed = ", ".join(f"{who} {version or 'unknown'}" for who, version in versions.items())
+        return f"engines would be built by one version of TensorRT-RTX and run by another: {listed}"
 
 
 def library_version(path: Path | None) -> str | None:
-    """Return the version of a TensorRT-RTX library, "1.7.1.116", without loading it.
-
-    None: there is no file, or it does not contain its version.
-    """
+    """Return the version that a TensorRT-RTX library contains, "1.7.1.116", without loading it."""
     if path is None:
         return None
     with path.open("rb") as file:
-        found = _VERSION.search(file.read(_SYMBOLS))
-    return ".".join(number.decode() for number in found.groups()) if found else None
+        match = _VERSION.search(file.read(_SYMBOLS))
+    return ".".join(number.decode() for number in match.groups()) if match else None
 
 
 def _engine_library(module: str) -> Path | None:
@@ -138,8 +132,8 @@ def _folder(module: str = _PLUGIN) -> Path | None:
 
 def _cuda_runtime() -> Path | None:
     folder = _folder()
-    found = folder.glob("libcudart.so.*") if folder else iter(())
-    return next((path for path in found if _RUNTIME.fullmatch(path.name)), None)
+    paths = folder.glob("libcudart.so.*") if folder else ()
+    return next((path for path in paths if _RUNTIME.fullmatch(path.name)), None)
 
 
 @functools.cache

@@ -1,8 +1,8 @@
 """Unpacks untrusted archives: .zip, .tar, .tar.gz.
 
-Nothing is written outside the folder, over another file, or without a limit; links are replaced by
-their targets, since onnx and ONNX Runtime reject linked weights. zipfile and tarfile only read:
-names, types and sizes are checked here, and every byte is counted by `DiskQuota`.
+Nothing is written outside the folder, over another file, or without a limit; targets replace links,
+because onnx and ONNX Runtime reject linked weights. zipfile and tarfile only read: names, types and
+sizes are checked here, and `DiskQuota` counts every byte.
 """
 
 import gzip
@@ -42,7 +42,7 @@ class ArchiveError(Exception):
 
 
 def kind_of(path: Path) -> Kind | None:
-    """Return the archive format of a file, by its content; None if it is not an archive."""
+    """Return the archive format of a file, by its content, if it is an archive."""
     with path.open("rb") as reader:
         start = reader.read(tarfile.BLOCKSIZE)
     if start.startswith(b"PK\x03\x04"):
@@ -67,12 +67,7 @@ def _is_tar_header(block: bytes) -> bool:
 
 
 def unpack(archive: Path, folder: Path, quota: DiskQuota) -> None:
-    """Unpack into an empty folder; after a failure it may contain a part.
-
-    Raises:
-        ArchiveError: the archive is damaged, dangerous or unsupported.
-        StageFailure: ModelTooLarge, StorageFull, if the content exceeds the quota.
-    """
+    """Unpack into an empty folder; raises ArchiveError, or StageFailure: ModelTooLarge or StorageFull."""
     bounded = _Bounded(folder, quota, archive.stat().st_size)
     with _as_archive_error():
         if kind_of(archive) == "zip":
@@ -89,7 +84,7 @@ def _as_archive_error() -> Iterator[None]:
     try:
         yield
     except NotImplementedError:
-        raise ArchiveError("is compressed in a way that is not read; use deflate") from None
+        raise ArchiveError("uses an unsupported compression; use deflate") from None
     except (zipfile.BadZipFile, tarfile.TarError, EOFError, zlib.error, struct.error) as error:
         raise ArchiveError(f"is damaged or cut off ({error})") from None
     except (gzip.BadGzipFile, UnicodeDecodeError) as error:
@@ -101,8 +96,6 @@ class _Reader(Protocol):
 
 
 class _Bounded:
-    """Writes members below a folder, within limits."""
-
     def __init__(self, folder: Path, quota: DiskQuota, archive_size: int) -> None:
         self._folder = folder
         self._quota = quota
@@ -112,11 +105,7 @@ class _Bounded:
         self._links: dict[str, str] = {}  # path of the link -> path of its target
 
     def path(self, name: str) -> str | None:
-        """Count a member and return its path; None if it is to be skipped.
-
-        Raises:
-            ArchiveError: for an unsafe name, or too many members.
-        """
+        """Count a member and return its path, or None to skip it; raises ArchiveError."""
         self._members += 1
         if self._members > MOST_FILES:
             raise ArchiveError(f"has more than {MOST_FILES} members")
@@ -151,11 +140,7 @@ class _Bounded:
         self._links[path] = joined
 
     def resolve_links(self) -> None:
-        """Replace every link by its target.
-
-        Raises:
-            ArchiveError: the target of a link does not exist or is not a file.
-        """
+        """Replace every link by its target; raises ArchiveError unless that is a file."""
         for path, to in self._links.items():
             end = to
             for _ in range(_LINK_DEPTH):
@@ -181,8 +166,7 @@ class _Bounded:
 def _check_directory(archive: Path) -> None:
     """Reject a central directory that is too large for memory, before zipfile reads it.
 
-    Searches like zipfile: the end record is last, or before a comment; zip64's precedes it
-    (APPNOTE.TXT 4.3.14 to 4.3.16).
+    As for zipfile, the end record is last, or before a comment; zip64's precedes it (APPNOTE.TXT 4.3.14 to 4.3.16).
     """
     with archive.open("rb") as reader:
         size = reader.seek(0, os.SEEK_END)
@@ -250,17 +234,14 @@ class _ShortReads(io.BufferedIOBase):
 
     @override
     def read(self, size: int | None = -1) -> bytes:
-        """Read `size` bytes."""
         if size is None or not 0 <= size <= _LARGEST_READ:
-            raise ArchiveError("has a header that is larger than any needs to be")
+            raise ArchiveError("has a header that is too large")
         return self._content.read(size)
 
     @override
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Seek; compressed content is read up to the position."""
         return self._content.seek(offset, whence)
 
     @override
     def tell(self) -> int:
-        """Return the position."""
         return self._content.tell()

@@ -25,8 +25,8 @@ class Entry:
     """One file of a folder."""
 
     path: str  # relative to the folder, with /
-    size: int | None = None  # bytes; None: unknown
-    validator: str | None = None  # as `ModelSource.head` returns it; None: not listed
+    size: int | None = None  # bytes, if listed
+    validator: str | None = None  # as `ModelSource.head` returns it, if listed
 
 
 class ModelSource(ABC):
@@ -40,43 +40,27 @@ class ModelSource(ABC):
         return None
 
     def current_pin(self) -> str | None:
-        """Return what `pin` would be now, by one request for metadata; None: it cannot be found out."""
+        """Return what `pin` would be now, by one request for metadata, if the server reports it."""
         return None
 
     def head(self, path: str) -> str | None:
-        """Return the validator of a file's content now, by a request for metadata, after `find`.
-
-        Args:
-            path: as of `copy`.
-
-        Returns:
-            Another text for other content, as far as the server's versions can be relied upon;
-            None: it cannot be found out.
-        """
+        """Return the validator of a file's content now, by one request after `find`, if it has a reliable one."""
         del path
         return None
 
     @abstractmethod
     def find(self) -> str | None:
-        """Return the name of the file at the address; None if it is a folder.
-
-        Raises:
-            StageFailure: SourceUnreachable.
-        """
+        """Return the name of the file at the address, or None for a folder; raises StageFailure: SourceUnreachable."""
 
     def files(self, *, deep: bool) -> list[Entry]:
-        """Return the files of the folder; with `deep`, also those of its subfolders.
-
-        Raises:
-            StageFailure: SourceUnreachable, also for more than `MOST_FILES`.
-        """
-        found = list(islice(self._entries(deep=deep), MOST_FILES + 1))
-        if len(found) > MOST_FILES:
+        """Return the files of the folder, with `deep` of its subfolders too; raises StageFailure: SourceUnreachable."""
+        entries = list(islice(self._entries(deep=deep), MOST_FILES + 1))
+        if len(entries) > MOST_FILES:
             raise unreachable(
                 f"{self.shown} has more than {MOST_FILES} files",
                 "name the file, or a smaller folder",
             )
-        return sorted(found, key=lambda entry: entry.path)
+        return sorted(entries, key=lambda entry: entry.path)
 
     @abstractmethod
     def _entries(self, *, deep: bool) -> Iterable[Entry]:
@@ -86,10 +70,8 @@ class ModelSource(ABC):
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:
         """Copy a file to `target`; `path` is relative to the folder, or to the folder of the file.
 
-        Raises:
-            Missing: the file does not exist.
-            StageFailure: SourceUnreachable; ModelTooLarge or StorageFull if it exceeds the quota;
-                DigestMismatch if its digest is not the one that the source lists.
+        Raises Missing, or StageFailure: SourceUnreachable; ModelTooLarge, StorageFull; DigestMismatch if its digest is
+        not the listed one.
         """
 
 
@@ -105,21 +87,20 @@ def local_files(folder: Path, *, deep: bool) -> Iterator[Entry]:
 
 
 def parent_of(path: str) -> str:
-    """Return the folder of a relative path; "": the root."""
+    """Return the folder of a relative path, "" for the root."""
     parent = PurePosixPath(path).parent.as_posix()
     return "" if parent == "." else parent
 
 
 def joined(folder: str, path: str) -> str:
-    """Return the path of an entry of a folder; "": the root."""
+    """Return the path of an entry of a folder, "" for the root."""
     return f"{folder}/{path}" if folder else path
 
 
 def unsafe(path: str) -> str | None:
-    """Return why an untrusted name must not be used as a path, as text after "it"; None: it is safe.
+    """Return why an untrusted name must not be used as a path, as text after "it", if it must not.
 
-    Names in archives and manifests are untrusted: nothing may be written outside the folder, and
-    every name must be representable in logs, JSON and other systems.
+    Nothing may be written outside the folder, and every name must be representable in logs, JSON and other systems.
     """
     parts = PurePosixPath(path).parts
     if not parts or path.endswith("/"):

@@ -12,22 +12,13 @@ from enginewright_runtime.core.digests import CHUNK, Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.failures import unreachable
 from enginewright_runtime.remote.retry import Unavailable
-from enginewright_runtime.sources.base import (
-    Entry,
-    Missing,
-    ModelSource,
-    local_files,
-)
+from enginewright_runtime.sources.base import Entry, Missing, ModelSource, local_files
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 
 class ClaimSource(ModelSource):
-    """A file of the volume, or a folder.
-
-    Symbolic links are followed if they end inside the volume: a Hugging Face cache consists of them.
-    The copies are plain files, since onnx and ONNX Runtime reject linked weights.
-    """
+    """A file of the volume, or a folder, as plain files; links are followed inside the volume."""
 
     def __init__(self, mount: Path, claim: str, path: str) -> None:
         self._mount = mount
@@ -80,7 +71,7 @@ class ClaimSource(ModelSource):
                 transfer.start_over()  # parts of two versions cannot be combined
                 raise Unavailable(
                     f"it changed while it was copied, from {before.st_size} to {after.st_size} bytes",
-                    remedy="wait until it is written, or write under another name and rename it",
+                    remedy="wait until it is written, or write it under another name and rename it",
                 )
 
         shown = f"{path!r} of {self.shown}"

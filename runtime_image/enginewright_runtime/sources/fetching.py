@@ -1,7 +1,6 @@
 """Fetches files from a source to the work folder.
 
-An address names a file, a folder or an archive. If one file is requested and the address has several,
-exactly one must have the right suffix, since guessing could serve the wrong one.
+Of a folder or archive, exactly one file must have the suffix if one is requested: a guess could serve the wrong one.
 """
 
 import logging
@@ -44,7 +43,7 @@ class FetchedFile:
 
     file: Copied
     siblings: ModelSource  # has the files beside it
-    folder: str  # of the file in `siblings`, relative; "": the root
+    folder: str  # of the file in `siblings`, relative
     archive: Copied | None = None  # that contained it
 
 
@@ -54,11 +53,8 @@ def fetch_one(
 ) -> Iterator[FetchedFile]:
     """Fetch the file at an address, or the only one with that suffix in its folder or archive.
 
-    The other files of an archive stay on the disk until the context ends.
-
-    Raises:
-        StageFailure: SourceUnreachable, ModelTooLarge, or InvalidModel for an archive that cannot
-            be unpacked or does not contain exactly one.
+    The other files of an archive stay on the disk until the context ends. Raises StageFailure: SourceUnreachable,
+    ModelTooLarge, or InvalidModel for an archive that cannot be unpacked or does not contain exactly one.
     """
     name = source.find()
     if name is None:
@@ -76,25 +72,14 @@ def fetch_one(
 
 
 def fetch_sibling(fetched: FetchedFile, location: str, target: Path, quota: DiskQuota) -> Copied:
-    """Fetch a file by its path relative to the folder of `fetched`.
-
-    Raises:
-        Missing: the file does not exist.
-        StageFailure: as `fetch_one`.
-    """
+    """Fetch a file by its path relative to the folder of `fetched`; raises Missing, or as `fetch_one`."""
     return fetched.siblings.copy(joined(fetched.folder, location), target, quota)
 
 
 def fetch_all(source: ModelSource, folder: Path, quota: DiskQuota) -> list[tuple[str, Copied]]:
-    """Fetch a file, or all files of a folder or archive.
+    """Fetch a file, or all but the hidden files of a folder or archive; return their paths, sorted, and digests.
 
-    A single .npz is renamed to data.npz. Hidden files are skipped.
-
-    Returns:
-        Path in `folder`, and digest, of every file, sorted by path.
-
-    Raises:
-        StageFailure: SourceUnreachable, ModelTooLarge or CalibrationInvalid.
+    A single .npz is renamed to data.npz. Raises StageFailure: SourceUnreachable, ModelTooLarge, CalibrationInvalid.
     """
     name = source.find()
     if name is None:
@@ -128,7 +113,7 @@ def _renamed(fetched: list[tuple[str, Copied]], folder: Path) -> list[tuple[str,
 
 
 class _UnpackedSource(ModelSource):
-    """The content of an archive; files are moved, since two copies may not fit on the disk."""
+    """The content of an archive; files are moved, because two copies may not fit on the disk."""
 
     def __init__(self, folder: Path, shown: str) -> None:
         self._folder = folder
@@ -176,8 +161,11 @@ def _only(source: ModelSource, suffix: str, reason: Reason = Reason.SOURCE_UNREA
     """Return the path of the only file with that suffix: in the root, else in subfolders."""
     names: list[str] = []
     for deep in (False, True):
-        found = (entry for entry in source.files(deep=deep) if not _hidden(entry))
-        names = [entry.path for entry in found if entry.path.lower().endswith(suffix)]
+        names = [
+            entry.path
+            for entry in source.files(deep=deep)
+            if not _hidden(entry) and entry.path.lower().endswith(suffix)
+        ]
         if names:
             break
     if len(names) == 1:

@@ -20,7 +20,7 @@ class HttpSource(WebSource):
     def __init__(self, url: str, secret: Secret) -> None:
         if "@" in urlsplit(url).netloc:
             raise unreachable(
-                "the address of the source holds a user name",
+                "the address of the source contains a user name",
                 "put it into the Secret in spec.source.secretRef, keys username and password",
             )
         secret.one_of(("token",), ("username", "password"))
@@ -31,7 +31,7 @@ class HttpSource(WebSource):
 
     @override
     def find(self) -> str | None:
-        """Return the last part of the path, since HTTP does not distinguish folders from files."""
+        """Return the last part of the path: HTTP does not tell folders from files."""
         return self._name
 
     @override

@@ -1,8 +1,8 @@
 """Models of the Hugging Face hub: hf://ORG/REPO[@REVISION][/PATH], hf://datasets/... for data.
 
-Uses the hub's HTTP API, which mirrors also implement. A revision is resolved to a commit once, so
-that all files are of that commit. Files are downloaded from /resolve/, which redirects to a CDN;
-the token is not sent there. Documented at huggingface.co/docs/hub/api.
+Uses the hub's HTTP API (huggingface.co/docs/hub/api), which mirrors also implement. A revision is
+resolved once, so that all files are of one commit. Downloads from /resolve/ are redirected to a CDN,
+which does not get the token.
 """
 
 import json
@@ -20,13 +20,7 @@ from typing_extensions import override
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.remote.credentials import Secret
 from enginewright_runtime.remote.failures import unreachable
-from enginewright_runtime.sources.base import (
-    MOST_FILES,
-    Entry,
-    Missing,
-    joined,
-    parent_of,
-)
+from enginewright_runtime.sources.base import MOST_FILES, Entry, Missing, joined, parent_of
 from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.web import Constant, Web, shown
 from enginewright_runtime.sources.web_source import Located, WebSource
@@ -42,7 +36,7 @@ _NEXT: Final = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
 _MOST_PAGES: Final = 1000  # of a listing; the hub's pages have a thousand entries
 _SMALLER: Final = "name the file, or a smaller folder"
 _REMEDY: Final = (
-    "put a token of somebody who may read it, and has accepted its conditions, into the Secret in"
+    "put a token of an account that may read it, and has accepted its conditions, into the Secret in"
     f" secretRef (key {HF.keys})"
 )
 
@@ -122,7 +116,7 @@ class HubSource(WebSource):
                 raise unreachable(f"{self.shown} has more than {MOST_FILES} folders", _SMALLER)
 
     def _listed(self, *, deep: bool) -> Iterator[dict[str, Any]]:
-        """Yield the listing; the hub recurses into folders, only the pages are bounded here."""
+        """Yield the listing, of a bounded number of pages."""
         where = f"/{quote(self._path)}" if self._path else ""
         url = f"{self._api()}/tree/{self._commit}{where}" + ("?recursive=true" if deep else "")
         read: set[str] = set()
@@ -136,7 +130,7 @@ class HubSource(WebSource):
             url = urljoin(url, following.group(1))
             if url in read:
                 raise unreachable(
-                    f"{self.shown}: {shown(url)} leads back to a page that it has listed already",
+                    f"{self.shown}: {shown(url)} leads back to a page that was listed before",
                     f"name the file, or write another {_ENDPOINT_KEY}",
                 )
         raise unreachable(f"{self.shown} is listed on more than {_MOST_PAGES} pages", _SMALLER)
@@ -171,7 +165,6 @@ class HubSource(WebSource):
         return commit
 
     def _look_up(self, path: str) -> dict[str, Any] | None:
-        """Return the hub's entry of one path; None if it does not exist."""
         url = f"{self._api()}/paths-info/{self._commit}"
         body = json.dumps({"paths": [path], "expand": False}).encode()
         headers = {"Content-Type": "application/json"}

@@ -27,7 +27,7 @@ from enginewright_runtime.sources.quota import DiskQuota
 from enginewright_runtime.sources.transfer import Transfer, transfer_file
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from obstore import GetOptions, ObjectMeta
 
@@ -43,15 +43,15 @@ class ObjectSource(ModelSource):
         self._bucket = bucket(uri, secret, anonymous=anonymous)
         self._client = BucketClient(self._bucket)
         self._folder = self._bucket.path  # prefix that paths are relative to, once found
-        self._found: str | None = None  # validator of the object at the address, once found
+        self._validator: str | None = None  # of the object at the address, once found
         self.shown = self._bucket.shown
 
     @override
     def head(self, path: str) -> str | None:
-        """Return the ETag of an object; of the one at the address, `find` has asked for it."""
+        """Return the ETag of an object, of the one at the address as `find` has read it."""
         key = joined(self._folder, path)
         if key == self._bucket.path:
-            return self._found
+            return self._validator
 
         async def once() -> str | None:
             meta = await self._request(lambda store: obstore.head_async(store, key))
@@ -64,7 +64,7 @@ class ObjectSource(ModelSource):
 
     @override
     def find(self) -> str | None:
-        """Return the object's name; None if it is only a prefix."""
+        """Return the object's name, or None for a mere prefix."""
         path = self._bucket.path
         if not path:
             return None
@@ -93,7 +93,7 @@ class ObjectSource(ModelSource):
 
     async def _is_object(self, store: "Store") -> bool:
         try:
-            self._found = _head_validator(await obstore.head_async(store, self._bucket.path))
+            self._validator = _head_validator(await obstore.head_async(store, self._bucket.path))
         except FileNotFoundError:
             return False  # or the bucket does not exist, which listing it reports
         except BaseError:
@@ -118,10 +118,10 @@ class ObjectSource(ModelSource):
         prefix = f"{self._folder}/" if self._folder else ""
 
         async def once(store: "Store") -> list[Entry]:
-            found: list[Entry] = []
+            entries: list[Entry] = []
 
-            def add(metas: "list[ObjectMeta]") -> None:
-                found.extend(
+            def add(metas: "Sequence[ObjectMeta]") -> None:
+                entries.extend(
                     Entry(meta["path"].removeprefix(prefix), meta["size"], _head_validator(meta))
                     for meta in metas
                     if meta["path"].startswith(prefix) and not meta["path"].endswith("/")
@@ -129,13 +129,13 @@ class ObjectSource(ModelSource):
 
             if deep:
                 async for metas in obstore.list(store, prefix or None):
-                    add(list(metas))
-                    if len(found) >= most:
+                    add(metas)
+                    if len(entries) >= most:
                         break
             else:
                 listed = await obstore.list_with_delimiter_async(store, prefix or None)
-                add(list(listed["objects"]))
-            return found[:most]
+                add(listed["objects"])
+            return entries[:most]
 
         return asyncio.run(with_retries(f"list {self.shown}", lambda: self._request(once)))
 
@@ -152,15 +152,15 @@ class ObjectSource(ModelSource):
                 transfer.validator = None
             raise self._failure(failed.error, shown or self.shown) from None
 
-    def _failure(self, found: StoreError, shown: str) -> Exception:
-        message = f"{shown}: {found.message}"
-        match found.kind:
+    def _failure(self, error: StoreError, shown: str) -> Exception:
+        message = f"{shown}: {error.message}"
+        match error.kind:
             case "passes" | "changed":
                 return Unavailable(message)
             case "missing":
                 return Missing(message)
             case _:
-                return unreachable(message, self._client.remedy(found, "secretRef", "read"))
+                return unreachable(message, self._client.remedy(error, "secretRef", "read"))
 
 
 def _version(meta: "ObjectMeta") -> str | None:

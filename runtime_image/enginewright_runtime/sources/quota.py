@@ -28,11 +28,7 @@ class DiskQuota:
         self._used = 0
 
     def check(self, name: str, size: int) -> None:
-        """Reject a file of `size` bytes before it is written.
-
-        Raises:
-            StageFailure: ModelTooLarge, StorageFull.
-        """
+        """Raise StageFailure, ModelTooLarge or StorageFull, if a file of `size` bytes does not fit."""
         largest = self._largest.get(PurePosixPath(name).suffix.lower())
         if largest is not None and size > largest:
             raise StageFailure(
@@ -53,11 +49,7 @@ class DiskQuota:
         self._check_limit(name, size)
 
     def add(self, name: str, size: int) -> None:
-        """Count `size` more bytes of a file whose total size is unknown.
-
-        Raises:
-            StageFailure: ModelTooLarge, StorageFull.
-        """
+        """Count `size` more bytes of a file; raises as `check`."""
         _, free = self._disk()
         if size > free:
             raise disk_full(name, None, free)

@@ -1,9 +1,7 @@
 """Models in OCI registries: oci://REGISTRY/REPOSITORY:TAG or @DIGEST.
 
-An artefact is a manifest whose layers are files named by their title annotation, as pushed by ORAS,
-or a single layer that is the model or an archive of it. All content is verified by its digest.
-Sources: OCI image specification 1.1 (manifest, annotations), OCI distribution specification 1.1, and
-the token specification of the distribution project.
+An artefact is a manifest whose layers are files named by their title annotation, as ORAS pushes them, or a single
+layer that is the model or an archive of it. Sources: OCI image and distribution specifications 1.1.
 """
 
 import hashlib
@@ -117,7 +115,7 @@ class RegistrySource(WebSource):
         except (ValueError, RecursionError):
             manifest = None
         if not isinstance(manifest, dict):
-            raise unreachable(f"{self.shown}: the registry answers with no manifest")
+            raise unreachable(f"{self.shown}: the registry does not answer with a manifest")
         if "manifests" in manifest:
             return self._manifest(self._only(manifest["manifests"]), indexes=False)
         return manifest

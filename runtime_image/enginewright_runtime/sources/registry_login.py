@@ -32,7 +32,7 @@ class Endpoint:
 
 
 def endpoint(secret: Secret, host: str, repository: str) -> Endpoint:
-    """Return where a repository is, by plain HTTP on the loopback interface, as in Docker, containerd and ORAS."""
+    """Return a repository's endpoint: plain HTTP on the loopback interface, as for Docker, containerd and ORAS."""
     plain = secret.get("plain-http") == "true" or host.partition(":")[0] in _LOOPBACK
     address = _HOSTS.get(host, host)
     return Endpoint(f"{'http' if plain else 'https'}://{address}/v2/{repository}", plain)
@@ -53,16 +53,12 @@ class Account:
 
 
 def login(secret: Secret, host: str) -> Account:
-    """Return the account for a registry.
-
-    Raises:
-        StageFailure: SourceUnreachable, if the Secret has no account for it.
-    """
+    """Return the account for a registry; raises StageFailure, SourceUnreachable, if the Secret has none for it."""
     secret.one_of(("username", "password"), (_DOCKER_CONFIG,), also=("plain-http",))
     username, password = secret.get("username"), secret.get("password")
     if username and ":" in username:
         raise unreachable(
-            "the key username of the Secret has a colon, which no user name can have",
+            "the key username of the Secret has a colon, which user names cannot have",
             "put the password into the key password",
         )
     if username and password:
@@ -114,14 +110,7 @@ def _account(entry: Any) -> Account:  # noqa: ANN401 - any JSON value
 
 
 class Login:
-    """Handles the authentication challenges of one registry for one repository.
-
-    Args:
-        account: of the registry.
-        repository: its name there.
-        plain: whether its token service need not be behind https.
-        actions: what tokens are for, separated by commas.
-    """
+    """Handles the challenges of one registry for one repository; its token service needs https unless `plain`."""
 
     def __init__(
         self, account: Account, repository: str, *, plain: bool, actions: str = "pull"
@@ -136,11 +125,7 @@ class Login:
         return self._header
 
     async def renew(self, session: aiohttp.ClientSession, challenge: str) -> bool:
-        """Authenticate as challenged: Basic, or a new token, since tokens expire after minutes.
-
-        Raises:
-            StageFailure: SourceUnreachable, if the token service denies the token.
-        """
+        """Authenticate as challenged: Basic, or a new token, which expires after minutes; raises SourceUnreachable."""
         kind, _, rest = challenge.partition(" ")
         before = self._header
         if kind.lower() == "basic":
@@ -174,12 +159,12 @@ class Login:
                 )
             token = _token_in(await read_body(response, realm, _LARGEST_TOKEN))
         if token is None:
-            raise unreachable(f"the registry's token service {realm} gives no token")
+            raise unreachable(f"the registry's token service {realm} sends no token")
         return {"Authorization": f"Bearer {token}"}
 
 
 def _token_in(body: bytes) -> str | None:
-    """Return the token in an answer; None: there is none that a header can have."""
+    """Return the token in an answer, if it has one that a header can have."""
     try:
         answer = json.loads(body)
         token = answer.get("token") or answer["access_token"]

@@ -50,23 +50,14 @@ class Transfer:
         self._progress.restart()
 
     def expect(self, more: int | None) -> None:
-        """Set the number of bytes still to come; None: unknown.
-
-        Raises:
-            StageFailure: ModelTooLarge, if they exceed the quota.
-        """
+        """Set the number of bytes still to come, if known; raises as `DiskQuota.check`."""
         self._total = None if more is None else self.size + more
         if more is not None:
             self._progress.expect(self.size + more)
             self._quota.check(self.name, more)
 
     def receive(self, chunk: bytes | memoryview) -> None:
-        """Write a received chunk.
-
-        Raises:
-            StageFailure: ModelTooLarge, if it exceeds the quota; StorageFull; InternalError, if it
-                cannot be written.
-        """
+        """Write a received chunk; raises StageFailure: ModelTooLarge, StorageFull, or InternalError for other errors."""
         self._quota.add(self.name, len(chunk))
         try:
             self._writer.write(chunk)
@@ -84,11 +75,7 @@ class Transfer:
         self._progress.add(len(chunk))
 
     def end(self) -> Copied:
-        """Return digest, size and version of the complete file.
-
-        Raises:
-            Unavailable: it is truncated.
-        """
+        """Return digest, size and version of the complete file; raises Unavailable if it is truncated."""
         if self._total is not None and self.size != self._total:
             raise Unavailable(
                 f"{self.name} ended after {format_bytes(self.size)} of {format_bytes(self._total)}"
@@ -103,17 +90,10 @@ async def transfer_file(
     quota: DiskQuota,
     attempt: Callable[[Transfer], Awaitable[None]],
 ) -> Copied:
-    """Transfer a file to `target`, with retries.
+    """Transfer a file to `target`, with retries; raises StageFailure: SourceUnreachable, or as `Transfer.receive`.
 
-    Args:
-        what: its address, for the failure's message.
-        name: for progress lines.
-        target: the file to write, in an existing folder.
-        quota: limits the size.
-        attempt: receives all or a part, and raises `Unavailable` if it is interrupted.
-
-    Raises:
-        StageFailure: SourceUnreachable, ModelTooLarge; as `Transfer.receive`.
+    Progress lines show `name`, failures the address `what`. `attempt` receives all or a part, and raises `Unavailable`
+    if it is interrupted.
     """
     try:
         with target.open("wb") as writer:

@@ -1,7 +1,7 @@
 """Whether an address still has the content that was fetched from it, by requests for metadata alone.
 
-Servers state versions: a commit, the digest of a manifest, ETags, dates. They are recorded while the
-content is fetched, since only then are they known to be those of the fetched bytes.
+Servers state versions: a commit, the digest of a manifest, ETags, dates. They are recorded while the content is
+fetched, because only then are they those of the fetched bytes.
 """
 
 from collections.abc import Iterable
@@ -21,20 +21,20 @@ class FileVersion(Message):
     """The version of one file."""
 
     path: str  # as of `ModelSource.copy`
-    validator: str | None = None  # None: the server states none that can be relied upon
+    validator: str | None = None  # if the server states a reliable one
 
 
 class ListingVersion(Message):
     """The versions of the files of a folder, from which the fetched ones were chosen."""
 
     deep: bool
-    digest: str | None = None  # sha256 over their names and validators; None: a file has none
+    digest: str | None = None  # sha256 over their names and validators, if all have one
 
 
 class SourceVersion(Message):
     """The version of everything that was fetched from one address."""
 
-    name: str | None = None  # of the file at the address; None: it is a folder
+    name: str | None = None  # of the file at the address, unless it is a folder
     pin: str | None = None
     files: tuple[FileVersion, ...] = ()  # that no listing has
     listings: tuple[ListingVersion, ...] = ()
@@ -46,7 +46,7 @@ class SourceVersion(Message):
 
     @property
     def shown(self) -> str:
-        """Return it for people, such as etag "1"."""
+        """Return it for users, such as etag "1"."""
         files = [each.validator for each in self.files if each.validator]
         listings = [f"listing {each.digest[:12]}" for each in self.listings if each.digest]
         return self.pin or name_nodes([*listings, *files])
@@ -60,12 +60,7 @@ class SourceVersion(Message):
     def is_current(self, source: ModelSource, suffix: str) -> bool:
         """Return whether the address has the same content now, as far as its server's versions tell.
 
-        Args:
-            source: the address, of which nothing was read yet.
-            suffix: as of `RecordedSource`.
-
-        Raises:
-            StageFailure: SourceUnreachable.
+        Nothing of `source` was read yet; `suffix` is as of `RecordedSource`. Raises StageFailure: SourceUnreachable.
         """
         if self.pin is not None and source.current_pin() == self.pin:
             return True
@@ -78,12 +73,7 @@ class SourceVersion(Message):
 
 
 class RecordedSource(ModelSource):
-    """A source that records the versions of what is fetched from it.
-
-    Args:
-        source: where everything is read.
-        suffix: of the files of a folder that decide what is fetched; "": all.
-    """
+    """A source that records the versions of what is fetched: of a folder, files with the `suffix` decide."""
 
     def __init__(self, source: ModelSource, suffix: str) -> None:
         self._source = source
@@ -107,7 +97,8 @@ class RecordedSource(ModelSource):
         }
         # a file that was replaced after it was listed is not the listed one
         replaced = any(
-            path in validators and validators[path] != found for path, found in self._copied.items()
+            path in validators and validators[path] != copied
+            for path, copied in self._copied.items()
         )
         return SourceVersion(
             name=self._name,

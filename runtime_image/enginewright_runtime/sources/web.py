@@ -36,7 +36,7 @@ _SETTLED: Final = timedelta(seconds=60)
 _COMPLETE: Final = frozenset({200, 206})
 _GONE: Final = frozenset({404, 410})
 _REFUSED: Final = frozenset({401, 403, 407})
-# what is sent; a large body is made anew for every request
+# a large body is created for every request
 Body: TypeAlias = bytes | Callable[[], AsyncIterator[bytes]]
 
 
@@ -71,7 +71,7 @@ class WebHead:
     """The response to a HEAD request."""
 
     headers: Mapping[str, str]
-    validator: str | None  # of the content; None: the server states none that can be relied upon
+    validator: str | None  # of the content, if the server states a reliable one
 
 
 @dataclass(frozen=True)
@@ -82,25 +82,15 @@ class WebResponse:
     body: bytes = b""
 
     def json(self, what: str) -> Any:  # noqa: ANN401 - any JSON value
-        """Return the parsed body.
-
-        Raises:
-            StageFailure: SourceUnreachable, if it is not JSON.
-        """
+        """Return the parsed body; raises StageFailure, SourceUnreachable, if it is not JSON."""
         try:
             return json.loads(self.body)
         except (ValueError, RecursionError):
-            raise unreachable(f"{what} answered with something else than JSON") from None
+            raise unreachable(f"{what} did not answer with JSON") from None
 
 
 class Web:
-    """A client of one kind of server.
-
-    Args:
-        secret: its `ca.crt` is trusted.
-        authorization: authenticates requests.
-        remedy: for responses that deny access.
-    """
+    """A client of one kind of server, which trusts the Secret's `ca.crt`; `remedy` is for responses that deny access."""
 
     def __init__(self, secret: Secret, authorization: Authorization, remedy: str) -> None:
         self._trust = secret.trust()
@@ -115,18 +105,7 @@ class Web:
         *,
         name: str | None = None,
     ) -> Copied:
-        """Download a file; resume it if its ETag or date is unchanged.
-
-        Args:
-            url: its address.
-            target: the file to write.
-            quota: limits the size.
-            name: for progress lines; None: the last part of the URL's path.
-
-        Raises:
-            Missing: the server responds that it does not exist.
-            StageFailure: SourceUnreachable or ModelTooLarge.
-        """
+        """Download a file, shown as `name`, and resume it if it is unchanged; raises Missing, or StageFailure."""
 
         async def attempt(transfer: Transfer) -> None:
             headers = {}
@@ -153,12 +132,7 @@ class Web:
         headers: Mapping[str, str] | None = None,
         post: bytes | None = None,
     ) -> WebResponse:
-        """Return a response of bounded size.
-
-        Raises:
-            Missing: the server responds that it does not exist.
-            StageFailure: SourceUnreachable.
-        """
+        """Return a response of bounded size; raises Missing, or StageFailure: SourceUnreachable."""
 
         async def attempt() -> WebResponse:
             method = "GET" if post is None else "POST"
@@ -172,10 +146,7 @@ class Web:
         return asyncio.run(with_retries(f"read {shown(url)}", attempt))
 
     def head(self, url: str, headers: Mapping[str, str] | None = None) -> WebHead | None:
-        """Return the response to one HEAD request; None if the server does not answer it with 200.
-
-        It is not repeated, and its failure is none: a download then reports what is wrong.
-        """
+        """Return the response to one HEAD request, without retries, or None unless its status is 200."""
 
         async def attempt() -> WebHead | None:
             async with (
@@ -213,7 +184,7 @@ class Web:
     async def _exchange(
         self, url: str, moved: Callable[[], int] = lambda: 0
     ) -> AsyncIterator[aiohttp.ClientSession]:
-        """Yield a session whose errors are those of `_failure_of`; `moved`: bytes received, or sent, by then."""
+        """Yield a session whose errors are those of `_failure_of`, after the bytes `moved` so far."""
         async with self._session() as session:
             try:
                 yield session
@@ -231,25 +202,20 @@ class Web:
         *,
         encoded: bool = False,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield the response after redirects; `encoded`: the URL is as a server has sent it."""
+        """Yield the response after redirects; `encoded` if the URL is as a server has sent it."""
 
         async def follow() -> aiohttp.ClientResponse:
             return await self._follow(session, method, url, headers, body, encoded=encoded)
 
         response = await follow()
-        if response.status == 401 and await self._renewed(session, response):
+        challenge = response.headers.get("WWW-Authenticate", "")
+        if response.status == 401 and await self._authorization.renew(session, challenge):
             response.release()
             response = await follow()
         try:
             yield response
         finally:
             response.close()
-
-    async def _renewed(
-        self, session: aiohttp.ClientSession, response: aiohttp.ClientResponse
-    ) -> bool:
-        challenge = response.headers.get("WWW-Authenticate", "")
-        return await self._authorization.renew(session, challenge)
 
     async def _follow(
         self,
@@ -261,7 +227,7 @@ class Web:
         *,
         encoded: bool,
     ) -> aiohttp.ClientResponse:
-        """Follow redirects here, so that credentials are only sent to the first origin."""
+        """Follow redirects here, so that only the first origin gets the credentials."""
         at = url
         for _ in range(_REDIRECTS + 1):
             try:
@@ -321,7 +287,7 @@ def _redirected(at: str, location: str, url: str) -> str:
     if scheme == "http" and urlsplit(at).scheme == "https":
         raise unreachable(
             f"cannot fetch {shown(url)}: it redirects from https to {shown(target)},"
-            " which anybody on the way can change"
+            " which others on the way can change"
         )
     return target
 
@@ -333,16 +299,19 @@ def _origin(url: str) -> tuple[str, str | None, int | None]:
 
 def _check_download(response: aiohttp.ClientResponse, url: str, transfer: Transfer) -> None:
     if response.status == 416:  # the file is now shorter than what was received
-        transfer.validator = None
-        raise Unavailable(f"{shown(str(response.url))} answered 416 {response.reason}")
-    if response.status == 206 and _range_start(response) != transfer.size:
-        transfer.validator = None
-        raise Unavailable(f"{shown(str(response.url))} answered with another range than asked for")
-    if response.status == 206:
-        found = _head_validator(response, url, transfer.size)
-        if found is None or found != transfer.head_validator:  # some servers ignore If-Range
-            transfer.validator = None
-            raise Unavailable(f"{shown(str(response.url))} answered with a range of other content")
+        problem = f"416 {response.reason}"
+    elif response.status != 206:
+        return
+    elif _range_start(response) != transfer.size:
+        problem = "with another range than requested"
+    elif (validator := _head_validator(response, url, transfer.size)) and (
+        validator == transfer.head_validator
+    ):
+        return
+    else:  # some servers ignore If-Range
+        problem = "with a range of other content"
+    transfer.validator = None
+    raise Unavailable(f"{shown(str(response.url))} answered {problem}")
 
 
 async def _receive(response: aiohttp.ClientResponse, url: str, transfer: Transfer) -> None:
@@ -403,15 +372,11 @@ def _version(response: aiohttp.ClientResponse) -> str | None:
 
 
 def _head_validator(response: aiohttp.ClientResponse, url: str, before: int) -> str | None:
-    """Return what identifies the content in a later response; None: nothing that can be relied upon.
+    """Return what reliably identifies the content in a later response, if anything does.
 
     Versions are those of one address (RFC 9110, 8.8.3), so it names the one that `url` redirects to,
-    without its query, which may be a signature. A date is used only with the size.
-
-    Args:
-        response: with the content, or to HEAD.
-        url: the address asked.
-        before: bytes of the content that precede a range.
+    without its query, which may be a signature. A date is used only with the size, which includes the
+    bytes `before` a range.
     """
     at = shown(str(response.url))
     place = "" if at == shown(str(URL(url))) else f" at {at}"
@@ -425,10 +390,7 @@ def _head_validator(response: aiohttp.ClientResponse, url: str, before: int) -> 
 
 
 def _settled_date(response: aiohttp.ClientResponse) -> str | None:
-    """Return Last-Modified if the content was older than a minute when it was sent.
-
-    A date has a resolution of a second, and the server's clock may be set (RFC 9110, 8.8.2.2).
-    """
+    """Return Last-Modified if the content was older than a minute when it was sent (RFC 9110, 8.8.2.2)."""
     modified = _date(response, "Last-Modified")
     sent = _date(response, "Date") or datetime.now(UTC)
     if modified is None or sent - modified < _SETTLED:
@@ -445,7 +407,7 @@ def _date(response: aiohttp.ClientResponse, header: str) -> datetime | None:
 
 
 def _failure_of(url: str, error: Exception, received: int) -> Exception:
-    """Return what to raise for an error of a transfer after some bytes: `Unavailable`, or a StageFailure."""
+    """Return what to raise for an error of a transfer: `Unavailable`, or a StageFailure."""
     answer = _describe_error(error, received)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):  # permanent
         remedy = f"put the authority that signed it into the Secret in secretRef (key {AUTHORITY})"
@@ -475,8 +437,8 @@ def _describe_error(error: Exception, received: int) -> str:
 
 
 def _cause(error: aiohttp.ClientConnectorCertificateError) -> str:
-    found = error.certificate_error
-    return getattr(found, "verify_message", "") or str(found)
+    cause = error.certificate_error
+    return getattr(cause, "verify_message", "") or str(cause)
 
 
 def shown(url: str) -> str:

@@ -19,9 +19,9 @@ class Located:
     """The URL of a file, and what its source lists about it."""
 
     url: str
-    name: str | None = None  # for messages; None: the last part of its address
-    size: int | None = None  # bytes; None: as the server reports
-    sha256: str | None = None  # hex; "" or None: not listed
+    name: str | None = None  # for messages, instead of the last part of its address
+    size: int | None = None  # bytes, if listed
+    sha256: str | None = None  # hex, if listed
 
 
 class WebSource(ModelSource):
@@ -33,12 +33,7 @@ class WebSource(ModelSource):
 
     @abstractmethod
     def _locate(self, path: str) -> Located:
-        """Return the location of a file.
-
-        Raises:
-            Missing: the file does not exist.
-            StageFailure: SourceUnreachable.
-        """
+        """Return the location of a file; raises Missing, or StageFailure: SourceUnreachable."""
 
     @override
     def copy(self, path: str, target: Path, quota: DiskQuota) -> Copied:

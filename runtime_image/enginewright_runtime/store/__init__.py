@@ -31,15 +31,7 @@ def open_store(
 
 
 def open_medium(paths: Paths, *, by_hand: bool = False) -> Medium:
-    """Return where the store of this pod is, without connecting to it: a bucket or a mounted volume.
-
-    Args:
-        paths: of the pod.
-        by_hand: whether a command line asks, for remedies.
-
-    Raises:
-        StageFailure: StoreUnavailable, for an invalid address of a bucket or Secret.
-    """
+    """Return the bucket or volume of this pod's store, without connecting to it; raises StageFailure: StoreUnavailable."""
     if paths.store_address is None:
         return VolumeMedium(paths.store)
     # imported on demand: it is slow to load, and volumes need none

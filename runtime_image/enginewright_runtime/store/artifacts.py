@@ -6,12 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from enginewright_contract.keys import engine_key, prepared_keys
-from enginewright_contract.manifest import (
-    MANIFEST_NAME,
-    MANIFEST_VERSION,
-    ArtifactFile,
-    Manifest,
-)
+from enginewright_contract.manifest import MANIFEST_NAME, MANIFEST_VERSION, ArtifactFile, Manifest
 from enginewright_contract.reasons import Reason
 from pydantic import ValidationError
 
@@ -19,7 +14,7 @@ from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
-# what every pod can create below its folder, and a quick look at it
+# limits of paths that every pod can create
 _LONGEST_PATH: Final = 1024  # bytes; S3's limit of a key too
 _LONGEST_PART: Final = 255  # bytes
 _MOST_PARTS: Final = 40  # sources have at most 32
@@ -75,11 +70,7 @@ class Artifact:
         return self.kind.corrupt(self.key, what)
 
     def checked(self, text: bytes) -> Manifest:
-        """Return the manifest in `text`, if it is this artefact's and every path in it is safe.
-
-        Raises:
-            StageFailure: ArtifactCorrupt or EngineCorrupt.
-        """
+        """Return the manifest in `text`; raises the kind's `damaged` unless it is this artefact's, with safe paths."""
         try:
             manifest = Manifest.model_validate_json(text)
         except ValidationError as error:
@@ -90,23 +81,18 @@ class Artifact:
             raise self.corrupt(f"{MANIFEST_NAME} belongs to another key")
         if (manifest.engine is not None) != self.kind.is_engine:
             raise self.corrupt(f"{MANIFEST_NAME} describes something else")
-        names = [file.path for file in manifest.files]
         if problem := _problem(manifest.files):
             raise self.corrupt(f"{MANIFEST_NAME} lists {problem}")
         needed = [manifest.model, manifest.golden_inputs, manifest.golden_outputs]
         if manifest.engine is not None:
             needed.append(manifest.engine.file)
         for name in needed:
-            if name not in names:
+            if all(file.path != name for file in manifest.files):
                 raise self.corrupt(f"{MANIFEST_NAME} does not list {name}")
         return manifest
 
     def trusted(self, text: bytes) -> Manifest:
-        """Return the manifest in `text`, if it is `checked` and describes what this key stands for.
-
-        Raises:
-            StageFailure: ArtifactCorrupt or EngineCorrupt.
-        """
+        """Return the manifest in `text` if it is `checked` and its recipe has this key; raises as `checked`."""
         manifest = self.checked(text)
         if manifest.key not in (_keys(manifest) or (manifest.key,)):
             raise self.corrupt(
@@ -117,7 +103,7 @@ class Artifact:
 
 
 def _keys(manifest: Manifest) -> tuple[str, ...]:
-    """Return the keys that what a manifest describes may have; (): of an earlier version, not known."""
+    """Return the keys that the content of a manifest may have, unknown for an earlier version."""
     if manifest.engine is not None:
         return (engine_key(manifest.engine.prepared_key, manifest.engine.recipe),)
     if manifest.data is None:
@@ -126,7 +112,7 @@ def _keys(manifest: Manifest) -> tuple[str, ...]:
 
 
 def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
-    """Return what is wrong with the files that a manifest lists; None: nothing."""
+    """Return what is wrong with the files that a manifest lists, if anything is."""
     names: set[str] = set()
     for file in files:
         if not is_inside(file.path):
@@ -143,7 +129,7 @@ def _problem(files: tuple[ArtifactFile, ...]) -> str | None:
 
 
 def difference(file: ArtifactFile, copied: Copied | None) -> str | None:
-    """Return how what was read (None: nothing) differs from the file that a manifest lists; None: in nothing."""
+    """Return how what was read, if it exists, differs from the file that a manifest lists, if it does."""
     if copied is None:
         return f"file {file.path} is missing"
     if copied.size_bytes != file.size_bytes:
@@ -154,7 +140,7 @@ def difference(file: ArtifactFile, copied: Copied | None) -> str | None:
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text is a sha256 in hex, as keys and digests of files are written."""
+    """Return whether a text is a sha256 in hex, as keys and digests of files are."""
     return _DIGEST.fullmatch(text) is not None
 
 

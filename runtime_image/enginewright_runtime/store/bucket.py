@@ -1,20 +1,19 @@
 """A store in a bucket of S3, Google's or Azure's storage, or of what speaks the same protocols.
 
 `prepared/<key>/manifest.json` names its files by their digests, and they are `files/<sha256>`: equal
-files of several artefacts and publishers are one object, no object ever changes its meaning, and one
-that is damaged is replaced at once for all that name it. The manifest is put last, on condition that
-no other was put meanwhile. So readers see an artefact completely or not at all, whenever a publisher
-or the server itself ends; a publisher that begins again finds the files that were stored before.
+files of several artefacts and publishers are one object, whose content never changes, and replacing a
+damaged one repairs all artefacts that name it. The manifest is put last, on condition that no other was
+put meanwhile. So readers see an artefact completely or not at all, whenever a publisher or the server
+ends, and a publisher that starts again finds the files that were stored before.
 
-A server that ignores conditions keeps the last of several manifests, one that refuses them gets the
-manifest without: it names complete files in both cases.
+A server that ignores conditions keeps the last of several manifests; one that refuses them gets the
+manifest without. It names complete files in both cases.
 
-An artefact is removed by a mark in place of its manifest, put on condition that this is still the one
-that was looked at; object stores delete on no condition that all of them know. Jobs that rely on an
-artefact put its manifest again before they verify it. Each time it has another `written`, since
-on S3 only another content is another version. So either the Job is first, and the artefact stays, or it
-finds the mark, which counts as nothing. Marks stay, until the artefact is published again: to delete
-one could hit the manifest that has just replaced it.
+An artefact is removed by a mark in place of its manifest, put on condition that the manifest has not
+changed: object stores have no common conditional delete. Jobs that rely on an artefact put its manifest
+again before they verify it, with another `written`, because on S3 only other content is another version.
+So either the Job is first, and the artefact stays, or it finds the mark and no artefact. Marks stay until
+the artefact is published again: deleting one could hit the manifest that has just replaced it.
 """
 
 import io
@@ -28,12 +27,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
 from enginewright_contract.collection import RENEWED_AFTER_SECONDS
-from enginewright_contract.manifest import (
-    LARGEST_MANIFEST,
-    MANIFEST_NAME,
-    ArtifactFile,
-    Manifest,
-)
+from enginewright_contract.manifest import LARGEST_MANIFEST, MANIFEST_NAME, ArtifactFile, Manifest
 from enginewright_contract.reasons import Reason
 from typing_extensions import Buffer, override
 
@@ -53,7 +47,7 @@ from enginewright_runtime.store.objects import ObjectInfo, Objects, unavailable
 
 _log: Final = logging.getLogger(__name__)
 _FILES: Final = "files"
-# A publisher stores older files anew, so that it has the difference to put a manifest that names them
+# A publisher stores older files again, so that it has the difference to put a manifest that names them
 _REUSED_WITHIN: Final = timedelta(days=7)
 _REMOVED_AFTER: Final = timedelta(days=14)
 _PUT_TRIES: Final = 5  # of a manifest, each after it was replaced
@@ -70,16 +64,7 @@ class BucketMedium(Medium):
 
     @classmethod
     def at(cls, uri: str, credentials: Path, *, by_hand: bool = False) -> Self:
-        """Return the store at an address, without connecting to it.
-
-        Args:
-            uri: `BUCKET_ADDRESS`.
-            credentials: folder with one file per key of the Secret; it need not exist.
-            by_hand: whether a command line asks, for remedies.
-
-        Raises:
-            StageFailure: StoreUnavailable, for an invalid address or Secret.
-        """
+        """Return the store at an address, with the Secret in a folder; raises as `open_medium`."""
         try:
             secret = Secret.read(credentials)
         except StageFailure as failure:
@@ -88,7 +73,7 @@ class BucketMedium(Medium):
 
     @override
     def get(self, name: str, largest: int) -> bytes | None:
-        """Return an object; nothing of one that is too large, None for the mark of a removed artefact."""
+        """Return an object, empty if it is too large, None also for the mark of a removed artefact."""
         content = self._objects.get(name, largest)
         return None if content == _REMOVED else content
 
@@ -114,13 +99,11 @@ class BucketMedium(Medium):
     def opened(self, artifact: Artifact, file: ArtifactFile) -> Iterator[BinaryIO | None]:
         """Open an object, whatever its size."""
         del artifact  # files of all artefacts are in one folder
-        found = self._objects.info(_name(file))
-        if found is None:
+        stored = self._objects.info(_name(file))
+        if stored is None:
             yield None
             return
-        with io.BufferedReader(
-            _ObjectRanges(self._objects, _name(file), found.size), _AHEAD
-        ) as reader:
+        with io.BufferedReader(_ObjectRanges(self._objects, stored), _AHEAD) as reader:
             yield reader
 
     @override
@@ -148,22 +131,22 @@ class BucketMedium(Medium):
             digest = each.name.removeprefix(f"{_FILES}/")
             if not is_digest(digest) or digest in digests or _age(each) <= _REMOVED_AFTER:
                 continue
-            # a wrong address, or what answers in place of the bucket lists nothing
+            # a wrong address, or a proxy in place of the bucket lists nothing
             if not digests and not marks:
                 raise StageFailure(
                     Reason.STORE_UNAVAILABLE,
-                    f"{self._objects.shown} holds files but no artefact, so that nothing tells which of"
-                    " them are needed",
-                    remedy="check the address, which ends with PATH/NAMESPACE, and what answers for the"
-                    " bucket; if no artefact is wanted there, delete the files with the provider's tool",
+                    f"{self._objects.shown} has files but no artefact, so which of them are needed is"
+                    " unknown",
+                    remedy="check the address, which ends with PATH/NAMESPACE, and any proxy before the"
+                    " bucket; to remove all artefacts, delete the files with the provider's tool",
                 )
             yield Leftover(each.name, each.size, each.modified)
 
     @override
     def remove(self, leftover: Leftover) -> bool:
-        """Delete an object, unless a publisher has stored it anew."""
-        known = self._objects.info(leftover.name)
-        if known is not None and _age(known) <= _REMOVED_AFTER:
+        """Delete an object, unless a publisher has stored it again."""
+        present = self._objects.info(leftover.name)
+        if present is not None and _age(present) <= _REMOVED_AFTER:
             return False
         self._objects.delete(leftover.name)
         return self._objects.info(leftover.name) is None
@@ -190,7 +173,6 @@ class BucketMedium(Medium):
                 artifact.checked(text)
             except StageFailure:
                 return  # a damaged one is no use
-            # else it was replaced: by what is not known until the server tells it
             if self._objects.put_if(artifact.manifest, _written(json.loads(text)), present):
                 return
         raise unavailable(f"others keep replacing {artifact.manifest}")
@@ -227,11 +209,12 @@ class BucketMedium(Medium):
     @override
     def remove_record(self, record: Leftover) -> bool:
         """Delete an object."""
-        known = self._objects.info(record.name)
-        if known is not None:
-            if not _is_same_time(known.modified, record.modified):
-                return False
-            self._objects.delete(record.name)
+        present = self._objects.info(record.name)
+        if present is None:
+            return True
+        if not _is_same_time(present.modified, record.modified):
+            return False
+        self._objects.delete(record.name)
         return True
 
     @override
@@ -244,14 +227,12 @@ class BucketMedium(Medium):
         present = self._objects.info(name)
         if present is None or not _is_same_time(present.modified, unused.used):
             return False
-        if (
-            _etag(present) != unused.version
-        ):  # a server may tell an earlier time with a later content
+        # a server may report an earlier time with later content
+        if _etag(present) != unused.version:
             return False
         return self._objects.put_if(name, _REMOVED, present)
 
     def _marks(self) -> list[ObjectInfo]:
-        """Return the marks of removed artefacts."""
         return [
             each
             for kind in (PREPARED, ENGINE)
@@ -271,29 +252,27 @@ class BucketMedium(Medium):
         return file
 
     def _restore(self, listed: tuple[ArtifactFile, ...], publication: Publication) -> None:
-        """Put files that were removed as leftovers in the moment in which they were stored anew."""
+        """Put files that were removed as leftovers while they were stored again."""
         for file in listed:
             if self._objects.info(_name(file)) is None:
                 self._put_file(file.path, publication.files[file.path])
 
     def _is_stored(self, file: ArtifactFile) -> bool:
         """Return whether the bucket holds the file, intact and for long enough."""
-        known = self._objects.info(_name(file))
-        if known is None or known.size != file.size_bytes:
-            return False
-        if _age(known) > _REUSED_WITHIN:
+        present = self._objects.info(_name(file))
+        if present is None or present.size != file.size_bytes or _age(present) > _REUSED_WITHIN:
             return False
         stored = self._objects.receive(_name(file), file.size_bytes)
         return stored is not None and stored.sha256 == file.sha256
 
 
 class _ObjectRanges(io.RawIOBase):
-    """An object as a file, without a copy on the pod's disk, whose size a limit may bound."""
+    """An object as a file, without a copy on the pod's disk."""
 
-    def __init__(self, objects: Objects, name: str, size: int) -> None:
+    def __init__(self, objects: Objects, info: ObjectInfo) -> None:
         self._objects = objects
-        self._name = name
-        self._size = size
+        self._name = info.name
+        self._size = info.size
         self._at = 0
 
     @override
@@ -326,17 +305,17 @@ def _name(file: ArtifactFile) -> str:
 
 
 def _written(manifest: dict[str, Any]) -> bytes:
-    """Return a manifest as content that no object has had before."""
+    """Return a manifest as content that no object had before."""
     return json.dumps(manifest | {"written": secrets.token_hex(8)}, separators=(",", ":")).encode()
 
 
-def _is_mark(known: ObjectInfo | None) -> bool:
-    return known is not None and known.size == len(_REMOVED) and known.name.endswith(MANIFEST_NAME)
+def _is_mark(info: ObjectInfo | None) -> bool:
+    return info is not None and info.size == len(_REMOVED) and info.name.endswith(MANIFEST_NAME)
 
 
-def _etag(known: ObjectInfo) -> str:
-    """Return what tells versions of an object apart; lists of Azure leave the quotes out."""
-    return (known.version.get("e_tag") or "").strip('"')
+def _etag(info: ObjectInfo) -> str:
+    """Return what tells versions of an object apart; Azure's lists omit the quotes."""
+    return (info.version.get("e_tag") or "").strip('"')
 
 
 def _is_same_time(one: datetime, other: datetime) -> bool:
@@ -344,5 +323,5 @@ def _is_same_time(one: datetime, other: datetime) -> bool:
     return int(one.timestamp()) == int(other.timestamp())
 
 
-def _age(known: ObjectInfo) -> timedelta:
-    return datetime.now(UTC) - known.modified
+def _age(info: ObjectInfo) -> timedelta:
+    return datetime.now(UTC) - info.modified

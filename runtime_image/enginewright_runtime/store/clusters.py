@@ -1,8 +1,7 @@
 """Which clusters use one part of a bucket: none knows what the others need.
 
-A Job that prepares a model says of which cluster it is before it looks what there is, and so does each collection
-before it looks who else did. So of two that begin at once at least one sees the other, whatever conditions the
-server knows.
+A Job that prepares a model records its cluster before it looks for artefacts, as a collection does before it lists the
+clusters. So of two that start at once at least one sees the other, even on a server without conditional requests.
 """
 
 from collections.abc import Sequence
@@ -21,11 +20,7 @@ _SHOWN: Final = 3
 
 
 def record_use(medium: Medium, cluster: str) -> None:
-    """Record a cluster that begins to use the store, unless it is there.
-
-    Raises:
-        StageFailure: StoreUnavailable.
-    """
+    """Record a cluster that starts to use the store; raises StageFailure: StoreUnavailable."""
     name = f"{CLUSTERS}/{cluster}"
     with available():
         if medium.get(name, len(_MARK)) is None:
@@ -33,13 +28,7 @@ def record_use(medium: Medium, cluster: str) -> None:
 
 
 def refuse_shared(medium: Medium, task: CollectTask) -> None:
-    """Record the task's cluster; refuse to remove artefacts that another one may need.
-
-    By hand, for no cluster, what one cluster alone uses may be removed.
-
-    Raises:
-        StageFailure: StoreShared; StoreUnavailable.
-    """
+    """Record the task's cluster, if any; raise StageFailure, StoreShared, if another one may need what it removes."""
     if task.cluster is not None:
         medium.put(f"{CLUSTERS}/{task.cluster}", _MARK)
     if task.dry_run or (task.max_age_seconds is None and task.max_bytes is None):
@@ -48,14 +37,14 @@ def refuse_shared(medium: Medium, task: CollectTask) -> None:
     if len(others) > (1 if task.cluster is None else 0):
         raise StageFailure(
             Reason.STORE_SHARED,
-            f"no artefact is removed, since others use this store: {_named(others)}",
+            f"no artefact is removed, because others use this store: {_named(others)}",
         )
 
 
 def release(medium: Medium, cluster: str) -> bool:
-    """Forget a cluster; False: it did not use this store."""
-    found = [each for each in medium.records(CLUSTERS) if _cluster(each) == cluster]
-    return bool(found) and all(medium.remove_record(each) for each in found)
+    """Forget a cluster; return whether it used this store."""
+    marks = [each for each in medium.records(CLUSTERS) if _cluster(each) == cluster]
+    return bool(marks) and all(medium.remove_record(each) for each in marks)
 
 
 def _cluster(mark: Leftover) -> str:

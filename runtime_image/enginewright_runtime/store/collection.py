@@ -32,7 +32,7 @@ class Collection:
     reports: tuple[Leftover, ...]
     caches: tuple[Leftover, ...]
     stays: int  # of the above files and folders, which could not be removed
-    problem: Finding | None  # why leftovers are not known
+    problem: Finding | None  # why leftovers are unknown
     space: Space | None  # after
 
     def result(self, *, dry_run: bool) -> Collected:
@@ -59,11 +59,7 @@ class Collection:
 
 
 def run(task: CollectTask, paths: Paths) -> StageReport:
-    """Remove what the task allows from the store of this pod.
-
-    Raises:
-        StageFailure: StoreUnavailable, StoreShared.
-    """
+    """Remove what the task allows from the store of this pod; raises as `collect`."""
     collection = collect(open_medium(paths), task)
     result = collection.result(dry_run=task.dry_run)
     did = "would remove" if task.dry_run else "removed"
@@ -83,12 +79,8 @@ def run(task: CollectTask, paths: Paths) -> StageReport:
 
 
 def collect(medium: Medium, task: CollectTask) -> Collection:
-    """Remove what the task allows: artefacts first, since on a bucket that leaves their files over.
-
-    Raises:
-        StageFailure: StoreUnavailable; StoreShared, if another cluster may need what it would remove.
-    """
-    as_of = min(task.as_of, datetime.now(UTC))  # the clock of whoever made the list may be ahead
+    """Remove what the task allows, artefacts first; raises StageFailure: StoreUnavailable, StoreShared."""
+    as_of = min(task.as_of, datetime.now(UTC))  # the clock of the list's author may be ahead
     task = task.model_copy(update={"as_of": as_of})
     with available():
         refuse_shared(medium, task)
@@ -97,13 +89,14 @@ def collect(medium: Medium, task: CollectTask) -> Collection:
         removed = plan.removed if task.dry_run else tuple(medium.discard(plan.removed))
         inventory = Inventory(medium)
         leftovers, problem = _leftovers(inventory)
-        found = (
+        unneeded = (
             (leftovers, inventory.remove),
             (_older(medium, REPORTS, as_of, task.report_age_seconds), medium.remove_record),
             (_older(medium, CACHES, as_of, task.cache_age_seconds), medium.remove_record),
         )
         gone = [
-            tuple(each for each in some if task.dry_run or remove(each)) for some, remove in found
+            tuple(each for each in some if task.dry_run or remove(each))
+            for some, remove in unneeded
         ]
         return Collection(
             stored=stored,
@@ -113,7 +106,7 @@ def collect(medium: Medium, task: CollectTask) -> Collection:
             reports=gone[1],
             caches=gone[2],
             stays=len(plan.removed)
-            + sum(len(some) for some, _ in found)
+            + sum(len(some) for some, _ in unneeded)
             - len(removed)
             - sum(map(len, gone)),
             problem=problem,
@@ -122,7 +115,7 @@ def collect(medium: Medium, task: CollectTask) -> Collection:
 
 
 def _leftovers(inventory: Inventory) -> tuple[list[Leftover], Finding | None]:
-    """Return the leftovers, or why they are not known: a manifest is damaged."""
+    """Return the leftovers, or why they are unknown: a manifest is damaged."""
     try:
         return list(inventory.leftovers()), None
     except StageFailure as failure:

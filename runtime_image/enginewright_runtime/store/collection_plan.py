@@ -20,10 +20,9 @@ class CollectionPlan:
 
 
 def plan_collection(stored: Sequence[Stored], task: CollectTask) -> CollectionPlan:
-    """Return what to remove of the artefacts in a store.
+    """Return which artefacts to remove from a store.
 
-    What is needed or was used later than `min_age_seconds` before the list of what is needed stays,
-    whatever the limits; so does what has no digest as its key, which no publisher has stored.
+    Needed ones stay, those used later than `min_age_seconds` before the list, and keys that no publisher has written.
     """
     keep = frozenset(task.keep)
     kept_since = task.as_of - timedelta(seconds=task.min_age_seconds)
@@ -43,7 +42,7 @@ def plan_collection(stored: Sequence[Stored], task: CollectTask) -> CollectionPl
     removed: list[Stored] = []
     for each in removable:
         if not (_is_too_old(each, task) or _is_too_large(size, task)):
-            break  # all others were used later
+            break  # the others were used later
         removed.append(each)
         users.subtract(list(each.files))
         size -= sum(count for name, count in each.files.items() if not users[name])

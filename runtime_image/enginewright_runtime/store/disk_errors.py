@@ -19,7 +19,7 @@ _CAUSES: Final = {
 
 @contextmanager
 def available(written: str = "the store") -> Iterator[None]:
-    """Report errors of a disk; `written`: what is written to, if it is full."""
+    """Report errors of a disk; `written` names what is written to."""
     try:
         yield
     except OSError as error:

@@ -1,22 +1,22 @@
 """An artefact in a local folder, which `store import` checks completely before it stores any of it.
 
-Anybody may have made the folder. So only regular files in it are read, through no link: what else the
-user can read must not get into a store that others read.
+Only regular files are read, through no link: the folder is not trusted, and others read the store.
 """
 
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest
 
 from enginewright_runtime.core import digests
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind, difference, is_digest
-from enginewright_runtime.store.plain_files import open_plain
 
-_REMEDY = "export the artefact again; nothing of it was stored"
+_REMEDY: Final = "export the artefact again; nothing of it was stored"
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Exported:
             self.check(file, self._found(file))
         return {file.path: self.folder / file.path for file in self.manifest.files}
 
-    def check(self, file: ArtifactFile, found: Copied | None) -> None:
-        """Raise unless what was read (None: nothing) is the file that the manifest lists."""
-        if what := difference(file, found):
+    def check(self, file: ArtifactFile, copied: Copied | None) -> None:
+        """Raise unless what was read is the file that the manifest lists."""
+        if what := difference(file, copied):
             raise self._corrupt(what)
 
     def _check_manifest(self) -> None:
@@ -49,7 +49,7 @@ class Exported:
             raise self._corrupt(failure.cause.partition(" is damaged: ")[2]) from None
 
     def _found(self, file: ArtifactFile) -> Copied | None:
-        """Read a file, unless its size differs; None: there is no regular file."""
+        """Read a regular file, if there is one, unless its size differs."""
         path = self.folder / file.path
         folders = [self.folder / each for each in PurePosixPath(file.path).parents][:-1]
         if any(each.is_symlink() for each in folders):

@@ -13,36 +13,26 @@ KINDS: Final = (PREPARED, ENGINE)
 
 
 class Inventory:
-    """The artefacts of all kinds in a store, and what no artefact needs."""
+    """The artefacts of all kinds in a store, and what no artefact needs; raises StageFailure: StoreUnavailable."""
 
     def __init__(self, medium: Medium) -> None:
         self._medium = medium
 
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
-        """Yield all artefacts of a kind, unverified and in any order.
-
-        Raises:
-            StageFailure: StoreUnavailable.
-        """
+        """Yield all artefacts of a kind, unverified and in any order."""
         with available():
             yield from self._medium.artifacts(kind)
 
     def leftovers(self) -> Iterator[Leftover]:
-        """Yield what no artefact needs and no publication in progress may need.
+        """Yield what neither an artefact nor a publication in progress may need.
 
-        Raises:
-            StageFailure: StoreUnavailable, also for files without any manifest; ArtifactCorrupt or EngineCorrupt for an invalid manifest, since
-                the files that it names are not known.
+        Raises StageFailure for files without any manifest, or for an invalid manifest, whose files are unknown.
         """
         with available():
             yield from self._medium.leftovers(self._named_files)
 
     def remove(self, leftover: Leftover) -> bool:
-        """Remove a leftover; False: it stays, since it was renewed meanwhile or cannot be removed.
-
-        Raises:
-            StageFailure: StoreUnavailable.
-        """
+        """Remove a leftover, unless it was renewed or cannot be removed; return whether it is gone."""
         with available():
             return self._medium.remove(leftover)
 

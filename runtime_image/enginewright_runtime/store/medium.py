@@ -39,10 +39,10 @@ class Stored:
 
     artifact: Artifact
     used: datetime  # as `Listed.used`
-    version: str  # of its manifest, as the medium tells versions apart; "": by `used`
+    version: str  # of its manifest, if the medium has versions; otherwise `used` tells them apart
     files: Mapping[
         str, int
-    ]  # bytes by name, its manifest's too; artefacts share files of equal names
+    ]  # bytes by name, with its manifest; artefacts share files of equal names
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,14 @@ class Leftover:
 
 
 class Medium(ABC):
-    """Where a store is; safe for concurrent processes.
+    """Where a store is; safe for concurrent processes. Names are paths in the store, with /.
 
-    Names are paths in the store, with /. Every method raises OSError for errors of the disk, and
-    StageFailure with StoreUnavailable for all others.
+    Methods raise OSError for errors of the disk, and StageFailure with StoreUnavailable for all others.
     """
 
     @abstractmethod
     def get(self, name: str, largest: int) -> bytes | None:
-        """Return a small file, of a larger one only a part; None: it does not exist."""
+        """Return a small file, of a larger one only a part, or None if it does not exist."""
 
     @abstractmethod
     def put(self, name: str, content: bytes) -> None:
@@ -85,25 +84,20 @@ class Medium(ABC):
         writer: BinaryIO | None,
         on_chunk: Callable[[int], None] | None = None,
     ) -> Copied | None:
-        """Copy a file of an artefact to `writer` (None: only read); None: it does not exist.
+        """Copy a file of an artefact, if it exists, to `writer`, if given.
 
-        Returns:
-            Digest and size of what the store holds; of another size than listed, the size alone.
+        Returns its digest and size, the digest empty if the medium does not read files of a wrong size.
         """
 
     @abstractmethod
     def opened(
         self, artifact: Artifact, file: ArtifactFile
     ) -> AbstractContextManager[BinaryIO | None]:
-        """Open a file of an artefact, unverified; None: it does not exist."""
+        """Open a file of an artefact, unverified, if it exists."""
 
     @abstractmethod
     def publish(self, publication: Publication) -> tuple[Manifest, bool]:
-        """Store an artefact, its manifest last; replace a damaged one.
-
-        Returns:
-            Its manifest, and whether it is in the store: False if another publisher was first.
-        """
+        """Store an artefact, its manifest last; return that, and False if another publisher was first."""
 
     @abstractmethod
     def leftovers(self, named: Callable[[], frozenset[str]]) -> Iterator[Leftover]:
@@ -111,7 +105,7 @@ class Medium(ABC):
 
     @abstractmethod
     def remove(self, leftover: Leftover) -> bool:
-        """Remove a leftover; False: it stays, since it was renewed meanwhile or cannot be removed."""
+        """Remove a leftover, unless it was renewed or cannot be removed; return whether it is gone."""
 
     @abstractmethod
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
@@ -119,10 +113,9 @@ class Medium(ABC):
 
     @abstractmethod
     def renew(self, artifact: Artifact) -> None:
-        """Mark an artefact as used now, if it exists; not if it was within `RENEWED_AFTER_SECONDS`.
+        """Mark an artefact as used now, if it exists, unless it was within `RENEWED_AFTER_SECONDS`.
 
-        Whoever finds an artefact and relies on it renews it first and verifies it then: if it is
-        verified, no `discard` removes it that found an earlier time.
+        A Job renews an artefact before it verifies it: then no `discard` removes it that found an earlier time.
         """
 
     @abstractmethod
@@ -131,11 +124,7 @@ class Medium(ABC):
 
     @abstractmethod
     def discard(self, unused: Sequence[Stored]) -> list[Stored]:
-        """Remove artefacts that were not used since they were listed; readers never see a part of one.
-
-        Returns:
-            Those that are removed.
-        """
+        """Remove artefacts, each at once, that were not used since they were listed; return the removed ones."""
 
     @abstractmethod
     def records(self, folder: str) -> Iterator[Leftover]:
@@ -143,8 +132,8 @@ class Medium(ABC):
 
     @abstractmethod
     def remove_record(self, record: Leftover) -> bool:
-        """Remove a small file; False: it stays, since it was written again or cannot be removed."""
+        """Remove a small file, unless it was written again or cannot be removed; return whether it is gone."""
 
     @abstractmethod
     def space(self) -> Space | None:
-        """Return the size of the disk; None: a bucket, which has no limit."""
+        """Return the size of the disk, or None for a bucket, which has no limit."""

@@ -1,7 +1,4 @@
-"""Files of an artefact from its OCI image, which the node has pulled and the pod mounts.
-
-It saves time, and is never relied on: what is missing there, damaged or unreadable comes from the store.
-"""
+"""Files of an artefact from its OCI image, which the pod mounts to save time; others come from the store."""
 
 import hashlib
 import logging
@@ -12,7 +9,7 @@ from typing import BinaryIO, Final
 from enginewright_contract.manifest import ArtifactFile
 
 from enginewright_runtime.core.digests import CHUNK
-from enginewright_runtime.store.plain_files import open_plain
+from enginewright_runtime.core.plain_files import open_plain
 
 _log: Final = logging.getLogger(__name__)
 
@@ -25,10 +22,7 @@ class MountedImage:
         self.bytes_read = 0
 
     def read(self, file: ArtifactFile, writer: BinaryIO, on_chunk: Callable[[int], None]) -> bool:
-        """Write a file to an empty `writer`; return whether it was there and matches its digest.
-
-        False: `writer` is empty again. Arguments and OSError as of `NodeCache.read`.
-        """
+        """Write a file to `writer`, as `NodeCache.read` does."""
         try:
             cause = self._copy(file, writer, on_chunk)
         except _Unreadable as error:

@@ -1,8 +1,8 @@
-"""Files of artefacts from the cache of this node, and into it: it saves time, and is never relied on.
+"""Files of artefacts from and to the cache of this node, which only saves time.
 
-Whatever goes wrong, the file comes from the store. A cache that is unreachable, slow or broken off is
-not used again by this process. Files are sent to it while they are read from the store, in a thread of their own,
-since a pod does not wait for what only its node's next one needs.
+Whatever goes wrong, the file comes from the store. This process stops using a cache that is unreachable, slow or
+breaks off. A separate thread sends files to it while they are read from the store, because a pod does not wait for
+what only the node's next pod needs.
 """
 
 import hashlib
@@ -31,11 +31,7 @@ _SLOWEST: Final = 16 << 20  # bytes per second, on average after that
 
 
 class NodeCache:
-    """The cache at one address.
-
-    Args:
-        address: HOST:PORT.
-    """
+    """The cache at one address, HOST:PORT."""
 
     def __init__(self, address: str) -> None:
         self._address = address
@@ -50,18 +46,9 @@ class NodeCache:
     def read(
         self, scope: str, file: ArtifactFile, writer: BinaryIO, on_chunk: Callable[[int], None]
     ) -> bool:
-        """Write a file to an empty `writer`; return whether it was there and matches its digest.
+        """Write a file to an empty `writer`; return whether it was there and matches its digest; else `writer` is empty.
 
-        False: `writer` is empty again.
-
-        Args:
-            scope: of its artefact.
-            file: as the manifest lists it.
-            writer: for its content.
-            on_chunk: called with the size of every chunk.
-
-        Raises:
-            OSError: `writer`'s.
+        `scope` is that of the artefact; `on_chunk` gets the size of every chunk. Raises OSError of `writer`.
         """
         if not self._is_usable:
             return False
@@ -90,16 +77,9 @@ class NodeCache:
     def offered(
         self, scope: str, file: ArtifactFile, source: Path, on_chunk: Callable[[int], None]
     ) -> Iterator[Callable[[int], None]]:
-        """Let the next pod of the node have a file while it is read from the store; an error inside gives it up.
+        """Send a file to the cache while the caller reads it to `source`, unless an error inside ends that.
 
-        Args:
-            scope: of its artefact.
-            file: as the manifest lists it.
-            source: where it is written, and is closed and verified at the end.
-            on_chunk: called with the size of every chunk.
-
-        Yields:
-            What is to be called with it instead.
+        Yields a function to call with the size of every chunk, which calls `on_chunk`.
         """
         offer = Offer(file_path(scope, file.sha256), file.size_bytes, source, self._budget)
         if self._sender is None:
@@ -107,19 +87,19 @@ class NodeCache:
             self._sender.start()
         self._offers.put(offer)
 
-        def grew(size: int) -> None:
+        def count(size: int) -> None:
             on_chunk(size)
             offer.grew(size)
 
         try:
-            yield grew
+            yield count
         except BaseException:
             offer.give_up("it was not read")
             raise
         offer.is_whole()
 
     def finish(self) -> None:
-        """Wait for what is being sent, for a limited time; the rest is given up."""
+        """Wait for files that are being sent, for a limited time; the rest is given up."""
         if self._sender is None:
             return
         self._offers.put(None)
@@ -130,7 +110,6 @@ class NodeCache:
                 offer.give_up("the pod does not wait for it")
 
     def _send_all(self) -> None:
-        """Send what is offered, one after the other."""
         while offer := self._offers.get():
             self._sending = offer
             if not self._is_usable:
@@ -227,7 +206,7 @@ def _usable() -> Iterator[None]:
 def _head(
     connection: http.client.HTTPConnection, send: Callable[[], None]
 ) -> http.client.HTTPResponse:
-    """Send, and return the answer once its head is there, which may take only so long."""
+    """Send, and return the response once its head is there, within a time limit."""
     end = threading.Timer(_GRACE_SECONDS, _shut, (connection.sock,))
     end.daemon = True
     end.start()

@@ -1,7 +1,6 @@
 """The objects below one address of a bucket: read, written and listed, with retries.
 
-What was read of an object is continued after an interruption, as long as the object is the same. A
-large one is written in parts, each of which is repeated on its own.
+An interrupted read continues if the object is the same; parts of a large upload are retried separately.
 """
 
 import asyncio
@@ -49,18 +48,16 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """What a bucket says of an object."""
+    """What a bucket reports of an object."""
 
     name: str  # relative to the address
     size: int  # bytes
     modified: datetime  # timezone-aware
-    version: "UpdateVersion"  # of its content, for conditional requests; empty: not stated
+    version: "UpdateVersion"  # of its content, for conditional requests, if stated
 
 
 @dataclass
 class _Received:
-    """What was read of an object so far."""
-
     writer: BinaryIO | None
     size: int = 0  # bytes
     etag: str | None = None
@@ -85,15 +82,7 @@ class _Received:
 
 
 class Objects:
-    """The objects below one address; safe for concurrent processes.
-
-    Args:
-        uri: `BUCKET_ADDRESS`.
-        secret: with the credentials.
-        by_hand: whether a command line asks, for remedies.
-
-    Methods raise StageFailure: StoreUnavailable.
-    """
+    """The objects below one `BUCKET_ADDRESS`; safe for concurrent processes; raises StageFailure: StoreUnavailable."""
 
     def __init__(self, uri: str, secret: Secret, *, by_hand: bool = False) -> None:
         if not _ADDRESS.fullmatch(uri):  # not repeated: it may contain credentials
@@ -103,16 +92,16 @@ class Objects:
                 f"write {forms(BUCKETS)}",
             )
         try:
-            found = bucket(uri, secret)
+            place = bucket(uri, secret)
         except StageFailure as failure:
             raise unavailable(failure.cause, failure.finding.remedy) from None
-        self._client = BucketClient(found, _RETRIES)
+        self._client = BucketClient(place, _RETRIES)
         self._by_hand = by_hand
-        self._prefix = f"{found.path}/" if found.path else ""
-        self.shown: Final = found.shown.rstrip("/")
+        self._prefix = f"{place.path}/" if place.path else ""
+        self.shown: Final = place.shown.rstrip("/")
 
     def info(self, name: str) -> ObjectInfo | None:
-        """Return what is known of an object; None: it does not exist."""
+        """Return what the bucket reports of an object, if it exists."""
 
         async def once() -> ObjectInfo | None:
             with suppress(_Missing):
@@ -123,7 +112,7 @@ class Objects:
         return self._run(f"read {name}", once)
 
     def get(self, name: str, largest: int) -> bytes | None:
-        """Return an object, nothing of one that is larger than `largest`; None: it does not exist."""
+        """Return an object, if it exists, empty if it is larger than `largest`."""
 
         async def once() -> bytes | None:
             with suppress(_Missing):
@@ -137,28 +126,26 @@ class Objects:
     def get_range(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes of an object from `start` to `end`, which both are in it."""
         key = self._key(name)
-
-        async def once() -> bytes:
-            got = await self._ask(
+        content = self._run(
+            f"read {name}",
+            lambda: self._ask(
                 lambda store: obstore.get_range_async(store, key, start=start, end=end)
-            )
-            return bytes(got)
-
-        return self._run(f"read {name}", once)
+            ),
+        )
+        return bytes(content)
 
     def put(self, name: str, content: bytes) -> None:
         """Write an object, or replace it."""
-
-        async def once() -> None:
-            await self._ask(lambda store: obstore.put_async(store, self._key(name), content))
-
-        self._run(f"write {name}", once)
+        key = self._key(name)
+        self._run(
+            f"write {name}",
+            lambda: self._ask(lambda store: obstore.put_async(store, key, content)),
+        )
 
     def put_if(self, name: str, content: bytes, present: ObjectInfo | None) -> bool:
-        """Write an object if there is none (`present` None), or still the `present` one.
+        """Write an object if there is still none, or the `present` one; return whether it is in the bucket.
 
-        Returns:
-            Whether it is in the bucket. A server without conditions gets it without.
+        A server without conditional requests gets it without condition.
         """
         key = self._key(name)
         mode: PutMode = "create" if present is None else present.version or "overwrite"
@@ -182,17 +169,17 @@ class Objects:
             tries += 1
             is_put = await self._ask(conditionally)
             if is_put is None:
-                _log.warning("%s knows no conditions: %s is put without", self.shown, name)
+                _log.warning("%s has no conditional requests: %s is put without", self.shown, name)
                 await self._ask(lambda store: obstore.put_async(store, key, content))
             return is_put is not False
 
         if self._run(f"write {name}", once):
             return True
-        # an earlier try may have succeeded, whose answer was lost
+        # an earlier try may have succeeded, and only its answer was lost
         return tries > 1 and self.get(name, len(content)) == content
 
     def put_file(self, name: str, source: Path, size: int, progress: TransferProgress) -> None:
-        """Write a local file of `size` bytes; raises OSError too, if it cannot be read."""
+        """Write a local file of `size` bytes; raises OSError too."""
         key = self._key(name)
 
         async def once() -> None:
@@ -223,13 +210,9 @@ class Objects:
         writer: BinaryIO | None = None,
         on_chunk: Callable[[int], None] | None = None,
     ) -> Copied | None:
-        """Read an object of `size` bytes to `writer` (None: only read); None: it does not exist.
+        """Read an object of `size` bytes, if it exists, to `writer`, if given, whose OSError it raises.
 
-        Returns:
-            Its digest and size; of another size, nothing is read and the digest is empty.
-
-        Raises:
-            OSError: `writer`'s.
+        Returns its digest and size; one of another size is not read, and the digest is empty.
         """
         received = _Received(writer)
 
@@ -238,8 +221,8 @@ class Objects:
             got = await self._ask(
                 lambda store: obstore.get_async(store, key, options=options), received
             )
-            if (found := got.meta["size"]) != size:
-                return Copied("", found)
+            if got.meta["size"] != size:
+                return Copied("", got.meta["size"])
             received.etag = got.meta["e_tag"]
             chunks = got.stream(min_chunk_size=CHUNK)
             while chunk := await self._ask(lambda _: anext(chunks, b""), received):
@@ -262,7 +245,7 @@ class Objects:
         return self._run(f"read {name}", once, lambda: received.size)
 
     def listed(self, folder: str) -> list[ObjectInfo]:
-        """Return all objects below a folder, a thousand with one request."""
+        """Return all objects below a folder, a thousand per request."""
 
         async def all_pages(store: "Store") -> list[ObjectInfo]:
             pages = obstore.list(store, f"{self._key(folder)}/", chunk_size=_PAGE)
@@ -301,13 +284,13 @@ class Objects:
     ) -> _T:
         shown = f"{what} in {self.shown}"
 
-        async def bounded() -> _T:
+        async def reject_lost_upload() -> _T:
             try:
                 return await attempt()
             except (_Missing, _Changed):  # of an upload that a server has forgotten
                 raise Unavailable(f"{self.shown}: the transfer was broken off") from None
 
-        return asyncio.run(with_retries(shown, bounded, received, failure=unavailable))
+        return asyncio.run(with_retries(shown, reject_lost_upload, received, failure=unavailable))
 
     async def _ask(
         self,

@@ -1,4 +1,4 @@
-"""One file that a node's cache gets while it is written: read behind its writer, never ahead of it."""
+"""One file that a node's cache gets while it is written: read behind its writer."""
 
 import threading
 import time
@@ -9,13 +9,13 @@ from typing import Final
 
 from enginewright_runtime.core.digests import CHUNK
 
-_FIRST_SECONDS: Final = 0.5  # of sending, after which its pace counts
-_BUFFERED_SECONDS: Final = 0.05  # until what the writer has buffered is looked for again
+_FIRST_SECONDS: Final = 0.5  # of sending, after which its rate counts
+_BUFFERED_SECONDS: Final = 0.05  # between looks for what the writer has buffered
 
 
 @dataclass
 class SendingTime:
-    """How long a pod may still send: its start takes that much longer at most, where nothing runs beside it."""
+    """How long a pod may still send, which at most delays its start by as much."""
 
     seconds: float
 
@@ -25,14 +25,7 @@ class GivenUp(Exception):  # noqa: N818 - read as a sentence
 
 
 class Offer:
-    """A file, of which another thread reports how far it is written.
-
-    Args:
-        path: its URL's.
-        size: in bytes.
-        source: where it is written.
-        budget: for sending it.
-    """
+    """A file of `size` bytes, which another thread writes to `source`; `path` is its URL's."""
 
     def __init__(self, path: str, size: int, source: Path, budget: SendingTime) -> None:
         self.path = path
@@ -41,7 +34,7 @@ class Offer:
         self._budget = budget
         self._written = 0
         self._is_whole = False
-        self._why_not = ""  # it is given up; empty: it is not
+        self._why_not = ""  # why it is given up
         self._changed = threading.Condition()
 
     def grew(self, size: int) -> None:
@@ -63,11 +56,9 @@ class Offer:
             self._changed.notify()
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield the content as it is written; whoever asks for the next chunk has sent the one before.
+        """Yield the content as it is written; a request for the next chunk means that the last one is sent.
 
-        Raises:
-            GivenUp: It is given up, or would take longer than the budget.
-            OSError: The file's.
+        Raises GivenUp, also if it would take longer than the budget, and the file's OSError.
         """
         sent, sending = 0, 0.0
         with self.source.open("rb") as reader:
@@ -88,7 +79,7 @@ class Offer:
                     self._wait_for_buffers()
 
     def _wait(self, sent: int) -> bool:
-        """Wait until there is more than what was sent; return whether that is in the file, not only in buffers."""
+        """Wait until more than `sent` is written; return whether that is in the file, not only in buffers."""
         with self._changed:
             self._changed.wait_for(lambda: self._written > sent or self._is_whole or self._why_not)
             if self._why_not:
@@ -102,5 +93,5 @@ class Offer:
 
 
 def is_worthwhile(sent: int, seconds: float, more: int, left: float) -> bool:
-    """Return whether a receiver that took `sent` bytes in `seconds` takes `more` in the seconds that are left."""
+    """Return whether a receiver of `sent` bytes in `seconds` receives `more` in the seconds that are left."""
     return seconds < _FIRST_SECONDS or more * seconds <= left * sent

@@ -1,15 +1,15 @@
 """Removes artefacts from a volume although Jobs may find them at that very moment.
 
-An artefact leaves by one rename into `tmp/`, so that readers see all of it or nothing. Jobs that rely
-on an artefact touch its manifest before they verify it. So the manifest's time, looked at again after
-the rename, tells whether a Job may have verified it before it was gone: then it goes back, unless
-another one has been published in its place. A Job that touches it later does not find it.
+One rename moves an artefact to `tmp/`, so that readers see all of it or nothing. Jobs that rely on an
+artefact touch its manifest before they verify it. So the manifest's time, read again after the rename,
+tells whether a Job may have verified it before it was gone: then it goes back, unless another one has
+been published in its place. A Job that touches it later does not find it.
 
-Clients of network file systems look up names in caches, and may find the artefact at its earlier place
-for up to a minute. So there is another look after that time.
+Clients of network file systems cache names, and may find the artefact at its earlier place for up to a
+minute. So its time is read once more after that.
 
-The folder's name in `tmp/` says what it was and the time of its manifest, so that whoever sweeps
-`tmp/` after a collection that was interrupted decides likewise.
+The folder's name in `tmp/` has the artefact's kind and key and the time of its manifest, so that a sweep of
+`tmp/` after an interrupted collection decides likewise.
 """
 
 import errno
@@ -28,9 +28,9 @@ from typing import Final
 from enginewright_contract.manifest import MANIFEST_NAME
 
 from enginewright_runtime.core import digests
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.store.artifacts import ENGINE, PREPARED
 from enginewright_runtime.store.medium import Stored
-from enginewright_runtime.store.plain_files import open_plain
 
 _log: Final = logging.getLogger(__name__)
 _SET_ASIDE: Final = re.compile(
@@ -39,11 +39,11 @@ _SET_ASIDE: Final = re.compile(
 )
 # as long as NFS's clients may use attributes and names that they have looked up: acdirmax, acregmax
 SETTLED_AFTER_SECONDS: Final = 60.0
-_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 
 
 def used(folder: Path) -> datetime | None:
-    """Return when the artefact in a folder was last used; None: it has no manifest."""
+    """Return when the artefact in a folder was last used, if it has a manifest."""
     try:
         return datetime.fromtimestamp(os.lstat(folder / MANIFEST_NAME).st_mtime, UTC)
     except (FileNotFoundError, NotADirectoryError):
@@ -56,17 +56,7 @@ def is_set_aside(name: str) -> bool:
 
 
 def discard(root: Path, tmp: Path, unused: Sequence[Stored], settled_after: float) -> list[Stored]:
-    """Remove artefacts that were not used since they were listed.
-
-    Args:
-        root: of the store.
-        tmp: folder for what is being removed; it exists.
-        unused: what to remove.
-        settled_after: seconds between the rename and the last look.
-
-    Returns:
-        Those that are removed.
-    """
+    """Remove artefacts that stay unused for `settled_after` seconds; return the removed ones."""
     aside: deque[tuple[Stored, Path]] = deque()
     removed = []
     try:
@@ -74,7 +64,7 @@ def discard(root: Path, tmp: Path, unused: Sequence[Stored], settled_after: floa
             if (moved := _set_aside(root, tmp, each)) is not None:
                 aside.append((each, moved))
         if aside and settled_after:
-            _log.info("waiting %.0f s for whoever may have found them", settled_after)
+            _log.info("waiting %.0f s for Jobs that may have found them", settled_after)
             time.sleep(settled_after)
         while aside:
             each, moved = aside.popleft()
@@ -88,9 +78,8 @@ def discard(root: Path, tmp: Path, unused: Sequence[Stored], settled_after: floa
 
 
 def finish(root: Path, aside: Path) -> bool:
-    """Remove an artefact that was set aside, or put it back; False: the store has it, or a part stays."""
-    found = _parsed(aside)
-    if _modified(aside) not in {None, int(found["time"])}:
+    """Remove an artefact that was set aside, or put it back; return whether it is gone."""
+    if _modified(aside) not in {None, int(_parsed(aside)["time"])}:
         _put_back(root, aside)
         return False
     shutil.rmtree(aside, ignore_errors=True)
@@ -99,29 +88,29 @@ def finish(root: Path, aside: Path) -> bool:
 
 def _put_back(root: Path, aside: Path) -> None:
     """Put an artefact back, unless another one has taken its place."""
-    found = _parsed(aside)
-    shown = f"{found['kind']} {found['key'][:12]}"
+    name = _parsed(aside)
+    shown = f"{name['kind']} {name['key'][:12]}"
     try:
-        aside.rename(root / found["kind"] / found["key"])
+        aside.rename(root / name["kind"] / name["key"])
     except OSError as error:
-        if error.errno not in _TAKEN:
+        if error.errno not in TAKEN:
             raise
         _log.info("%s was published again", shown)
         shutil.rmtree(aside, ignore_errors=True)
     else:
-        digests.sync_folder(root / found["kind"])
+        digests.sync_folder(root / name["kind"])
         _log.info("%s stays", shown)
 
 
 def _parsed(aside: Path) -> re.Match[str]:
-    found = _SET_ASIDE.fullmatch(aside.name)
-    if found is None:
+    match = _SET_ASIDE.fullmatch(aside.name)
+    if match is None:
         raise ValueError(f"{aside.name} was not set aside")
-    return found
+    return match
 
 
 def _set_aside(root: Path, tmp: Path, each: Stored) -> Path | None:
-    """Rename an artefact into `tmp/`; None: it stays, or is gone."""
+    """Rename an artefact into `tmp/`, unless it stays or is gone."""
     artifact = each.artifact
     folder = root / artifact.folder
     modified = _modified(folder)
@@ -130,7 +119,7 @@ def _set_aside(root: Path, tmp: Path, each: Stored) -> Path | None:
     mark = f"{artifact.kind.folder}-{artifact.key}-{modified}"
     aside = tmp / f"removed-{mark}-{secrets.token_hex(8)}"
     try:
-        os.utime(folder)  # so that nobody sweeps it meanwhile
+        os.utime(folder)  # so that no sweep removes it meanwhile
         folder.rename(aside)
     except FileNotFoundError:
         return None
@@ -144,7 +133,7 @@ def _set_aside(root: Path, tmp: Path, each: Stored) -> Path | None:
 
 
 def _modified(folder: Path) -> int | None:
-    """Return the time of a manifest in ns; opened, since a file server then tells the latest."""
+    """Return the time of a manifest in ns; opened, because a file server then reports the latest."""
     try:
         with open_plain(folder / MANIFEST_NAME) as reader:
             return os.fstat(reader.fileno()).st_mtime_ns

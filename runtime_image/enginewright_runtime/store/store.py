@@ -1,7 +1,6 @@
-"""The artefact store: what holds whatever medium it is on.
+"""The artefact store, on any medium; an artefact exists once its manifest does.
 
-Files are used only after their digest is checked; an artefact exists once its manifest does. Of
-several publishers of one key the first wins, and the others are informed.
+Of several publishers of one key the first wins, and the others are informed.
 """
 
 import hashlib
@@ -46,13 +45,11 @@ _OVERLAP: Final = max(map(len, _RANDOM)) - 1
 
 
 class Store:
-    """The artefacts of one kind in a store; safe for concurrent processes.
+    """The artefacts of one kind in a store, on a medium or a volume mounted at a path.
 
-    Args:
-        place: the medium; a path: the volume mounted there.
-        kind: of the artefacts.
-        cache: of this node, from which files are read first; None: there is none.
-        image: of the artefact that is read, before that; None: the pod has none.
+    Safe for concurrent processes. Files are read from the mounted `image` first, then the node's `cache`, if there
+    are any. Methods raise StageFailure: StoreUnavailable; those that write, StorageFull too; ArtifactCorrupt, or of
+    an engine EngineCorrupt, for an artefact that is damaged or, with an earlier version's manifest, cannot be verified.
     """
 
     def __init__(
@@ -68,12 +65,7 @@ class Store:
         self._image = image
 
     def find(self, key: str) -> Manifest | None:
-        """Return the manifest of an artefact without checking its files; None: it does not exist.
-
-        Raises:
-            StageFailure: StoreUnavailable; ArtifactCorrupt or, of an engine, EngineCorrupt for an
-                invalid manifest, or one of an earlier version that lacks what verification needs.
-        """
+        """Return the manifest of an artefact, if it exists, without checking its files."""
         artifact = Artifact(self._kind, key)
         with available():
             text = self._medium.get(artifact.manifest, LARGEST_MANIFEST)
@@ -84,16 +76,9 @@ class Store:
         return manifest
 
     def find_intact(self, key: str) -> Manifest | None:
-        """Return the artefact's manifest if it exists and every file matches it, else None.
-
-        It counts as used now, and is not removed from the store for as long as collections keep what
-        was used.
-
-        Raises:
-            StageFailure: StoreUnavailable.
-        """
+        """Return the artefact's manifest if it exists and every file matches it; count it as used now."""
         with available():
-            self._medium.renew(Artifact(self._kind, key))  # first: what is verified then stays
+            self._medium.renew(Artifact(self._kind, key))  # first: what is verified after it stays
         try:
             manifest = self.find(key)
             if manifest is not None:
@@ -106,16 +91,11 @@ class Store:
         return manifest
 
     def read(self, key: str, target: Path) -> Manifest:
-        """Copy an artefact to `target`; verify each file while copying; the manifest comes last.
-
-        Raises:
-            StageFailure: ArtifactMissing; ArtifactCorrupt or EngineCorrupt, naming the file;
-                StoreUnavailable; StorageFull.
-        """
+        """Copy an artefact to `target`, verifying each file, the manifest last; raises ArtifactMissing too."""
         return self._read(key, target, lambda manifest: manifest.files)
 
     def read_golden(self, key: str, target: Path) -> Manifest:
-        """Copy only an artefact's manifest and golden samples to `target`; verify and raise as `read`."""
+        """Copy only an artefact's manifest and golden samples to `target`, as `read`."""
 
         def golden(manifest: Manifest) -> tuple[ArtifactFile, ...]:
             names = (manifest.golden_inputs, manifest.golden_outputs)
@@ -151,7 +131,7 @@ class Store:
         )
 
     def verify(self, manifest: Manifest) -> None:
-        """Check every file of an artefact; raises as `read`."""
+        """Check every file of an artefact."""
         artifact = Artifact(self._kind, manifest.key)
         with available():
             for file in manifest.files:
@@ -159,11 +139,7 @@ class Store:
 
     @contextmanager
     def opened(self, key: str, file: ArtifactFile) -> Iterator[BinaryIO]:
-        """Open a file of an artefact to read; see `check`.
-
-        Raises:
-            StageFailure: ArtifactCorrupt or EngineCorrupt, if it is missing; StoreUnavailable.
-        """
+        """Open a file of an artefact to read; see `check`."""
         artifact = Artifact(self._kind, key)
         with available(), self._medium.opened(artifact, file) as reader:
             if reader is None:
@@ -171,7 +147,7 @@ class Store:
             yield reader
 
     def check(self, key: str, file: ArtifactFile, copied: Copied) -> None:
-        """Raise ArtifactCorrupt or EngineCorrupt unless what was read of `opened` is the file."""
+        """Raise unless what was read of `opened` is the file."""
         _check(Artifact(self._kind, key), file, copied)
 
     def publish(
@@ -180,18 +156,10 @@ class Store:
         files: Mapping[str, Path],
         describe: Callable[[tuple[ArtifactFile, ...]], Manifest],
     ) -> tuple[Manifest, bool]:
-        """Store an artefact unless an intact one with this key exists.
+        """Store files, by path inside the artefact, unless an intact one with this key exists.
 
-        Args:
-            key: content address.
-            files: what to store, by path inside the artefact.
-            describe: returns the manifest for the copied files.
-
-        Returns:
-            The manifest in the store, and whether it existed already.
-
-        Raises:
-            StageFailure: InvalidModel for a path that no pod can create; StoreUnavailable, StorageFull.
+        `describe` returns the manifest for the copied files. Returns the manifest in the store, and whether it existed
+        already. Raises InvalidModel too, for a path that no pod can create.
         """
         for name in files:
             if not is_inside(name):
@@ -217,48 +185,26 @@ class Store:
         return (manifest, False) if present is None else (present, True)
 
     def publish_folder(self, manifest: Manifest, folder: Path) -> bool:
-        """Store an artefact that `read` has copied to a folder, unless an intact one exists.
-
-        All of the folder is checked before any of it is stored.
-
-        Args:
-            manifest: the folder's.
-            folder: with the files that it lists.
-
-        Returns:
-            Whether the store had one already.
-
-        Raises:
-            StageFailure: ArtifactCorrupt or EngineCorrupt, if the folder is not as its manifest says;
-                StoreUnavailable, StorageFull.
-        """
+        """Store an artefact from a folder, once all of it is checked; return whether the store had an intact one."""
         exported = Exported(self._kind, manifest, folder)
         files = exported.files()
 
-        def unchanged(listed: tuple[ArtifactFile, ...]) -> Manifest:
-            for file, found in zip(manifest.files, listed, strict=True):
-                exported.check(file, Copied(found.sha256, found.size_bytes))
+        def compare(listed: tuple[ArtifactFile, ...]) -> Manifest:
+            for file, copied in zip(manifest.files, listed, strict=True):
+                exported.check(file, Copied(copied.sha256, copied.size_bytes))
             return manifest
 
-        return self.publish(manifest.key, files, unchanged)[1]
+        return self.publish(manifest.key, files, compare)[1]
 
     def put_report(self, job: str, stage: str, text: str) -> None:
-        """Write a stage's full report to reports/<job>/<stage>.json.
-
-        Raises:
-            StageFailure: StoreUnavailable, StorageFull.
-        """
+        """Write a stage's full report to reports/<job>/<stage>.json."""
         if not is_name(job) or not is_name(stage):
             raise StageFailure(Reason.INTERNAL_ERROR, f"{job}/{stage} cannot name a report")
         with available():
             self._medium.put(f"{REPORTS}/{job}/{stage}.json", text.encode())
 
     def get_cache(self, name: str) -> bytes | None:
-        """Return what was last stored under `name`; None: nothing, or it is damaged.
-
-        Raises:
-            StageFailure: StoreUnavailable.
-        """
+        """Return what was last stored under `name`, unless it is damaged."""
         with available():
             content = self._medium.get(_cache(name), _LARGEST_CACHE)
         if content is None:
@@ -267,16 +213,12 @@ class Store:
         return cache if hashlib.sha256(cache).digest() == digest else None
 
     def put_cache(self, name: str, content: bytes) -> None:
-        """Store `content` under `name`, prefixed with its digest; replace an earlier one.
-
-        Raises:
-            StageFailure: StoreUnavailable, StorageFull.
-        """
+        """Store `content` under `name`, prefixed with its digest; replace an earlier one."""
         with available():
             self._medium.put(_cache(name), hashlib.sha256(content).digest() + content)
 
     def _copy_out(self, artifact: Artifact, part: str, file: ArtifactFile, target: Path) -> None:
-        """Copy a file, from the mounted image or the node's cache if it is in its `part` of it, and verify it."""
+        """Copy and verify a file, from the mounted image or the artefact's `part` of the node's cache if it is there."""
         target.parent.mkdir(parents=True, exist_ok=True)
         progress = TransferProgress(_log, f"copying {file.path}", file.size_bytes)
         try:
@@ -325,16 +267,9 @@ class Store:
 
 
 def lacks_distributions(manifest: Manifest, model: BinaryIO) -> bool:
-    """Return whether an artefact predates distributions of outputs and may have random ones.
+    """Return whether an artefact predates distributions of outputs and may have random ones, which fail in new pods.
 
-    Earlier manifests did not record which outputs vary between runs, and such outputs were not compared.
-    Now all are, so that an artefact of a model with random operators would fail in every new pod.
-
-    The model is searched, not parsed, which could need more memory than a container that only copies has.
-
-    Args:
-        manifest: of the artefact.
-        model: its .onnx file.
+    The .onnx file is searched, not parsed, which could need more memory than a container that only copies has.
     """
     if manifest.varying is not None:
         return False
@@ -348,7 +283,6 @@ def lacks_distributions(manifest: Manifest, model: BinaryIO) -> bool:
 
 
 def _check(artifact: Artifact, file: ArtifactFile, copied: Copied | None) -> None:
-    """Raise unless what was read is the file that the manifest lists."""
     if what := difference(file, copied):
         raise artifact.corrupt(what)
 

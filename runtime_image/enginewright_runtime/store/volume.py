@@ -1,8 +1,7 @@
 """A store on a mounted volume.
 
 `prepared/<key>/` and `engines/<key>/` are created by renaming a complete, synced folder from `tmp/`, so
-that readers see an artefact completely or not at all, even after a crash. Of several publishers of
-one key the first wins, and the others are informed.
+that readers see an artefact completely or not at all, even after a crash.
 """
 
 import errno
@@ -11,6 +10,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -27,27 +27,20 @@ from enginewright_runtime.core import digests
 from enginewright_runtime.core.digests import Copied
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.logs import TransferProgress
+from enginewright_runtime.core.plain_files import open_plain
 from enginewright_runtime.store import set_aside
 from enginewright_runtime.store.artifacts import Artifact, ArtifactKind
 from enginewright_runtime.store.medium import Leftover, Listed, Medium, Publication, Space, Stored
-from enginewright_runtime.store.plain_files import files_in, is_folder, last_written, open_plain
 
 _log: Final = logging.getLogger(__name__)
 _TMP: Final = "tmp"
 _DEAD_AFTER_SECONDS: Final = 86400.0
 _OWN: Final = re.compile(r"(?:[0-9a-f]{64}|damaged)-[0-9a-f]{16}")  # names of folders in tmp/
-_TAKEN: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
 _NOT_PERMITTED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 class VolumeMedium(Medium):
-    """A folder that Jobs and serving pods mount.
-
-    Args:
-        root: the folder.
-        settled_after: seconds until what was renamed is no longer found at its earlier place by any
-            client of the file system.
-    """
+    """A folder that Jobs and serving pods mount; its clients may see renamed folders for `settled_after` seconds."""
 
     def __init__(self, root: Path, settled_after: float = set_aside.SETTLED_AFTER_SECONDS) -> None:
         self._root = root
@@ -118,20 +111,20 @@ class VolumeMedium(Medium):
         del named  # the files of an artefact are in its folder
         self._require()
         for entry in self._own_folders():
-            written = last_written(entry)
+            written = _last_written(entry)
             if time.time() - written > _DEAD_AFTER_SECONDS:
                 modified = datetime.fromtimestamp(written, UTC)
                 yield Leftover(
-                    f"{_TMP}/{entry.name}", sum(size for _, size in files_in(entry)), modified
+                    f"{_TMP}/{entry.name}", sum(size for _, size in _files_in(entry)), modified
                 )
 
     @override
     def remove(self, leftover: Leftover) -> bool:
-        """Remove a folder; one whose publisher is still alive would have been written to."""
+        """Remove a folder that was not written to meanwhile, as a living publisher would."""
         folder = self._root / leftover.name
-        if not (is_folder(folder.parent) and _is_own(folder)):
+        if not (_is_folder(folder.parent) and _is_own(folder)):
             return False
-        if datetime.fromtimestamp(last_written(folder), UTC) != leftover.modified:
+        if datetime.fromtimestamp(_last_written(folder), UTC) != leftover.modified:
             return False
         if set_aside.is_set_aside(folder.name):
             return set_aside.finish(self._root, folder)
@@ -140,7 +133,7 @@ class VolumeMedium(Medium):
 
     @override
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
-        """Yield what has a manifest; one look at the disk for each."""
+        """Yield what has a manifest, with one look at the disk for each."""
         self._require()
         folder = self._root / kind.folder
         if not folder.is_dir():
@@ -152,7 +145,7 @@ class VolumeMedium(Medium):
 
     @override
     def renew(self, artifact: Artifact) -> None:
-        """Touch the manifest; what this user may not touch, only the list of what is needed protects."""
+        """Touch the manifest; without permission to, only the list of needed artefacts protects it."""
         path = self._root / artifact.manifest
         try:
             if time.time() - path.lstat().st_mtime > RENEWED_AFTER_SECONDS:
@@ -168,18 +161,18 @@ class VolumeMedium(Medium):
     def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
         """Yield the artefacts; no link is followed."""
         for kind in kinds:
-            if not is_folder(self._root / kind.folder):
+            if not _is_folder(self._root / kind.folder):
                 continue
             for listed in self.artifacts(kind):
                 artifact = Artifact(kind, listed.key)
-                if is_folder(self._root / artifact.folder):
+                if _is_folder(self._root / artifact.folder):
                     yield Stored(
                         artifact, listed.used, listed.version, self._sizes(artifact.folder)
                     )
 
     @override
     def discard(self, unused: Sequence[Stored]) -> list[Stored]:
-        """Rename artefacts to `tmp/`, see whether they were used meanwhile, and remove them."""
+        """Rename artefacts to `tmp/`, check whether they were used meanwhile, and remove them."""
         tmp = self._root / _TMP
         if unused:
             tmp.mkdir(exist_ok=True)
@@ -189,9 +182,9 @@ class VolumeMedium(Medium):
     def records(self, folder: str) -> Iterator[Leftover]:
         """Yield the files, also those that are being written."""
         self._require()
-        if not is_folder(self._root / folder):
+        if not _is_folder(self._root / folder):
             return
-        for path, size in files_in(self._root / folder):
+        for path, size in _files_in(self._root / folder):
             with suppress(FileNotFoundError):
                 modified = datetime.fromtimestamp(path.lstat().st_mtime, UTC)
                 yield Leftover(str(path.relative_to(self._root)), size, modified)
@@ -220,9 +213,9 @@ class VolumeMedium(Medium):
         return Space(usage.total, usage.free)
 
     def _sizes(self, folder: str) -> dict[str, int]:
-        """Return the sizes of all files in a folder, by name in the store."""
-        found = files_in(self._root / folder)
-        return {str(path.relative_to(self._root)): size for path, size in found}
+        return {
+            str(path.relative_to(self._root)): size for path, size in _files_in(self._root / folder)
+        }
 
     def _require(self) -> None:
         if not self._root.is_dir():
@@ -233,19 +226,19 @@ class VolumeMedium(Medium):
     def _own_folders(self) -> list[Path]:
         """Return the folders of publishers; what has another name, or is a link, is not theirs."""
         folder = self._root / _TMP
-        if not is_folder(folder):
+        if not _is_folder(folder):
             return []
         return [each for each in folder.iterdir() if _is_own(each)]
 
     def _move_in(self, folder: Path, publication: Publication) -> bool:
-        """Rename the complete folder to the artefact; False: another publisher was first."""
+        """Rename the complete folder to the artefact; return False if another publisher was first."""
         target = self._root / publication.artifact.folder
         target.parent.mkdir(exist_ok=True)
         for attempt in (1, 2):
             try:
                 folder.rename(target)
             except OSError as error:
-                if error.errno not in _TAKEN:
+                if error.errno not in set_aside.TAKEN:
                     raise
                 if attempt == 2 or publication.is_intact():
                     return False
@@ -300,4 +293,31 @@ def _sync(writer: BinaryIO) -> None:
 def _is_own(path: Path) -> bool:
     name = path.name
     is_ours = _OWN.fullmatch(name) is not None or set_aside.is_set_aside(name)
-    return is_ours and is_folder(path)
+    return is_ours and _is_folder(path)
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a path is a folder itself, not a link to one."""
+    try:
+        return stat.S_ISDIR(path.lstat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _files_in(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the files below a folder, with their bytes, that still exist."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            with suppress(FileNotFoundError):
+                yield path, path.lstat().st_size
+
+
+def _last_written(folder: Path) -> float:
+    """Return the last modification time in a folder, or now if it was just removed."""
+    try:
+        times = [folder.lstat().st_mtime]
+        times += [path.lstat().st_mtime for path in folder.rglob("*")]
+    except FileNotFoundError:
+        return time.time()
+    return max(times)

@@ -8,7 +8,7 @@ from enginewright_runtime.core.ort_messages import plain
 
 
 def checker_error(path: Path, *, full: bool = False) -> str | None:
-    """Return the checker's error, with `full` also that of shape inference; None: the model passes."""
+    """Return the checker's error, with `full` also that of shape inference, or None if the model passes."""
     try:
         onnx.checker.check_model(path, full_check=full)
     except (

@@ -1,7 +1,4 @@
-"""The constants of a graph, read one array at a time.
-
-Models of gigabytes must not be held in memory: external data is read only on request.
-"""
+"""The constants of a graph, read one array at a time, because models of gigabytes do not fit into memory."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,10 +23,7 @@ _VALUES: Final[Mapping[str, tuple[int, str]]] = {
 
 
 class Constants:
-    """Values of a graph's initializers and Constant nodes, including those of outer graphs.
-
-    An Identity of a constant is a constant too: exporters share equal weights this way.
-    """
+    """Values of initializers, Constant nodes and Identities of them, also of outer graphs."""
 
     def __init__(
         self,
@@ -39,14 +33,9 @@ class Constants:
         *,
         replaceable: bool = True,
     ) -> None:
-        """Read a topologically sorted graph.
+        """Read a topologically sorted graph, whose external data is in `folder`.
 
-        Args:
-            graph: the graph that has the constants.
-            folder: of external data, for `array`.
-            outer: constants of the outer graph.
-            replaceable: whether a caller may override an initializer that is also an input; before
-                IR version 4 every initializer is.
+        `replaceable`: a caller may override an initializer that is also an input, as any before IR version 4.
         """
         self._folder = str(folder)
         self._outer = outer
@@ -67,15 +56,15 @@ class Constants:
 
     def tensor(self, name: str) -> TensorProto | None:
         """Return the constant as it is stored; None if the value is not constant."""
-        found: TensorProto | None = self._tensors.get(name)
-        if found is not None or self._outer is None or name in self._hidden:
-            return found
+        tensor: TensorProto | None = self._tensors.get(name)
+        if tensor is not None or self._outer is None or name in self._hidden:
+            return tensor
         return self._outer.tensor(name)
 
     def array(self, name: str) -> Array | None:
         """Return the constant's value; None if the value is not constant."""
-        found = self.tensor(name)
-        return None if found is None else numpy_helper.to_array(found, self._folder)
+        tensor = self.tensor(name)
+        return None if tensor is None else numpy_helper.to_array(tensor, self._folder)
 
     def add(self, *tensors: TensorProto) -> None:
         """Add constants of this graph."""

@@ -4,6 +4,7 @@ The only traversal of its graphs, nodes and tensors, including those of subgraph
 Loop and Scan) and of model-local functions. Code that resolves names to values is in `scopes`.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, TypeVar
@@ -107,9 +108,9 @@ def given(graph: GraphProto | FunctionProto) -> list[str]:
     """Return the names of the inputs and weights of a graph, or of a function's inputs."""
     if isinstance(graph, FunctionProto):
         return list(graph.input)
-    found = [value.name for value in graph.input]
-    found += [tensor.name for tensor in graph.initializer]
-    return found + [sparse.values.name for sparse in graph.sparse_initializer]
+    names = [value.name for value in graph.input]
+    names += [tensor.name for tensor in graph.initializer]
+    return names + [sparse.values.name for sparse in graph.sparse_initializer]
 
 
 def outputs_named(graph: GraphProto | FunctionProto) -> list[str]:
@@ -121,8 +122,8 @@ def outputs_named(graph: GraphProto | FunctionProto) -> list[str]:
 
 def defined(graph: GraphProto | FunctionProto) -> list[str]:
     """Return the names of a graph's own values, each once: inputs, initializers, node outputs."""
-    found = [*given(graph), *(name for node in graph.node for name in node.output)]
-    return [name for name in dict.fromkeys(found) if name]
+    names = [*given(graph), *(name for node in graph.node for name in node.output)]
+    return [name for name in dict.fromkeys(names) if name]
 
 
 def copy_of(proto: _Proto) -> _Proto:
@@ -149,10 +150,7 @@ def keep(entries: Any, is_kept: Callable[[Any], bool]) -> None:  # noqa: ANN401 
 
 def elements(tensor: TensorProto) -> int:
     """Return the product of the dimensions; negative ones are multiplied as they are."""
-    count = 1
-    for size in tensor.dims:
-        count *= size
-    return count
+    return math.prod(tensor.dims)
 
 
 def external_entries(tensor: TensorProto) -> dict[str, str] | None:

@@ -5,10 +5,9 @@ from collections.abc import Iterable, Sequence
 
 
 def order(needs: Sequence[Iterable[int]]) -> list[int]:
-    """Return the indices of `needs` in an order in which each follows those that it needs.
+    """Return the indices of `needs` so that each follows those that it needs, the lowest first.
 
-    Stable: of several that may come next, the lowest index does. Members of a cycle, and what
-    depends on one, are left out, so that the list is shorter.
+    Members of a cycle and their dependents are left out.
     """
     waiting = [len(set(each)) for each in needs]
     readers: list[list[int]] = [[] for _ in needs]
@@ -16,12 +15,12 @@ def order(needs: Sequence[Iterable[int]]) -> list[int]:
         for needed in set(each):
             readers[needed].append(index)
     ready = [index for index, count in enumerate(waiting) if not count]
-    found = []
+    ordered = []
     while ready:
         index = heapq.heappop(ready)
-        found.append(index)
+        ordered.append(index)
         for reader in readers[index]:
             waiting[reader] -= 1
             if not waiting[reader]:
                 heapq.heappush(ready, reader)
-    return found
+    return ordered

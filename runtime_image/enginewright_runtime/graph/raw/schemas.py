@@ -1,9 +1,8 @@
 """Compares a node with another version of its operator: can it be expressed in that version?
 
-ONNX's schemas define the attributes, inputs and types of each operator version. If two versions
-agree in all that a node uses, the node has the same semantics in both, and only the opset import
-changes. Versions that changed the semantics of the same attributes, which schemas do not show, are
-listed here, from ONNX's changelog (docs/Changelog.md of onnx).
+ONNX's schemas define the attributes, inputs and types of each operator version. Where two versions
+agree in all that a node uses, the node means the same in both. Versions that changed the semantics
+of the same attributes, which schemas do not show, are listed here (docs/Changelog.md of onnx).
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,10 +85,7 @@ def parameter(formals: Sequence[Any], index: int) -> Any:  # noqa: ANN401 - Form
 
 
 def fit(node: NodeProto, opset: int, target: int, types: Mapping[str, str]) -> Fit:
-    """Return how a node of `opset` converts to the opset `target`.
-
-    `target` is at most `opset`; `types` are those of the node's inputs and outputs, where known.
-    """
+    """Return how a node of `opset` converts to the opset `target`, at most `opset`; `types` are those of its values."""
     newer, older = schema_of(node, opset), schema_of(node, target)
     if newer is None or older is None or older.deprecated:
         return Fit.NONE
@@ -172,10 +168,7 @@ def _takes_types(node: NodeProto, schema: Schema, types: Mapping[str, str]) -> b
 
 
 def is_valid(node: NodeProto, newer: Schema, older: Schema) -> bool:
-    """Return whether a node of one version is valid, unchanged and with the same semantics, in another.
-
-    Works in both directions: nothing here depends on which version is newer.
-    """
+    """Return whether a node of one version is valid and means the same in another, older or newer, version."""
     for entry in node.attribute:
         formal = older.attributes.get(entry.name)
         if formal is None or (entry.type and formal.type != _kind(entry)):
@@ -207,19 +200,18 @@ def _is_expressible(node: NodeProto, newer: Schema, older: Schema) -> bool:
             continue  # the older Split makes equal parts; `rewriting` rejects others
         return False
     for name, formal in older.attributes.items():
-        if attribute(node, name) is not None or name in moved.values():
-            continue
-        if formal.required:
+        if formal.required and attribute(node, name) is None and name not in moved.values():
             return False
-    given = [
-        index for index in range(len(node.input)) if _given(node, index) and index not in moved
-    ]
-    names = {formal.name for formal in older.inputs}
+    if not _fits_in(node.output, older.min_output, older.max_output):
+        return False
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     if any(formal.option == variadic for formal in newer.inputs):
-        return _fits_in(node.output, older.min_output, older.max_output)
-    return all(newer.inputs[index].name in names for index in given) and _fits_in(
-        node.output, older.min_output, older.max_output
+        return True
+    names = {formal.name for formal in older.inputs}
+    return all(
+        newer.inputs[index].name in names
+        for index in range(len(node.input))
+        if _given(node, index) and index not in moved
     )
 
 
@@ -236,8 +228,8 @@ def _given(node: NodeProto, index: int) -> bool:
 
 
 def _fits_in(names: Sequence[str], least: int, most: int) -> bool:
-    given = max((index + 1 for index, name in enumerate(names) if name), default=0)
-    return least <= len(names) and given <= most
+    used = max((index + 1 for index, name in enumerate(names) if name), default=0)
+    return least <= len(names) and used <= most
 
 
 def _default(schema: Schema, name: str) -> bytes:
@@ -245,5 +237,4 @@ def _default(schema: Schema, name: str) -> bytes:
 
 
 def _kind(entry: AttributeProto) -> Any:  # noqa: ANN401 - an untyped enumeration
-    """Return the attribute's type as the schemas' enumeration has it."""
     return getattr(onnx.defs.OpSchema.AttrType, AttributeProto.AttributeType.Name(entry.type))

@@ -96,11 +96,11 @@ def output_types(
 ) -> list[str | None]:
     """Return the types of the node's outputs; None where its inputs do not determine them."""
     bound = bindings(node, signature, types)
-    found: list[str | None] = []
+    kinds: list[str | None] = []
     for index in range(len(node.output)):
         formal = signature.output(index)
         if formal is None or formal.is_variable:
-            found.append(bound.get(formal.kind) if formal and formal.binds else None)
+            kinds.append(bound.get(formal.kind) if formal and formal.binds else None)
         else:
-            found.append(formal.kind)
-    return found
+            kinds.append(formal.kind)
+    return kinds

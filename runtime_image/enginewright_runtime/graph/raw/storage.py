@@ -21,11 +21,7 @@ LARGEST_INSIDE: Final = 1 << 30  # bytes of weights in the .onnx file
 
 
 def save(model: ModelProto, path: Path) -> None:
-    """Write a model that was parsed without external data; `path` is beside that data.
-
-    Raises:
-        StageFailure: ModelTooLarge, if it exceeds a protobuf's limit without external data.
-    """
+    """Write a model parsed without external data beside that data; raises StageFailure: ModelTooLarge."""
     try:
         content = model.SerializeToString()
     except (EncodeError, ValueError) as error:
@@ -46,13 +42,9 @@ def loadable(source: Path, out: Path, max_ir_version: int) -> Path:
 
 
 def move_to_folder(path: Path, source: Path, folder: Path) -> None:
-    """Move a changed model, with the external data that it refers to, to its own folder.
+    """Move a changed model, with the external data that it refers to, to `folder`, which is replaced.
 
-    Args:
-        path: of the model.
-        source: the folder that must keep its external data: data is copied from there, and moved
-            from anywhere else.
-        folder: the target, which is replaced.
+    Data is copied from the folder `source`, which keeps it, and moved from any other.
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()

@@ -1,7 +1,7 @@
 """Replaces Ifs with a constant condition by the taken branch, and removes what is then unused.
 
-Exporters write an If where the framework tests a size: the rank of a tensor, whether a dimension
-is 1. With the served sizes the condition is constant, but OpenVINO and TensorRT must compile both
+Exporters write an If where the framework tests a size, such as a rank or whether a dimension is 1.
+With the served sizes its condition is constant, but OpenVINO and TensorRT would compile both
 branches, whose outputs differ in rank. Native code: to be called in a child process.
 """
 
@@ -20,25 +20,17 @@ _ROUNDS: Final = 50  # each may find conditions that the previous one made const
 
 
 def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
-    """Replace, in place, every If whose condition is the same for all requests.
-
-    Args:
-        model: its graph also gets sorted.
-        sizes: dimensions of the inputs that are the same for all requests; None: those that vary.
-
-    Returns:
-        The labels of the replaced Ifs.
-    """
+    """Replace, in place, every If whose condition is the same for all requests, and sort the graph; return their labels."""
     Scope(model.graph).sort()
     changed = apart(model)
     names = Names(changed)
     taken: list[str] = []
     for _ in range(_ROUNDS):
         scope = Scope(changed.graph)
-        found = _take(scope, changed, names, sizes)
-        if not found:
+        labels = _take(scope, changed, names, sizes)
+        if not labels:
             break
-        taken += found
+        taken += labels
         scope.remove_unused()
     if taken and changed is not model:
         model.CopyFrom(changed)
@@ -46,19 +38,18 @@ def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
 
 
 def _take(main: Scope, model: ModelProto, names: Names, sizes: Sizes) -> list[str]:
-    """Replace the Ifs whose condition is known now.
+    """Replace the Ifs with a constant condition; return their labels.
 
-    Bodies are evaluated without the sizes: a branch that is never taken with these sizes may be
-    invalid for them, and a model with its values folded does not load.
+    Bodies are evaluated without the sizes, for which a branch that is never taken may be invalid.
     """
     opset = graphs.default_opset(model) or 1
     types = infer_fully(model, sizes)
     always = infer_fully(model, {})
     taken: list[str] = []
 
-    def walk(scope: Scope, known: Mapping[str, Array], outer: Mapping[str, Array]) -> None:
+    def walk(scope: Scope, values: Mapping[str, Array], outer: Mapping[str, Array]) -> None:
         for node in scope.nodes:
-            condition = known.get(node.proto.input[0]) if node.proto.op_type == "If" else None
+            condition = values.get(node.proto.input[0]) if node.proto.op_type == "If" else None
             if condition is not None:
                 taken.append(graphs.label(node.proto))
                 _inline(node, taken=bool(condition.reshape(-1)[0]), names=names)

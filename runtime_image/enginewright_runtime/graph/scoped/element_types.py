@@ -1,8 +1,8 @@
 """Infers the element type of every value of a model, without native code and without weights.
 
-ONNX's shape inference finds more (shapes) but costs more: a copy of the model, a child process.
-Element types suffice to decide whether an older version of an operator supports a node, and an
-operator's schema defines how types propagate from its inputs to its outputs.
+ONNX's shape inference also finds shapes, but needs a copy of the model and a child process. Element types
+suffice to decide whether an older version of an operator supports a node, and its schema defines how they
+propagate from inputs to outputs.
 
 Types are ONNX's type strings: "tensor(float16)". Unknown ones are left out.
 """
@@ -38,38 +38,37 @@ def type_string(element: int) -> str | None:
 
 
 def types_of(model: ModelProto, others: Signatures = lambda _: None) -> dict[str, str]:
-    """Return the types of all values of the graph and of its bodies, by name.
+    """Return the types of all values of the graph and its bodies, by name; no two scopes may share a name.
 
-    Values of model-local functions have no fixed types and are left out. No two scopes may share a
-    name: see `scopes.rename_apart`. `others` returns the signatures of operators that ONNX lacks.
+    Values of model-local functions have none. `others` returns the signatures of operators that ONNX lacks.
     """
     opset = max((each.version for each in model.opset_import if each.domain in STANDARD), default=1)
-    found: dict[str, str] = {}
-    _graph(model.graph, opset, others, found)
-    return found
+    types: dict[str, str] = {}
+    _graph(model.graph, opset, others, types)
+    return types
 
 
-def _graph(graph: GraphProto, opset: int, others: Signatures, found: dict[str, str]) -> None:
+def _graph(graph: GraphProto, opset: int, others: Signatures, types: dict[str, str]) -> None:
     own = {*defined(graph)}  # value_info of outer values may predate a renaming
     for value in (*graph.input, *graph.value_info, *graph.output):
         if value.name in own:
-            _note(found, value.name, declared(value.type))
+            _note(types, value.name, declared(value.type))
     for tensor in graph.initializer:
-        _note(found, tensor.name, type_string(tensor.data_type))
+        _note(types, tensor.name, type_string(tensor.data_type))
     for node in graph.node:
         for body in bodies(node):
-            _graph(body, opset, others, found)
-        for name, kind in zip(node.output, _outputs(node, opset, found), strict=False):
-            _note(found, name, kind)
-        unknown = any(name and name not in found for name in node.output)
+            _graph(body, opset, others, types)
+        for name, kind in zip(node.output, _outputs(node, opset, types), strict=False):
+            _note(types, name, kind)
+        unknown = any(name and name not in types for name in node.output)
         if unknown and (signature := others(node)) is not None:
-            for name, kind in zip(node.output, output_types(node, signature, found), strict=True):
-                _note(found, name, kind)
+            for name, kind in zip(node.output, output_types(node, signature, types), strict=True):
+                _note(types, name, kind)
 
 
-def _note(found: dict[str, str], name: str, kind: str | None) -> None:
+def _note(types: dict[str, str], name: str, kind: str | None) -> None:
     if name and kind:
-        found.setdefault(name, kind)
+        types.setdefault(name, kind)
 
 
 def declared(kind: TypeProto) -> str | None:
@@ -88,7 +87,7 @@ def declared(kind: TypeProto) -> str | None:
 
 
 def _outputs(node: NodeProto, opset: int, types: Types) -> Sequence[str | None]:
-    """Return the types of a node's outputs; None: unknown."""
+    """Return the types of a node's outputs, None where unknown."""
     unknown: list[str | None] = [None] * len(node.output)
     if node.domain not in STANDARD or not node.output:
         return unknown

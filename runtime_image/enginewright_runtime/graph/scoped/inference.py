@@ -1,7 +1,4 @@
-"""Infers types and shapes of a model's values with ONNX's shape inference, without its weights.
-
-Native code: to be called in a child process.
-"""
+"""Infers types and shapes by ONNX's shape inference, without weights. Native code: to be called in a child process."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,18 +15,15 @@ Sizes = Mapping[str, Sequence[int | None]]
 def infer(
     model: ModelProto,
     sizes: Sizes | None = None,
-    known: Mapping[str, TensorProto] | None = None,
+    values: Mapping[str, TensorProto] | None = None,
 ) -> dict[str, TypeProto]:
-    """Return the known types of the values of the graph and its bodies, by name.
+    """Return the known types of the values of the graph and its bodies, by name; the model is left unchanged.
 
-    Args:
-        model: left unchanged; external data need not be loaded. No two bodies may share a name
-            (`scopes.rename_apart`) if types inside them matter.
-        sizes: known dimensions of inputs that the model does not declare.
-        known: known values besides the model's constants.
+    `sizes` are dimensions of inputs that the model does not declare, `values` known ones besides its constants. No two
+    bodies may share a name (`scopes.rename_apart`) if types inside them matter.
     """
     light = lightened(model)
-    _set_known(light.graph, known or {})
+    _set_values(light.graph, values or {})
     for value in light.graph.input:
         for dimension, size in zip(
             value.type.tensor_type.shape.dim, (sizes or {}).get(value.name, ()), strict=False
@@ -57,7 +51,7 @@ def lightened(model: ModelProto) -> ModelProto:
     graph.output.extend(model.graph.output)
     graph.value_info.extend(model.graph.value_info)
     graph.input.extend(model.graph.input)
-    given = {value.name for value in graph.input}
+    inputs = {value.name for value in graph.input}
     weights: list[tuple[str, TensorProto]] = []
     for tensor in model.graph.initializer:
         if elements(tensor) > LARGE or tensor.data_location == TensorProto.EXTERNAL:
@@ -81,7 +75,7 @@ def lightened(model: ModelProto) -> ModelProto:
     graph.input.extend(
         onnx.helper.make_tensor_value_info(name, tensor.data_type, tensor.dims)
         for name, tensor in weights
-        if name not in given
+        if name not in inputs
     )
     Scope(graph).sort()
     for each in graphs_in(graph):
@@ -95,29 +89,29 @@ def _forget_others(graph: GraphProto) -> None:
     keep(graph.value_info, lambda value: value.name in own)
 
 
-def _set_known(graph: GraphProto, known: Mapping[str, TensorProto]) -> None:
-    """Replace nodes whose outputs are known by constants, in bodies too."""
-    if not known:
+def _set_values(graph: GraphProto, values: Mapping[str, TensorProto]) -> None:
+    """Replace nodes whose outputs are all in `values` by constants, in bodies too."""
+    if not values:
         return
     for node in graph.node:
         for body in bodies(node):
-            _set_known(body, known)
+            _set_values(body, values)
     own = {tensor.name for tensor in graph.initializer}
     outputs = {value.name for value in graph.output}
     for index in reversed(range(len(graph.node))):
         produced = list(graph.node[index].output)
-        if produced and all(name in known and name not in outputs for name in produced):
-            graph.initializer.extend(known[name] for name in produced if name not in own)
+        if produced and all(name in values and name not in outputs for name in produced):
+            graph.initializer.extend(values[name] for name in produced if name not in own)
             del graph.node[index]
 
 
 def _types(graph: GraphProto) -> dict[str, TypeProto]:
-    found: dict[str, TypeProto] = {}
+    types: dict[str, TypeProto] = {}
     for each in graphs_in(graph):
         for value in (*each.value_info, *each.output, *each.input):
             if value.type.WhichOneof("value"):
-                found[value.name] = value.type
+                types[value.name] = value.type
         for tensor in each.initializer:
             kind = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
-            found[tensor.name] = kind
-    return found
+            types[tensor.name] = kind
+    return types

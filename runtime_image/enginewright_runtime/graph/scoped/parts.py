@@ -8,14 +8,14 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from enginewright_runtime.core.labels import reported_label
 from enginewright_runtime.graph.raw.graphs import nodes_in
-from enginewright_runtime.graph.scoped.scopes import Scope, Value
+from enginewright_runtime.graph.scoped.scopes import Scope
 
 CONSTANT: Final = "Constant"
 
 
 @dataclass(frozen=True)
 class TensorType:
-    """Element type, as TensorProto numbers it, and dimensions (a name or None: dynamic)."""
+    """Element type, as TensorProto numbers it, and dimensions, a name or None where dynamic."""
 
     element: int
     dimensions: tuple[int | str | None, ...]
@@ -71,13 +71,14 @@ class Cutter:
         self._place = {node: index for index, node in enumerate(self._nodes)}
 
     def part(self, nodes: Sequence[int]) -> Part | None:
-        """Return a part of these nodes, none of which is a constant.
-
-        None if it has no inputs, no outputs, or an input or output of unknown type.
-        """
+        """Return a part of these nodes, none a constant, or None without inputs or outputs, or with one of unknown type."""
         graph, types = self._model.graph, self._types
         chosen = [self._nodes[index] for index in nodes]
-        needed = [value for node in chosen for value in sorted(node.consumes(), key=_name)]
+        needed = [
+            value
+            for node in chosen
+            for value in sorted(node.consumes(), key=lambda value: value.name)
+        ]
         used = {value.name for value in needed}
         producers = {value.producer for value in needed} - {None, *chosen}
         constants = sorted(
@@ -116,25 +117,18 @@ class Cutter:
         return Part(part, origins, tuple(inputs), outputs)
 
 
-def _name(value: Value) -> str:
-    return value.name
-
-
 def contradicts(model: ModelProto, profiles: Sequence[TensorProfile]) -> set[str]:
-    """Return names of dimensions for which the profiles have different sizes.
-
-    TensorRT assumes that equal names have equal sizes; some exporters name every dynamic one "?".
-    """
-    known = {profile.name: profile for profile in profiles}
-    found: dict[str, set[tuple[int, ...]]] = {}
+    """Return names of dimensions with several sizes in the profiles; TensorRT assumes that each has one."""
+    by_name = {profile.name: profile for profile in profiles}
+    sizes_of: dict[str, set[tuple[int, ...]]] = {}
     for value in model.graph.input:
-        if profile := known.get(value.name):
+        if profile := by_name.get(value.name):
             dimensions = value.type.tensor_type.shape.dim
             rows = zip(profile.min, profile.opt, profile.max, strict=True)
             for dimension, sizes in zip(dimensions, rows, strict=False):
                 if dimension.dim_param:
-                    found.setdefault(dimension.dim_param, set()).add(sizes)
-    return {name for name, sizes in found.items() if len(sizes) > 1}
+                    sizes_of.setdefault(dimension.dim_param, set()).add(sizes)
+    return {name for name, sizes in sizes_of.items() if len(sizes) > 1}
 
 
 def forget(model: ModelProto, names: Collection[str]) -> None:

@@ -1,8 +1,4 @@
-"""The base of graph passes: each declares its order, its preconditions and the proof that it needs.
-
-A pass changes a model and reports its changes. The caller proves the result
-and keeps or discards it.
-"""
+"""The base of graph passes: each declares its order, its preconditions and the proof that its result needs."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,15 +33,15 @@ class Situation:
 
     recipe: Recipe
     model: ModelProto  # in its current state
-    sizes: Sizes  # dimensions of inputs that are the same for all requests; None: those that vary
+    sizes: Sizes  # dimensions of inputs, None where requests vary
     refused: frozenset[str] = frozenset()  # operators of nodes that the backend rejects
     has_data: bool = False  # whether there is calibration data
 
     @property
     def precisions(self) -> frozenset[str]:
         """Return the precisions that the model may get."""
-        asked = self.recipe.precision
-        return frozenset({asked} if asked else self.recipe.allowed_precisions)
+        requested = self.recipe.precision
+        return frozenset({requested} if requested else self.recipe.allowed_precisions)
 
 
 @dataclass(frozen=True)
@@ -74,7 +70,7 @@ class Needs:
 class PassResult:
     """What a pass did."""
 
-    changes: tuple[Change, ...] = ()  # (): the model is as it was
+    changes: tuple[Change, ...] = ()
     shape_nodes: tuple[str, ...] = ()  # labels of shape arithmetic in the changed model
     # of a precision pass:
     nodes: tuple[str, ...] = ()  # labels of nodes that have the lower precision
@@ -104,12 +100,9 @@ class Pass(Message):
 
     @abstractmethod
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
-        """Change a model in place.
+        """Change a model, parsed from `source` without external data, in place.
 
-        Args:
-            model: parsed without external data.
-            source: its file.
-            out: the file to write, in an empty folder if the pass writes external data.
+        `out` is the file to write, in an empty folder if the pass writes external data.
         """
 
 

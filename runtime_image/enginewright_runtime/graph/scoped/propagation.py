@@ -2,8 +2,7 @@
 
 ONNX Runtime folds Shape only if all dimensions are known; exporters use single dimensions, which
 may be known although the batch is dynamic. So values here may be lists with some known elements.
-Native code (ONNX's reference operators are Python, its schemas are not): to be called in a child
-process.
+Native code (ONNX's schemas): to be called in a child process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,63 +53,60 @@ def known_values(
     opset: int,
     outer: Mapping[str, Array] | None = None,
 ) -> dict[str, Array]:
-    """Return the values of a sorted graph that are the same on every run, by name.
+    """Return the values of a sorted graph that are the same on every run, by name, without those of bodies.
 
-    Bodies of its nodes are left out. `types` are those of `inference.infer`, `outer` the known values
-    of outer graphs.
+    `types` are those of `inference.infer`, `outer` the known values of outer graphs.
     """
-    known = dict(outer or {})
+    arrays = dict(outer or {})
     for value in graph.input:
-        known.pop(value.name, None)
+        arrays.pop(value.name, None)
     constants = Constants(graph, replaceable=False).small()
-    known |= {name: numpy_helper.to_array(each) for name, each in constants.items()}
-    values = _Values(types, opset, known)
+    arrays |= {name: numpy_helper.to_array(each) for name, each in constants.items()}
+    values = _Values(types, opset, arrays)
     for node in graph.node:
         values.follow(node)
-    return known
+    return arrays
 
 
 def infer_fully(model: ModelProto, sizes: Sizes) -> dict[str, TypeProto]:
-    """Return the types of `inference.infer`, repeated with the values that known sizes determine.
-
-    The model's main graph must be sorted.
-    """
+    """Return the types of `inference.infer` of a sorted model, repeated with the values that known sizes determine."""
     opset = graphs.default_opset(model) or 1
     types = infer(model, sizes)
     count = -1
     for _ in range(_ROUNDS):
-        known = _everywhere(model.graph, types, opset, {})
-        if len(known) == count:
+        values = _everywhere(model.graph, types, opset, {})
+        if len(values) == count:
             break
-        count = len(known)
-        types = infer(model, sizes, as_tensors(known))
+        count = len(values)
+        types = infer(model, sizes, as_tensors(values))
     return types
 
 
 def _everywhere(
     graph: GraphProto, types: Mapping[str, TypeProto], opset: int, outer: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Return the known values of a graph and of all bodies in it."""
-    known = known_values(graph, types, opset, outer)
-    found = dict(known)
+    own = known_values(graph, types, opset, outer)
+    values = dict(own)
     for node in graph.node:
         for body in bodies(node):
-            found |= _everywhere(body, types, opset, known)
-    return found
+            values |= _everywhere(body, types, opset, own)
+    return values
 
 
-def as_tensors(known: Mapping[str, Array]) -> dict[str, TensorProto]:
+def as_tensors(values: Mapping[str, Array]) -> dict[str, TensorProto]:
     """Return the values as tensors."""
-    return {name: numpy_helper.from_array(array, name) for name, array in known.items()}
+    return {name: numpy_helper.from_array(array, name) for name, array in values.items()}
 
 
 class _Values:
     """The known values of a graph, complete or, for lists, in part."""
 
-    def __init__(self, types: Mapping[str, TypeProto], opset: int, known: dict[str, Array]) -> None:
+    def __init__(
+        self, types: Mapping[str, TypeProto], opset: int, arrays: dict[str, Array]
+    ) -> None:
         self._types = types
         self._opset = opset
-        self._known = known
+        self._known = arrays
         self._partial: dict[str, Partial] = {}
         self._rules: Mapping[str, Callable[[NodeProto], None]] = {
             "Shape": self._shape,
@@ -169,11 +165,9 @@ class _Values:
 
     def _gather(self, node: NodeProto) -> None:
         data, indices = self._partial.get(node.input[0]), self._known.get(node.input[1])
-        if (
-            data is None
-            or indices is None
-            or not all(-len(data) <= i < len(data) for i in indices.flat)
-        ):
+        if data is None or indices is None:
+            return
+        if not all(-len(data) <= index < len(data) for index in indices.flat):
             return
         picked = [data[int(index)] for index in indices.flat]
         if indices.ndim == 1:
@@ -196,14 +190,11 @@ class _Values:
     def _concat(self, node: NodeProto) -> None:
         parts: list[int | None] = []
         for name in node.input:
+            array = self._known.get(name)
             if name in self._partial:
                 parts += self._partial[name]
-            elif (
-                name in self._known
-                and self._known[name].ndim == 1
-                and self._known[name].dtype == np.int64
-            ):
-                parts += [int(each) for each in self._known[name]]
+            elif array is not None and array.ndim == 1 and array.dtype == np.int64:
+                parts += array.tolist()
             else:
                 return
         self._note(node, parts)

@@ -10,14 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import cast
 
-from onnx import (
-    FunctionProto,
-    GraphProto,
-    ModelProto,
-    NodeProto,
-    SparseTensorProto,
-    TensorProto,
-)
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto
 
 from enginewright_runtime.graph.raw.graphs import (
     bodies,
@@ -65,7 +58,7 @@ class Value:
     def __init__(self, name: str, scope: "Scope", producer: "Node | None") -> None:
         self.name = name
         self.scope = scope
-        self.producer = producer  # None: an input or initializer
+        self.producer = producer  # inputs and initializers have none
         # including those in bodies; a Scope: the value is an output of that graph
         self.readers: dict[Node | Scope, None] = {}
 
@@ -102,8 +95,7 @@ class Node:
 
     def inputs(self) -> list[Value]:
         """Return the values of its inputs, without omitted and unknown ones."""
-        found = (self.scope.find(name) for name in self.proto.input)
-        return [value for value in found if value is not None]
+        return [value for name in self.proto.input if (value := self.scope.find(name)) is not None]
 
     def consumes(self) -> dict[Value, None]:
         """Return the values that it reads, including those that its bodies capture."""
@@ -209,7 +201,7 @@ class Scope:
 
     def own(self) -> list[Value]:
         """Return the values that it defines."""
-        return [*self.values.values()]
+        return list(self.values.values())
 
     def bodies(self) -> Iterator["Scope"]:
         """Yield the bodies of its nodes, each before those inside it."""
@@ -303,23 +295,22 @@ class Scope:
         """Return the nodes' indices in topological order; None if there is a cycle."""
         nodes = self.nodes
         place = {node: index for index, node in enumerate(nodes)}
-        found = order(
-            [
-                [place[value.producer] for value in node.consumes() if value.producer in place]
-                for node in nodes
-            ]
-        )
-        return found if len(found) == len(nodes) else None
+        needs = [
+            [place[value.producer] for value in node.consumes() if value.producer in place]
+            for node in nodes
+        ]
+        ordered = order(needs)
+        return ordered if len(ordered) == len(nodes) else None
 
     def sort(self) -> None:
         """Sort the nodes topologically, in bodies too."""
         for node in self.nodes:
             for body in node.bodies:
                 body.sort()
-        if (found := self.order()) is not None and found != sorted(found):
+        if (ordered := self.order()) is not None and ordered != sorted(ordered):
             nodes = self.nodes
             self.by_rank = {}
-            for place, index in enumerate(found):
+            for place, index in enumerate(ordered):
                 nodes[index].rank = (place, 0)
                 self.by_rank[place, 0] = nodes[index]
         self.write()
@@ -339,10 +330,7 @@ class Scope:
 
 
 def rename(new: Mapping[Value, str]) -> None:
-    """Rename values to unused names, everywhere they occur.
-
-    All at once, so that each list of the graphs is traversed only once.
-    """
+    """Rename values to unused names everywhere, in one traversal of each list of the graphs."""
     inputs: defaultdict[Node, dict[str, str]] = defaultdict(dict)
     outputs: defaultdict[Node, dict[str, str]] = defaultdict(dict)
     entries: defaultdict[Scope, dict[str, str]] = defaultdict(dict)
@@ -394,14 +382,7 @@ def _new_name(scope: Scope, name: str, new: Mapping[Value, str]) -> str | None:
 
 
 def rename_apart(model: ModelProto) -> bool:
-    """Rename values inside bodies that share a name with one of another scope, in place.
-
-    Inputs, outputs, all names of the main graph and those of nodes stay; functions are separate
-    namespaces.
-
-    Returns:
-        Whether any were renamed.
-    """
+    """Rename values inside bodies that share a name with one of another scope; return whether any were."""
     names, main = Names(model), Scope(model.graph)
     taken = set(main.values)
     clashing: list[Value] = []

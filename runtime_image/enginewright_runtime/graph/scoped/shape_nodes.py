@@ -1,8 +1,8 @@
 """Finds the nodes that are shape arithmetic, by the rule in docs/placement.md. Pure graph analysis.
 
-Providers deliberately leave them on the CPU, where their values are needed: ONNX Runtime's CUDA
-provider does so for everything after a Shape node. They compute sizes and never touch data, so that
-promises about placement ignore them. In doubt, a node counts as compute.
+Providers leave them on the CPU, where their values are needed: ONNX Runtime's CUDA provider does so
+for everything after a Shape node. They compute sizes and never touch data, so promises about
+placement ignore them. In doubt, a node counts as compute.
 """
 
 import math
@@ -52,19 +52,12 @@ _SELECTING: Final = ARITHMETIC & {
 _RANDOM: Final = frozenset({"RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"})
 _MOST_DIMENSIONS: Final = 2  # exporters transpose lists of pads as [n, 2]
 _MOST_ELEMENTS: Final = 64  # more than the pads of a tensor of any common rank
-_MOST_SIZES: Final = (
-    8  # that a Shape returns of a tensor whose rank is unknown: models have no larger rank
-)
+_MOST_SIZES: Final = 8  # from a Shape of a tensor of unknown rank: models have no larger rank
 _FIRST_WITH_CONSTANTS: Final = 4  # the first IR version with initializers that are not inputs
 
 
 def shape_nodes(model: ModelProto) -> tuple[str, ...]:
-    """Return the labels of shape arithmetic, in the order of the graph.
-
-    If several nodes share a label, it is returned only if all of them are shape arithmetic.
-
-    External data need not be loaded; the model is left unchanged.
-    """
+    """Return the labels that only nodes of shape arithmetic have, in the order of the graph."""
     main = Scope(inferred(lightened(model)).graph)
     constants = {each.name for each in model.graph.initializer if elements(each) <= LARGE}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
@@ -76,7 +69,7 @@ def shape_nodes(model: ModelProto) -> tuple[str, ...]:
     if any(True for _ in function_calls(model)):  # inlining may add unnamed nodes that compute data
         doubtful = {reported_label("", operator) for operator in ARITHMETIC}
     return tuple(
-        each for each, is_shape in kinds.found.items() if is_shape and each not in doubtful
+        each for each, is_shape in kinds.labels.items() if is_shape and each not in doubtful
     )
 
 
@@ -85,21 +78,21 @@ class _Kinds:
 
     def __init__(self, constants: set[Value]) -> None:
         self._constants = constants
-        self._shapes: dict[Value, int | None] = {}  # elements at most; None: unknown
-        self.found: dict[str, bool] = {}
+        self._shapes: dict[Value, int | None] = {}  # elements at most, if known
+        self.labels: dict[str, bool] = {}
 
     def walk(self, scope: Scope) -> None:
         graph = scope.graph
-        known = _Known.of(graph)
+        facts = _Facts.of(graph)
         for node in scope.nodes:
-            given = {scope.find(name) for name in node.proto.input if name}
-            most = self._elements(node, known)
-            is_shape = self._is_shape_arithmetic(node.proto, given, known.small, most)
+            inputs = {scope.find(name) for name in node.proto.input if name}
+            most = self._elements(node, facts)
+            is_shape = self._is_shape_arithmetic(node.proto, inputs, facts.small, most)
             name = reported_label(node.proto.name, node.proto.op_type)
-            self.found[name] = is_shape and self.found.get(name, True)
+            self.labels[name] = is_shape and self.labels.get(name, True)
             if is_shape:
                 self._shapes.update(dict.fromkeys(node.produces(), most))
-            elif self._is_constant(node, given):
+            elif self._is_constant(node, inputs):
                 self._constants.update(node.produces())
             for body in node.bodies:
                 weights = {*given_names(body.graph)} - {each.name for each in body.graph.input}
@@ -109,7 +102,7 @@ class _Kinds:
     def _is_shape_arithmetic(
         self,
         node: NodeProto,
-        given: set[Value | None],
+        inputs: set[Value | None],
         small: frozenset[str],
         most: int | None,
     ) -> bool:
@@ -117,7 +110,7 @@ class _Kinds:
             return False
         if node.op_type in _SOURCES:
             return True
-        computed = given - self._constants
+        computed = inputs - self._constants
         return (
             node.op_type in ARITHMETIC
             and bool(computed)  # else it is folded, and so not placed
@@ -128,18 +121,17 @@ class _Kinds:
             )
         )
 
-    def _elements(self, node: Node, known: "_Known") -> int | None:
-        """Return how many elements an output of a node has at most; None: unknown.
+    def _elements(self, node: Node, facts: "_Facts") -> int | None:
+        """Return how many elements an output of a node has at most, if known.
 
-        Shape inference does not know the sizes of what follows a tensor of unknown rank, such as that
-        of a Reshape to computed sizes.
+        Shape inference knows no sizes after a tensor of unknown rank, such as a Reshape to computed sizes.
         """
         operator = node.proto.op_type
         if operator in _SOURCES:
             return 1 if operator == "Size" else _MOST_SIZES
-        if not known.deep.isdisjoint(node.proto.output):
+        if not facts.deep.isdisjoint(node.proto.output):
             return None
-        inputs = [self._input_elements(node, name, known) for name in node.proto.input if name]
+        inputs = [self._input_elements(node, name, facts) for name in node.proto.input if name]
         counts = [count for count in inputs if count is not None]
         if not counts or len(counts) < len(inputs):
             return None
@@ -148,27 +140,30 @@ class _Kinds:
             most = sum(counts)
         elif operator in _SELECTING:
             most = counts[0]
-        elif operator == "Gather" and node.proto.input[0] in known.lists:
+        elif operator == "Gather" and node.proto.input[0] in facts.lists:
             most = counts[1]
-        elif operator in _ELEMENTWISE and known.lists.issuperset(node.proto.output):
+        elif operator in _ELEMENTWISE and facts.lists.issuperset(node.proto.output):
             most = max(counts)
         return most
 
-    def _input_elements(self, node: Node, name: str, known: "_Known") -> int | None:
+    def _input_elements(self, node: Node, name: str, facts: "_Facts") -> int | None:
         value = node.scope.find(name)
         bound = self._shapes.get(value) if value is not None else None
-        return known.elements.get(name) if bound is None else bound
+        return facts.elements.get(name) if bound is None else bound
 
-    def _is_constant(self, node: Node, given: set[Value | None]) -> bool:
+    def _is_constant(self, node: Node, inputs: set[Value | None]) -> bool:
         """Return whether ONNX Runtime folds the node."""
         operator = node.proto.op_type
         return operator == "Constant" or (
-            bool(given) and given <= self._constants and operator not in _RANDOM and not node.bodies
+            bool(inputs)
+            and inputs <= self._constants
+            and operator not in _RANDOM
+            and not node.bodies
         )
 
 
 @dataclass(frozen=True)
-class _Known:
+class _Facts:
     """What shape inference and the initializers of a graph say of its values."""
 
     elements: Mapping[str, int]  # of values of fixed sizes
@@ -178,7 +173,7 @@ class _Known:
 
     @classmethod
     def of(cls, graph: GraphProto) -> Self:
-        given = {each.name: tuple(each.dims) for each in graph.initializer}
+        weights = {each.name: tuple(each.dims) for each in graph.initializer}
         values = (*graph.value_info, *graph.output, *graph.input)
         shaped = [value for value in values if value.type.tensor_type.HasField("shape")]
         dimensions: dict[str, tuple[int | None, ...]] = {
@@ -191,7 +186,7 @@ class _Known:
         }
         produced = {value.name for value in (*graph.value_info, *graph.output)}
         return cls(
-            elements=fixed | {name: math.prod(sizes) for name, sizes in given.items()},
+            elements=fixed | {name: math.prod(sizes) for name, sizes in weights.items()},
             small=frozenset(
                 name
                 for name, count in fixed.items()
@@ -200,7 +195,7 @@ class _Known:
                 and count <= _MOST_ELEMENTS
             ),
             lists=frozenset(
-                name for name, sizes in (*dimensions.items(), *given.items()) if len(sizes) <= 1
+                name for name, sizes in (*dimensions.items(), *weights.items()) if len(sizes) <= 1
             ),
             deep=frozenset(
                 name for name, sizes in dimensions.items() if len(sizes) > _MOST_DIMENSIONS
@@ -214,10 +209,7 @@ def _size(dimension: TensorShapeProto.Dimension) -> int | None:
 
 
 def function_calls(model: ModelProto) -> Iterator[NodeProto]:
-    """Yield nodes that ONNX Runtime may inline as functions, whose nodes may be unnamed.
-
-    It inlines them if no provider has a kernel for the node.
-    """
+    """Yield nodes that ONNX Runtime inlines if no provider has a kernel for them, whose nodes may then be unnamed."""
     own = {(function.name, function.domain) for function in model.functions}
     versions = defaultdict(int, {entry.domain: entry.version for entry in model.opset_import})
     for node in nodes_in(model.graph.node):

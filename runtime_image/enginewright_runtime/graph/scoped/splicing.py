@@ -1,8 +1,8 @@
 """Replaces one node of a model by the nodes of a small model.
 
-ONNX's inliner and version converter only process complete models, with weights, through a C++ graph
-that drops functions and sparse weights (onnx 1.23) and leaves new nodes unnamed. So each node that
-must change is passed through them in its own model, and the rest stays identical byte by byte.
+ONNX's inliner and version converter process complete models with weights, through a C++ graph that
+drops functions and sparse weights (onnx 1.23) and leaves new nodes unnamed. So each node that must
+change passes through them in a model of its own, and the rest stays identical byte by byte.
 """
 
 import re
@@ -62,11 +62,7 @@ def alone(
 def replacement(
     node: NodeProto, model: ModelProto, change: Callable[[ModelProto], ModelProto], names: Names
 ) -> list[NodeProto]:
-    """Return the nodes by which `change` replaces a node that is `alone` in `model`.
-
-    Raises:
-        ReplacementError: with the tool's message.
-    """
+    """Return the nodes by which `change` replaces a node that is `alone` in `model`; raises ReplacementError."""
     try:
         changed = change(model).graph
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
@@ -74,12 +70,12 @@ def replacement(
         raise ReplacementError(message) from error
     produced = {name for each in changed.node for name in each.output}
     if missing := [name for name in node.output if name and name not in produced]:
-        raise ReplacementError(f"nothing gives its output {missing[0]!r} then")
-    known = {tensor.name for tensor in model.graph.initializer}
+        raise ReplacementError(f"nothing then produces its output {missing[0]!r} then")
+    given = {tensor.name for tensor in model.graph.initializer}
     constants = [
         helper.make_node("Constant", [], [tensor.name], value=tensor)
         for tensor in changed.initializer
-        if tensor.name not in known
+        if tensor.name not in given
     ]
     graphs.replace_nodes(changed, [*constants, *changed.node])
     prefix = node.name or next(name for name in node.output if name)

@@ -1,7 +1,6 @@
 """The library of onnxruntime-extensions in the runtime image: tokenizers and image decoders.
 
-A model declares it with a file beside its other libraries, so that every session finds it. The package is
-not imported: that would load the library into this process, and much else.
+A model declares it with a file beside its other libraries. The package, which loads much else, is not imported.
 """
 
 import importlib.util
@@ -20,13 +19,9 @@ _LIBRARY: Final = "_extensions_pydll"
 
 
 def library() -> Path:
-    """Return the library's path.
-
-    Raises:
-        StageFailure: ExtensionFailed, the image lacks the package.
-    """
-    found = importlib.util.find_spec(_PACKAGE)
-    folders = found.submodule_search_locations if found else None
+    """Return the library's path; raises StageFailure, ExtensionFailed, if the image lacks the package."""
+    spec = importlib.util.find_spec(_PACKAGE)
+    folders = spec.submodule_search_locations if spec else None
     paths = [path for folder in folders or () for path in Path(folder).glob(f"{_LIBRARY}*.so")]
     if len(paths) != 1:
         raise StageFailure(
@@ -48,11 +43,7 @@ def owns(path: Path) -> bool:
 
 
 def declare(folder: Path) -> dict[str, Any]:
-    """Declare the library in a model's folder of libraries; return facts for the report.
-
-    Raises:
-        StageFailure: as `library`.
-    """
+    """Declare the library in a model's folder of libraries; return facts for the report; raises as `library`."""
     library()
     (folder / MARK).write_text(f"{version()}\n")
     return {"source": "runtime image", "pin": f"{MARK} {version()}"}

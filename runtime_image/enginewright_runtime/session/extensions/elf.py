@@ -1,7 +1,4 @@
-"""Reads a shared library's ELF headers without loading it, since loading would run its code.
-
-Layout: System V ABI, chapters 4 and 5 (ELF-64, little-endian, as on x86-64 and AArch64).
-"""
+"""Reads a shared library's ELF-64 headers (System V ABI, chapters 4 and 5) without loading it, which would run its code."""
 
 import struct
 from dataclasses import dataclass
@@ -46,20 +43,15 @@ class SharedLibrary:
 
 
 def read(path: Path) -> SharedLibrary:
-    """Read a library's headers.
-
-    Raises:
-        NotALibraryError: it is not a library, or truncated.
-        OSError: it cannot be read.
-    """
+    """Read a library's headers; raises NotALibraryError, or OSError if it cannot be read."""
     content = path.read_bytes()
     if not content.startswith(_MAGIC):
         raise NotALibraryError("the file is not an ELF file")
     try:
         return _parse(content)
+    except NotALibraryError:
+        raise
     except (struct.error, IndexError, ValueError) as error:
-        if isinstance(error, NotALibraryError):
-            raise
         raise NotALibraryError("the file is truncated, or its headers are damaged") from error
 
 
@@ -85,9 +77,9 @@ def _parse(content: bytes) -> SharedLibrary:
 
 def _defined(content: bytes, table: _Section, strings: _Section) -> set[str]:
     names = content[strings.offset : strings.offset + strings.size]
-    found = set()
+    exports = set()
     for offset in range(table.offset, table.offset + table.size, _SYMBOL.size):
         name, _, _, section, _, _ = _SYMBOL.unpack_from(content, offset)
         if section != _UNDEFINED and name:
-            found.add(names[name : names.index(b"\0", name)].decode())
-    return found
+            exports.add(names[name : names.index(b"\0", name)].decode())
+    return exports

@@ -45,18 +45,14 @@ def folder_of(model: Path) -> Path:
 
 def files_of(model: Path) -> dict[str, Path]:
     """Return the files of the libraries of a model, by their path in an artefact."""
-    found = _files(model)
+    paths = _files(model)
     if (mark := folder_of(model) / bundled.MARK).is_file():
-        found.append(mark)
-    return {f"{EXTENSIONS_FOLDER}/{path.name}": path for path in found}
+        paths.append(mark)
+    return {f"{EXTENSIONS_FOLDER}/{path.name}": path for path in paths}
 
 
 def of_model(model: Path) -> Libraries:
-    """Return the libraries that belong to a model, checked.
-
-    Raises:
-        StageFailure: ExtensionFailed, naming the library.
-    """
+    """Return the libraries that belong to a model, checked; raises StageFailure: ExtensionFailed."""
     operators: list[Path] = []
     plugins: list[Path] = []
     for path in _files(model):
@@ -68,12 +64,7 @@ def of_model(model: Path) -> Libraries:
 
 
 def key_data(listed: tuple[Extension, ...], version: str | None = None) -> dict[str, str]:
-    """Return what extensions of the image add to the data in a prepared model's key.
-
-    Args:
-        listed: in the recipe.
-        version: of onnxruntime-extensions; None: the installed one.
-    """
+    """Return what extensions of the image, in a `version` of onnxruntime-extensions, add to a prepared model's key."""
     if not any(each.type == BUNDLED for each in listed):
         return {}
     version = version or bundled.version()
@@ -81,19 +72,15 @@ def key_data(listed: tuple[Extension, ...], version: str | None = None) -> dict[
 
 
 def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
-    """Return the libraries of a model, which must be those that its recipe lists.
-
-    Raises:
-        StageFailure: ExtensionFailed: one is missing, damaged, of another kind or processor.
-    """
-    found = of_model(model)
+    """Return the libraries of a model; raises StageFailure, ExtensionFailed, unless its recipe lists them."""
+    libraries = of_model(model)
     for extension in listed:
         if extension.type == BUNDLED:
             if not (folder_of(model) / bundled.MARK).is_file():
                 raise StageFailure(Reason.EXTENSION_FAILED, f"{bundled.MARK} was not declared")
             continue
         path = folder_of(model) / f"{extension.sha256}{SUFFIX}"
-        kinds = {OPERATORS: found.operators, PLUGIN: found.plugins}
+        kinds = {OPERATORS: libraries.operators, PLUGIN: libraries.plugins}
         if path in kinds[extension.type]:
             continue
         if not path.is_file():
@@ -106,15 +93,11 @@ def check_listed(model: Path, listed: tuple[Extension, ...]) -> Libraries:
         raise failed(
             path, f"it has operators for ONNX Runtime, but its type in spec.extensions is {PLUGIN}"
         )
-    return found
+    return libraries
 
 
 def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX Runtime has no types
-    """Register the libraries' operators in session options; this runs the libraries' code.
-
-    Raises:
-        StageFailure: ExtensionFailed, with the dynamic loader's or the library's message.
-    """
+    """Register the libraries' operators in session options, which runs their code; raises StageFailure: ExtensionFailed."""
     for path in libraries.operators:
         try:
             options.register_custom_ops_library(str(path))
@@ -124,13 +107,7 @@ def register(options: Any, libraries: Libraries) -> None:  # noqa: ANN401 - ONNX
 
 
 def load_plugins(libraries: Libraries) -> None:
-    """Load TensorRT's plug-ins into this process, so that they are in its plug-in registry.
-
-    ONNX Runtime's TensorRT provider loads them too, but only logs failures.
-
-    Raises:
-        StageFailure: ExtensionFailed, with the dynamic loader's message.
-    """
+    """Load TensorRT's plug-ins, whose failures ONNX Runtime only logs; raises StageFailure: ExtensionFailed."""
     for path in libraries.plugins:
         try:
             ctypes.CDLL(str(path), ctypes.RTLD_GLOBAL)
@@ -158,7 +135,7 @@ def _checked(path: Path) -> str:
     """Return the kind of a library whose content matches its name."""
     try:
         digest = file_sha256(path).sha256
-        found = elf.read(path)
+        library = elf.read(path)
     except OSError as error:
         raise failed(path, f"it cannot be read: {error.strerror}") from error
     except elf.NotALibraryError as error:
@@ -166,6 +143,6 @@ def _checked(path: Path) -> str:
     if digest != path.name.removesuffix(SUFFIX):
         raise failed(path, f"its content has another digest, sha256 {digest[:_SHOWN]}")
     here = platform.machine()
-    if found.machine != here:
-        raise failed(path, f"it is built for {found.machine}, but this image is for {here}")
-    return OPERATORS if _OPERATORS_ENTRY in found.exports else PLUGIN
+    if library.machine != here:
+        raise failed(path, f"it is built for {library.machine}, but this image is for {here}")
+    return OPERATORS if _OPERATORS_ENTRY in library.exports else PLUGIN

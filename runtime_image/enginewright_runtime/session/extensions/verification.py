@@ -1,7 +1,7 @@
 """Loads each library once in a child process, before the stage or the server does.
 
-A library that cannot be loaded often crashes its process: if it is built for a newer ONNX Runtime, it
-gets no API and dereferences a null pointer.
+A library that cannot be loaded often crashes its process: one built for a newer ONNX Runtime gets no API
+and dereferences a null pointer.
 """
 
 from collections.abc import Callable
@@ -26,15 +26,7 @@ _ENDS: Final = frozenset({Reason.BACKEND_CRASHED, Reason.TIMEOUT, Reason.INTERNA
 
 
 def verify_libraries(model: Path, listed: tuple[Extension, ...]) -> Libraries:
-    """Check the libraries of a model and test-load those of ONNX Runtime; TensorRT's need TensorRT.
-
-    Args:
-        model: the .onnx file.
-        listed: what its recipe lists.
-
-    Raises:
-        StageFailure: ExtensionFailed; OutOfMemory.
-    """
+    """Check the libraries of a model, and test-load ONNX Runtime's; raises StageFailure: ExtensionFailed, OutOfMemory."""
     libraries = check_listed(model, listed)
     for path in libraries.operators:
         run_isolated(path, load, path)
@@ -44,17 +36,7 @@ def verify_libraries(model: Path, listed: tuple[Extension, ...]) -> Libraries:
 def run_isolated(
     library: Path, function: Callable[P, None], *args: P.args, **kwargs: P.kwargs
 ) -> None:
-    """Call a function that loads a library in a child process, so that only the child can crash.
-
-    Args:
-        library: its file.
-        function: loads the library.
-        args: of the function.
-        kwargs: likewise.
-
-    Raises:
-        StageFailure: ExtensionFailed, also when the child crashed or hung; others as raised.
-    """
+    """Call a function that loads a library in a child process; raises ExtensionFailed if that crashes or hangs."""
     doing = f"loading extension {library.name[:12]}"
     try:
         Call(function, doing, _LIMITS).run(*args, **kwargs)

@@ -1,7 +1,7 @@
 """How steps and the model connect: every value by its name. Pure.
 
-A request has the inputs that no earlier part produces. Its answer has the outputs of the model and of the
-steps after it that no step after the model takes.
+A request has the inputs that no earlier part produces, its answer the outputs of the model and of the steps
+after it that no step after the model takes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,13 +37,13 @@ class Chain:
     def inputs(self) -> dict[str, tuple[ChainPart, TensorText]]:
         """A request's inputs, with the first part that takes each."""
         produced: set[str] = set()
-        found: dict[str, tuple[ChainPart, TensorText]] = {}
+        inputs: dict[str, tuple[ChainPart, TensorText]] = {}
         for part in self.parts:
             for each in part.inputs:
                 if each.name not in produced:
-                    found.setdefault(each.name, (part, each))
+                    inputs.setdefault(each.name, (part, each))
             produced.update(each.name for each in part.outputs)
-        return found
+        return inputs
 
     @cached_property
     def outputs(self) -> dict[str, tuple[ChainPart, TensorText]]:
@@ -69,30 +69,30 @@ class Chain:
         )
 
     def problems(self) -> tuple[str, ...]:
-        """Return why the parts do not connect; (): they do."""
-        found: list[str] = []
-        known: dict[str, tuple[ChainPart, TensorText]] = {}
+        """Return why the parts do not connect, if they do not."""
+        problems: list[str] = []
+        values: dict[str, tuple[ChainPart, TensorText]] = {}
         for part in self.parts:
             for each in part.inputs:
-                origin = known.get(each.name)
+                origin = values.get(each.name)
                 if origin is not None and (why := _mismatch(origin, (part, each))):
-                    found.append(why)
-                known.setdefault(each.name, (part, each))
+                    problems.append(why)
+                values.setdefault(each.name, (part, each))
             for each in part.outputs:
-                if each.name in known:
-                    found.append(
+                if each.name in values:
+                    problems.append(
                         f"{part.label} produces {each.name!r}, which is already a value of"
-                        f" {known[each.name][0].label}"
+                        f" {values[each.name][0].label}"
                     )
-                known[each.name] = (part, each)
-        found += self._unused()
-        found += [
+                values[each.name] = (part, each)
+        problems += self._unused()
+        problems += [
             f"{part.label} has {each.name!r} in BF16, which steps do not support"
             for part in self.parts
             for each in (*part.inputs, *part.outputs)
             if each.dtype == _BF16 and (part.stage != "model" or self._crosses(each.name))
         ]
-        return tuple(dict.fromkeys(found))
+        return tuple(dict.fromkeys(problems))
 
     def _unused(self) -> Iterable[str]:
         """Yield the steps before the model of which nothing is used."""
@@ -104,7 +104,6 @@ class Chain:
                 yield f"nothing takes an output of {part.label} ({shown}): no later part has an input of that name"
 
     def _crosses(self, name: str) -> bool:
-        """Return whether a value of the model is also one of a step."""
         return name in self.taken("before", "after") | self.given("before", "after")
 
     def signature(self) -> PublishedSignature:
@@ -139,19 +138,19 @@ def _texts(tensors: Iterable[str]) -> tuple[TensorText, ...]:
 def _mismatch(
     origin: tuple[ChainPart, TensorText], taker: tuple[ChainPart, TensorText]
 ) -> str | None:
-    """Return why a part cannot take a value; None: it can."""
-    (source, given), (part, wanted) = origin, taker
-    fits = given.dtype == wanted.dtype and (
-        not given.shape
-        or not wanted.shape
+    """Return why a part cannot take a value, if it cannot."""
+    (source, output), (part, input_) = origin, taker
+    fits = output.dtype == input_.dtype and (
+        not output.shape
+        or not input_.shape
         or (
-            len(given.shape) == len(wanted.shape)
-            and all(_overlap(*each) for each in zip(given.shape, wanted.shape, strict=True))
+            len(output.shape) == len(input_.shape)
+            and all(_overlap(*each) for each in zip(output.shape, input_.shape, strict=True))
         )
     )
     if fits:
         return None
-    return f"{part.label} takes {_shown(wanted)}, and {source.label} has {_shown(given)}"
+    return f"{part.label} takes {_shown(input_)}, and {source.label} has {_shown(output)}"
 
 
 def _overlap(first: str, second: str) -> bool:

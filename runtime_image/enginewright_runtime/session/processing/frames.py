@@ -1,7 +1,7 @@
 """Messages between a server and its processing steps: a JSON object and named arrays over a stream socket.
 
-A message is the length of its head, the head as JSON, and the bytes of the arrays one after another, strings
-as their lengths and their UTF-8 bytes. Both ends are processes of one server.
+A message is the length of its head, the head as JSON, and the bytes of the arrays, strings as their lengths and
+their UTF-8 bytes. Both ends are processes of one server.
 """
 
 import json
@@ -35,11 +35,7 @@ def held_bytes(arrays: Iterable[NDArray[Any]]) -> int:
 
 
 def send(line: socket.socket, document: dict[str, Any], arrays: Arrays) -> None:
-    """Send a message.
-
-    Raises:
-        OSError: the other end is gone; TimeoutError, it does not read.
-    """
+    """Send a message; raises OSError if the other end is gone, TimeoutError if it does not read."""
     listed: list[tuple[str, str, tuple[int, ...], int]] = []
     parts: list[bytes | memoryview] = []
     for name, array in arrays.items():
@@ -60,16 +56,7 @@ def send(line: socket.socket, document: dict[str, Any], arrays: Arrays) -> None:
 def receive(
     line: socket.socket, end: float | None = None
 ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Receive a message.
-
-    Args:
-        line: the socket.
-        end: of `time.monotonic()`, until which it must be complete; None: any time.
-
-    Raises:
-        EndedError: the other end is gone.
-        TimeoutError: `end` has passed.
-    """
+    """Receive a message by `end` of `time.monotonic()`, if given; raises EndedError, TimeoutError."""
     (length,) = _LENGTH.unpack(_read(line, _LENGTH.size, end))
     document = json.loads(_read(line, length, end))
     arrays = {}

@@ -1,8 +1,8 @@
 """JPEG and PNG images from clients: their sizes by their headers, and a form that is safe to decode.
 
-An image of a few kilobytes may have gigabytes of pixels, so its size is checked before it is decoded. Other
-formats are refused: onnxruntime-extensions decodes none of them. Sources: ISO/IEC 10918-1, B.2.2 (a frame's
-header); PNG specification, 11.2.1 (IHDR, the first chunk).
+A few kilobytes may hold gigabytes of pixels, so the size is checked before decoding. onnxruntime-extensions
+decodes no other formats. Sources: ISO/IEC 10918-1, B.2.2 (a frame's header); PNG specification, 11.2.1 (IHDR,
+the first chunk).
 """
 
 import io
@@ -34,11 +34,7 @@ class NotAnImageError(ValueError):
 
 
 def image_size(data: bytes | memoryview) -> tuple[int, int]:
-    """Return width and height in pixels.
-
-    Raises:
-        NotAnImageError: it is neither JPEG nor PNG, or its header is damaged.
-    """
+    """Return width and height in pixels; raises NotAnImageError."""
     try:
         if bytes(data[:8]) == _PNG:
             return _png(data)
@@ -76,18 +72,17 @@ def plain_png(data: NDArray[Any]) -> NDArray[np.uint8]:
     """Return an image, decoded by Pillow, as an uncompressed PNG in RGB.
 
     The decoder of onnxruntime-extensions 0.15.2 never returns from truncated JPEGs, and ends the process on
-    other damaged ones. Pillow reports both, and its pixels are those that most models are trained with.
+    other damaged ones. Pillow reports both, and most models are trained with its pixels.
 
-    Raises:
-        NotAnImageError: it is damaged, has another size than `image_size` has found, or too many scans.
+    Raises NotAnImageError if it is damaged, has another size than `image_size` returns, or too many scans.
     """
     out = io.BytesIO()
-    given = data.tobytes()
-    if given.startswith(_JPEG) and given.count(_SCAN_MARKER) > _MOST_SCANS:
+    content = data.tobytes()
+    if content.startswith(_JPEG) and content.count(_SCAN_MARKER) > _MOST_SCANS:
         raise NotAnImageError(f"it is a JPEG with more than {_MOST_SCANS} scans")
     try:
-        with Image.open(io.BytesIO(given), formats=_FORMATS) as image:
-            _check_size(given, image.size)
+        with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+            _check_size(content, image.size)
             shown: Image.Image = image
             if image.mode.startswith("I"):  # 16 bits of grey, which `convert` would clip
                 shown = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

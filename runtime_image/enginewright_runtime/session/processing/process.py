@@ -40,7 +40,7 @@ class StepFailedError(Exception):
     def __init__(self, cause: Cause, step: str | None, message: str) -> None:
         super().__init__(message)
         self.cause = cause
-        self.step = step  # None: not known
+        self.step = step
         self.message = message
 
 
@@ -50,16 +50,9 @@ class StepProcess:
     def __init__(
         self, paths: Mapping[str, Path], libraries_of: Path, memory_bytes: int | None
     ) -> None:
-        """Start it.
+        """Start it with the .onnx files of the steps, by name, and the libraries of operators of a model.
 
-        Args:
-            paths: of the .onnx files of the steps, by name.
-            libraries_of: the model whose libraries of operators the steps may use.
-            memory_bytes: of private memory that it may use; None: no limit.
-
-        Raises:
-            SessionError: ONNX Runtime rejects a step.
-            StageFailure: ExtensionFailed; BackendCrashed, OutOfMemory or Timeout while loading.
+        Raises SessionError, or StageFailure: ExtensionFailed, BackendCrashed, OutOfMemory, Timeout.
         """
         self._paths = {name: str(path) for name, path in paths.items()}
         self._libraries_of = str(libraries_of)
@@ -85,19 +78,10 @@ class StepProcess:
         seconds: float,
         most_bytes: int,
     ) -> Arrays:
-        """Run steps one after another.
+        """Run steps one after another on `feeds`; return `outputs`, which may have `most_bytes` together.
 
-        Args:
-            steps: their names.
-            feeds: all values that they need.
-            outputs: names of the outputs to return.
-            seconds: that it may take.
-            most_bytes: that these outputs may take together: what does not fit never leaves the process.
-
-        Raises:
-            StepFailedError: the steps fail on these values. Unless they only refuse them, the process is
-                restarted with the next request.
-            SessionError, StageFailure: it cannot be restarted.
+        Raises StepFailedError if the steps fail on these values; unless they only refuse them, the next request restarts
+        the process, and raises SessionError or StageFailure if that fails.
         """
         if self._child.wait(0) is not None:
             self._start()  # it has ended between two requests
@@ -162,7 +146,6 @@ class StepProcess:
         raise StageFailure(Reason.BACKEND_CRASHED, message)
 
     def _ended(self) -> StepFailedError:
-        """Return the failure of the request during which the process ended."""
         message = f"its library has ended the process{last_output(tail(self._output))}"
         self._open.close()
         return StepFailedError(Cause.ENDED, None, message)

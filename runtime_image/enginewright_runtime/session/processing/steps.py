@@ -1,4 +1,4 @@
-"""LoadedSteps as sessions on the CPU, in the process that only runs them."""
+"""Steps as sessions on the CPU, in the process that only runs them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,12 @@ from enginewright_contract.signature import TensorText
 from enginewright_runtime.core.failure import SessionError
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.session.arrays import Arrays
-from enginewright_runtime.session.base import CPU_PROVIDER, SPINNING
+from enginewright_runtime.session.base import CPU_PROVIDER, FATAL_ONLY, SPINNING
 from enginewright_runtime.session.datatypes import BY_ONNX
 from enginewright_runtime.session.extensions.libraries import Libraries, of_model, register
 from enginewright_runtime.session.processing.images import plain_png
 from enginewright_runtime.session.signature import NodeArg
 
-_FATAL_ONLY: Final = 4
 _DECODERS: Final = frozenset({"DecodeImage"})  # operators that expand compressed images
 
 
@@ -42,16 +41,7 @@ class LoadedSteps:
     """Loaded steps, by name, in their order."""
 
     def __init__(self, paths: Mapping[str, Path], libraries_of: Path) -> None:
-        """Load them.
-
-        Args:
-            paths: of the .onnx files.
-            libraries_of: the model whose libraries of operators are loaded.
-
-        Raises:
-            SessionError: ONNX Runtime rejects one, or it has values that are not tensors.
-            StageFailure: ExtensionFailed.
-        """
+        """Load .onnx files with a model's libraries of operators; raises SessionError, or StageFailure: ExtensionFailed."""
         libraries = of_model(libraries_of)
         self._sessions = {name: _load(name, path, libraries) for name, path in paths.items()}
         self.facts = {
@@ -63,13 +53,8 @@ class LoadedSteps:
             for name, session in self._sessions.items()
         }
 
-    def run(self, names: Sequence[str], feeds: Arrays, wanted: Collection[str]) -> Arrays:
-        """Run these steps one after another; return the `wanted` ones of their outputs.
-
-        Raises:
-            StepError: one fails.
-            MemoryError: likewise, outside ONNX Runtime.
-        """
+    def run(self, names: Sequence[str], feeds: Arrays, outputs: Collection[str]) -> Arrays:
+        """Run these steps one after another; return `outputs`; raises StepError, or MemoryError outside ONNX Runtime."""
         values = dict(feeds)
         produced: dict[str, Any] = {}
         for number, name in enumerate(names):
@@ -79,32 +64,32 @@ class LoadedSteps:
                 for one in names[number + 1 :]
                 for each in self._sessions[one].get_inputs()
             }
-            outputs = [
+            needed = [
                 each.name
                 for each in session.get_outputs()
-                if each.name in later or each.name in wanted
+                if each.name in later or each.name in outputs
             ]
-            if not outputs:
+            if not needed:
                 continue
             inputs = {each.name: values[each.name] for each in session.get_inputs()}
             try:
                 for each in self.facts[name].images:
                     if each in feeds:
                         inputs[each] = plain_png(inputs[each])
-                arrays = session.run(outputs, inputs)
+                arrays = session.run(needed, inputs)
             except MemoryError:
                 raise
             except Exception as error:
                 # ONNX Runtime's exceptions have no common base class but Exception
                 raise StepError(name, str(error)) from error
-            produced |= zip(outputs, arrays, strict=True)
+            produced |= zip(needed, arrays, strict=True)
             values |= produced
-        return {name: produced[name] for name in wanted}
+        return {name: produced[name] for name in outputs}
 
 
 def _load(name: str, path: Path, libraries: Libraries) -> ort.InferenceSession:
     options = ort.SessionOptions()
-    options.log_severity_level = _FATAL_ONLY
+    options.log_severity_level = FATAL_ONLY
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = False  # which never releases the memory of a large image
