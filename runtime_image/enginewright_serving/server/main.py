@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import replace
 from typing import Final
 
 import uvloop
@@ -25,10 +24,10 @@ from enginewright_serving import probe_token
 from enginewright_serving.mounted_secret import MountedSecret
 from enginewright_serving.server.endpoints import Endpoints
 from enginewright_serving.server.observe import memory
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel, prepare
 from enginewright_serving.transport.application import listen
 from enginewright_serving.transport.files import fit_files
+from enginewright_serving.transport.settings import TransportSettings
 from enginewright_serving.transport.tls import HANDSHAKES
 
 _log: Final = logging.getLogger(__name__)
@@ -40,30 +39,20 @@ def run(
     *,
     port: int = HTTP_PORT,
     grpc_port: int = GRPC_PORT,
-    settings: ServerSettings | None = None,
+    settings: TransportSettings | None = None,
 ) -> int:
-    """Serve until SIGTERM and return the exit code.
-
-    Args:
-        task: what to serve.
-        paths: of artefact and termination log; None: the contract's.
-        port: TCP port of HTTP on all addresses.
-        grpc_port: that of gRPC.
-        settings: limits and timeouts; None: the defaults.
+    """Serve on all addresses until SIGTERM.
 
     Returns:
         0 after a drain; the exit code of the reason when the model must not serve.
     """
     handshakes = HANDSHAKES if task.tls else 0
-    chosen = fit_files(settings or ServerSettings(), protocols=2, handshakes=handshakes)
-    if task.drain_seconds is not None:
-        chosen = replace(chosen, drain_seconds=task.drain_seconds)
+    fitting = fit_files(settings or TransportSettings(), protocols=2, handshakes=handshakes)
     paths = paths or Paths.from_environment()
     try:
-        server = _Server(task, paths, (port, grpc_port), chosen)
+        server = _Server(task, paths, (port, grpc_port), fitting)
     except StageFailure as failure:
-        _report(paths, failure)
-        return exit_code(failure.reason)
+        return _report(paths, failure)
     try:
         code = uvloop.run(server.run())
     except OSError as error:
@@ -79,7 +68,7 @@ def run(
 
 
 def _as_failure(error: Exception) -> StageFailure:
-    """Return why a model must not serve, from whatever `prepare` has raised."""
+    """Return why a model must not serve, from an exception of `prepare`."""
     if isinstance(error, StageFailure):
         return error
     if isinstance(error, MemoryError):
@@ -90,27 +79,27 @@ def _as_failure(error: Exception) -> StageFailure:
     )
 
 
-def _report(paths: Paths, failure: StageFailure) -> None:
+def _report(paths: Paths, failure: StageFailure) -> int:
+    """Log a failure and write the termination message; return its exit code."""
     report = failed("serve", failure)
     _log.error("%s: %s", report.reason, report.outcome)
     write_termination_message(paths, report.termination_message())
+    return exit_code(failure.reason)
 
 
 class _Server:
     """One run of the server."""
 
     def __init__(
-        self, task: ServeTask, paths: Paths, ports: tuple[int, int], settings: ServerSettings
+        self, task: ServeTask, paths: Paths, ports: tuple[int, int], settings: TransportSettings
     ) -> None:
         self._task = task
         self._paths = paths
         self._ports = ports
-        self._settings = settings
-        self._token = probe_token.read_or_create(paths.probe_token)
         self._endpoints = Endpoints(
             task,
             settings,
-            self._token,
+            probe_token.read_or_create(paths.probe_token),
             tokens=MountedSecret(paths.tokens),
             tls=MountedSecret(paths.tls),
         )
@@ -172,18 +161,15 @@ class _Server:
             model = prepare(
                 self._task, self._paths.artifact, report_progress, self._paths.runtime_cache
             )
-        except Exception as error:  # noqa: BLE001 - whatever ends the thread must be reported
-            self._report_failure(loop, _as_failure(error))
+        except Exception as error:  # noqa: BLE001 - what ends the thread must be reported
+            code = _report(self._paths, _as_failure(error))
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._fail, code)
         else:
             write_termination_message(self._paths, "")
             memory.tune_for_requests()
             with contextlib.suppress(RuntimeError):  # the loop may have ended
                 loop.call_soon_threadsafe(self._ready, model)
-
-    def _report_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
-        _report(self._paths, failure)
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._fail, failure.reason)
 
     def _ready(self, model: ServedModel) -> None:
         if self._stop.is_set():
@@ -196,8 +182,8 @@ class _Server:
             model.summary,
         )
 
-    def _fail(self, reason: Reason) -> None:
-        self._exit_code = exit_code(reason)
+    def _fail(self, code: int) -> None:
+        self._exit_code = code
         self._stop.set()
 
     # Stopping.
@@ -215,10 +201,7 @@ class _Server:
         problem = self._inference.why_not_live()
         if problem is None or problem.reason is None:
             return
-        report = failed("serve", StageFailure(problem.reason, problem.message))
-        _log.error("%s: %s", report.reason, report.outcome)
-        write_termination_message(self._paths, report.termination_message())
-        self._exit_code = exit_code(problem.reason)
+        self._exit_code = _report(self._paths, StageFailure(problem.reason, problem.message))
 
     async def _drain(self) -> None:
         if self._inference.model is None:

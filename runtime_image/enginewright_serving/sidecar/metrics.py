@@ -1,8 +1,8 @@
 """The sidecar's metrics. Unknown values are omitted, since zero would be a false value.
 
 The names are a public interface for alerts and dashboards (docs/reference/metrics.md lists them). What changes with
-the state, such as a reason, is a label only of series that exist as long as that state does: in others, its
-change would end one series and begin another, and so every `for` and `changes()` of it.
+the state, such as a reason, is a label only of series that exist as long as that state does: otherwise its change
+would end one series and begin another, and reset every `for` and `changes()`.
 """
 
 from typing import Final, get_args
@@ -113,26 +113,7 @@ _PARITY_MAX_ABS_ERROR: Final = Family(
     "Largest absolute error in the latest answers to the golden samples.",
 )
 
-FAMILIES: Final = (
-    _PLACEMENT_NODES,
-    _FALLBACK_NODES,
-    _FALLBACK_RATIO,
-    _FALLBACK_ACTIVE,
-    _FALLBACK_REASON,
-    _PROVIDER_AVAILABLE,
-    _OPSET_SUPPORTED,
-    _INFO,
-    _CHECK,
-    _RUNS_FAILING,
-    _RUNS_FAILING_REASON,
-    _PROBE_FAILURES,
-    _PROBE_DURATION,
-    _BASELINE_LATENCY,
-    _USUAL_LATENCY,
-    _LATENCY_RATIO,
-    _BASELINE_LOWERED,
-    _PARITY_MAX_ABS_ERROR,
-)
+FAMILIES: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Family))
 
 
 def expose(pod_state: PodState, server: bytes) -> bytes:
@@ -152,15 +133,15 @@ def _placement(pod_state: PodState, text: Exposition) -> None:
     text.family(
         _PLACEMENT_NODES, [({"provider": name}, count) for name, count in placed.nodes.items()]
     )
-    found = placed.fallback
-    share = found.compute_share if found.nodes_elsewhere else 0.0
-    text.family(_FALLBACK_NODES, [({}, found.nodes_elsewhere)])
+    fallback = placed.fallback
+    share = fallback.compute_share if fallback.nodes_elsewhere else 0.0
+    text.family(_FALLBACK_NODES, [({}, fallback.nodes_elsewhere)])
     text.family(_FALLBACK_RATIO, [] if share is None else [({}, share)])
-    active = found.active_kind
+    active = fallback.active_kind
     text.family(_FALLBACK_ACTIVE, [({"kind": kind}, kind == active) for kind in FALLBACK_KINDS])
     if active is not None:
         text.family(
-            _FALLBACK_REASON, [({"kind": active, "reason": str(found.reason or active)}, 1)]
+            _FALLBACK_REASON, [({"kind": active, "reason": str(fallback.reason or active)}, 1)]
         )
 
 
@@ -168,7 +149,7 @@ def _versions(pod_state: PodState, text: Exposition) -> None:
     reported = pod_state.reported
     if reported is None:
         return
-    states = {found.check: found.state for found in pod_state.verdict().checks}
+    states = {verdict.check: verdict.state for verdict in pod_state.verdict().checks}
     if states[Check.PROVIDER] != "unknown":
         text.family(
             _PROVIDER_AVAILABLE, [({"provider": reported.provider}, states[Check.PROVIDER] == "ok")]
@@ -195,8 +176,8 @@ def _checks(pod_state: PodState, text: Exposition) -> None:
     text.family(
         _CHECK,
         [
-            ({"check": found.check, "state": state}, found.state == state)
-            for found in pod_state.verdict().checks
+            ({"check": verdict.check, "state": state}, verdict.state == state)
+            for verdict in pod_state.verdict().checks
             for state in get_args(CheckState)
         ],
     )

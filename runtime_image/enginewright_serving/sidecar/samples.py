@@ -20,7 +20,7 @@ from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datat
 from enginewright_runtime.session.samples import GoldenError, GoldenSample, in_memory, type_name
 from numpy.typing import NDArray
 
-_MOST: Final = 8  # samples that are run; of more, this many are selected evenly
+_MOST: Final = 8  # samples that are run, selected evenly
 _KEPT_BYTES: Final = 4 * 1024 * 1024
 _BY_NAME: Final = {
     **{each.dtype.name: each for each in DATATYPES if each not in (BF16, BYTES)},
@@ -93,14 +93,14 @@ class GoldenSamples:
     def largest_values(self) -> dict[str, float]:
         """Return the largest expected magnitude of each output, over all samples."""
         kinds = {name: type_name(each) for name, each in self.types.outputs.items()}
-        found: dict[str, float] = {}
+        largest: dict[str, float] = {}
         for name in self.names:  # one at a time, since they may be large
             for output, scale in scales_of({name: self.read(name).expected}, kinds).items():
-                found[output] = max(scale, found.get(output, 0.0))
-        return found
+                largest[output] = max(scale, largest.get(output, 0.0))
+        return largest
 
     def inputs_digest(self, sample: GoldenSample) -> str:
-        """Return the digest of a sample's inputs, by which another revision's are known to be the same."""
+        """Return the digest of a sample's inputs, to find the same inputs of another revision."""
         if sample.name not in self._digests:
             self._digests[sample.name] = _digest(sample.feeds)
         return self._digests[sample.name]

@@ -22,7 +22,6 @@ from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
 from enginewright_serving.server.protocol.grpc.encode import GrpcEncoder, http_request
 from enginewright_serving.server.protocol.grpc.wire import first_raw_tensor, split
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
 from enginewright_serving.transport.answered import Answered
 from enginewright_serving.transport.application import ApplicationBase
@@ -32,6 +31,7 @@ from enginewright_serving.transport.http2.connection import Http2Connection
 from enginewright_serving.transport.input_turns import InputTurns
 from enginewright_serving.transport.message import Body, HttpResponse
 from enginewright_serving.transport.request_context import NAMES
+from enginewright_serving.transport.settings import TransportSettings
 
 _LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method than ModelInfer
 _log: Final = logging.getLogger(__name__)
@@ -48,30 +48,7 @@ class _GrpcCodec:
 
     decoder: GrpcDecoder
     encoder: GrpcEncoder
-    of_model: "_GrpcCodec | None" = None  # of the sidecar's requests; None: the same
-
-
-@dataclass(frozen=True, slots=True)
-class _UrgentPlan:
-    """A plan whose client stops waiting earlier than its parameters say (`RequestPlan`)."""
-
-    plan: GrpcPlan
-    timeout: float
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs."""
-        return self.plan.outputs
-
-    @property
-    def priority(self) -> int:
-        """Its priority among requests."""
-        return self.plan.priority
-
-    @property
-    def has_run(self) -> bool:
-        """Whether a request with the same shapes has run."""
-        return self.plan.has_run
+    of_model: "_GrpcCodec | None" = None  # of the sidecar's requests, if it differs
 
 
 class GrpcApp(ApplicationBase[Http2Connection]):
@@ -80,17 +57,13 @@ class GrpcApp(ApplicationBase[Http2Connection]):
     metadata: frozenset[bytes] = NAMES
 
     def __init__(
-        self,
-        task: ServeTask,
-        settings: ServerSettings,
-        version: str,
-        http: ServerApp,
+        self, task: ServeTask, settings: TransportSettings, version: str, http: ServerApp
     ) -> None:
         """Create it; it shares queue, threads and limits with the application of HTTP."""
         super().__init__(settings, http.inflight, InputTurns(rests_above=_FEW))
         self.codec_thread = http.codec_thread
         self._http = http
-        self._observers = http.reports.observers
+        self._observers = http.observers
         self._metrics = http.metrics
         self._metrics.in_flight.append(self.count_requests)
         self._task = task
@@ -127,7 +100,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         return None
 
     def aligned_at(self, beginning: memoryview) -> int:
-        """Return where the first raw tensor begins, which then needs no copy."""
+        """Return where the first raw tensor begins, so that it needs no copy."""
         return first_raw_tensor(beginning[:_LONGEST_BEGINNING]) or 0
 
     def check_size(self, call: GrpcCall, size: int) -> Status | None:
@@ -154,12 +127,12 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._inference.release_probe(call)
 
     def answered(self, call: GrpcCall) -> None:
-        """Count an inference, whose answer is written, and report it where that is wanted."""
+        """Count an inference whose answer is written, and report it to observers."""
         status, began = HTTP_STATUS.get(call.status, 500), call.began
         received, sent = call.request_bytes, call.response_bytes
         ended = self._metrics.answered(status, began, received, sent)
         if self._observers and call.context is not None:
-            found = Answered(
+            answered = Answered(
                 context=call.context,
                 protocol="grpc",
                 method=_INFER,
@@ -172,10 +145,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 client=call.address,
             )
             for observer in self._observers:
-                observer.add(found)
+                observer.add(answered)
 
     def serve(self, call: GrpcCall) -> Reply | Status | None:
-        """Answer a call whose message is complete; None: the model's thread will answer it."""
+        """Answer a call whose message is complete, unless the model's thread will."""
         message = call.message
         assert message is not None  # noqa: S101 - it is complete
         try:
@@ -219,10 +192,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         feeds: Feeds,
         waited: float = 0.0,
     ) -> None:
-        plan: GrpcPlan | _UrgentPlan = request.plan
+        plan = request.plan
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
-            plan = _UrgentPlan(request.plan, max(left, _SOON))
+            plan = plan.within(max(left, _SOON))
         copied = call.of_client and self._http.copies.chooses()
         responder = GrpcResponder(self, codec.encoder, call, request, copied=copied)
         steps = self._http.steps if codec.of_model is not None else None

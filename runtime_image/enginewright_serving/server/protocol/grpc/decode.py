@@ -55,6 +55,10 @@ class GrpcPlan:
         """Whether a request with the same shapes has been answered."""
         return bool(self.answers)
 
+    def within(self, timeout: float) -> "GrpcPlan":
+        """Return the plan of a client that stops waiting earlier than its parameters say."""
+        return GrpcPlan(self.inputs, self.outputs, self.raw, timeout, self.priority, self.answers)
+
 
 @dataclass(frozen=True, slots=True)
 class GrpcRequest:
