@@ -1,6 +1,6 @@
 """Copies the artefact to serve from the store into a serving pod and verifies every file.
 
-A canary's pods get the golden samples of the revision that serves too. They serve without these.
+A canary's pods also get the golden samples of the revision that serves, if possible.
 """
 
 import logging

@@ -1,7 +1,6 @@
 """The server process: opens the ports, verifies the model, serves it, drains.
 
-The ports open before the model is loaded, so that health endpoints answer from the start. As
-process 1 of a container it installs its own signal handlers and leaves no child behind.
+The ports open before the model is loaded, so that health endpoints answer from the start.
 """
 
 import asyncio
@@ -59,7 +58,7 @@ def run(
         _log.error("cannot serve: %s", error)  # it names the port
         return ExitCode.INTERNAL
     if server.threads_run:
-        # A thread inside a native library would crash a regular exit of the interpreter.
+        # a thread inside a native library would crash a regular exit of the interpreter
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -197,7 +196,7 @@ class _Server:
         self._stop.set()
 
     def _log_why_not_live(self) -> None:
-        """Report why the process is not live, if that is why the kubelet terminates it."""
+        """Report why the process is not live, if it is not: that is why the kubelet terminates it."""
         problem = self._inference.why_not_live()
         if problem is None or problem.reason is None:
             return

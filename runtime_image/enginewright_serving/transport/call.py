@@ -22,12 +22,10 @@ class InferenceCall:
     )
 
     def __init__(self) -> None:
-        self.holding: Holding | None = None  # what counts as in flight
-        self.context: RequestContext | None = None  # None: nothing is known, or needed
+        self.holding: Holding | None = None  # its bytes in flight
+        self.context: RequestContext | None = None  # if the client sends one, or it is needed
         self.probe = b""  # the sidecar's token
-        self.copy = (
-            False  # of a request that another revision has answered; not counted as a client's
-        )
+        self.copy = False  # of a request that another revision has answered; not a client's
         self.defer = 0.0  # seconds that a probe may wait for an idle moment
         self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
         self.abandoned = False  # the client is gone

@@ -34,7 +34,7 @@ class ChunkedDecoder:
         self._trailers = 0
 
     def feed(self, piece: memoryview, lines: int = sys.maxsize) -> int:
-        """Decode `piece`, up to so many lines of framing, and return how many of its bytes were taken.
+        """Decode `piece`, up to `lines` of framing; return how many of its bytes were taken.
 
         Raises:
             ChunkedError: the framing is invalid, so nothing after it can be parsed.

@@ -1,7 +1,6 @@
 """How fast a body arrives or a response is read, over a window. Pure: the clock is given.
 
-A limit on the whole transfer would let a client that begins fast, or announces much, pause for as long
-as the rest may take.
+A limit on the whole transfer would let a client that begins fast, or announces much, pause for long.
 """
 
 from typing import Final
@@ -21,7 +20,7 @@ class _Window:
         self._older = self._newer = (now, 0)
 
     def update(self, now: float, moved: int) -> tuple[float, int]:
-        """Return for how long, up to twice the window, and how much in that time."""
+        """Return a time, up to twice the window, and how much was transferred in it."""
         since, before = self._older
         if now - self._newer[0] >= self._seconds:
             self._older, self._newer = self._newer, (now, moved)
@@ -39,12 +38,12 @@ class TransferPace:
         self._minimum = minimum
         self._judged = _Window(now, window / 2)
         self._recent = _Window(now, _RATE_SECONDS)
-        self.rate = float("inf")  # within the last one or two seconds; infinite: not yet known
+        self.rate = float("inf")  # within the last one or two seconds, once that is known
 
     def update(self, now: float, moved: int, sharing: int = 1) -> bool:
-        """Take note of what has been transferred in all; False: too little in the last window.
+        """Record the total `moved`; return False if it was too little in the last window.
 
-        So many transfers, `sharing`, have the minimum together.
+        As many transfers as `sharing` must keep the minimum together.
         """
         seconds, amount = self._recent.update(now, moved)
         if seconds >= _RATE_SECONDS:

@@ -1,6 +1,6 @@
-"""TLS of one port: the handshake, which is the event loop's own once the client has begun to send.
+"""TLS of one port: the event loop shakes hands once the client has sent its first byte.
 
-Until then a connection is a file and nothing more, and a client that speaks no TLS can be told so.
+Until then a connection takes only a file, and a client that does not speak TLS can be told so.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Expands compressed request bodies (Content-Encoding) before they are decoded.
 
-What arrives in kilobytes may expand to gigabytes. So the limits of a body apply to what it expands to, of
-gzip before anything is decompressed; memory is charged as it is written; and beyond a small part, the codec
-thread decompresses in steps between which other requests get their turns, and an abandoned one ends.
+Kilobytes may expand to gigabytes. So the limits of a body apply to its expanded size, of gzip before anything is
+decompressed; memory is charged as it is written; and beyond a small part, the codec thread decompresses in steps,
+between which other requests get their turns, and an abandoned one ends.
 """
 
 import asyncio
@@ -97,12 +97,8 @@ class CompressedRequests:
     ) -> None:
         """Expand the body of a request whose coding is supported.
 
-        Args:
-            request: its head.
-            compressed: the body as it has arrived.
-            take: takes the expanded body and the seconds that it took; called before this returns if
-                the body is small.
-            refuse: takes the error instead, once this has returned.
+        `take` gets the expanded body and the seconds that it took, at once if the body is small; `refuse` gets the
+        error, once this has returned.
 
         Raises:
             RequestError: as `take`; or 400, the body is invalid; 413, too large; 503, memory is short or
@@ -117,7 +113,7 @@ class CompressedRequests:
             self._continue(work)
 
     def _expected_bytes(self, request: HttpRequest, compressed: memoryview) -> int:
-        """Return the size of the expanded body that it states, or at most may have."""
+        """Return the size that the body states for its expansion, or the largest possible one."""
         coding = SUPPORTED[request.content_encoding]
         largest = len(compressed) * LARGEST_RATIO
         if coding is Coding.DEFLATE:
@@ -132,15 +128,14 @@ class CompressedRequests:
         return stated
 
     def _continue(self, work: _Expansion) -> None:
-        step = partial(work.step, _STEP, _STEP_SECONDS)
         self._thread.submit(
             work.request,
-            step,
-            partial(self._stepped, work),
+            partial(work.step, _STEP, _STEP_SECONDS),
+            partial(self._finish_step, work),
             gives_way=not work.request.reserved,
         )
 
-    def _stepped(self, work: _Expansion, step: asyncio.Future[bool]) -> None:
+    def _finish_step(self, work: _Expansion, step: asyncio.Future[bool]) -> None:
         try:
             if not self._complete(work, complete=step.result()):
                 self._continue(work)
@@ -153,7 +148,7 @@ class CompressedRequests:
         work.refuse(refusal)
 
     def _complete(self, work: _Expansion, *, complete: bool) -> bool:
-        """Charge what a step has expanded, and pass the body on if that was all."""
+        """Charge the bytes of a step, and pass the body on if it is complete."""
         self._inflight.hold(work.request, work.charged)
         if complete:
             body = work.result()

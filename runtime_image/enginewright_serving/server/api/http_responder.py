@@ -30,7 +30,7 @@ class Answering:
     compressed_responses: CompressedResponses
     copies: Copies
     results: InferenceResults
-    release: Callable[[HttpRequest], None]  # what is accounted for a request
+    release: Callable[[HttpRequest], None]  # the memory that is charged for a request
 
 
 class HttpResponder:
@@ -47,7 +47,7 @@ class HttpResponder:
         plan: InferenceRequest,
         copied: Body | None,
     ) -> None:
-        """Create it; `copied` is the body if the request is kept once it is answered."""
+        """Create it; `copied` is the body of a request that is kept once it is answered."""
         self._answering = answering
         self._encoder = encoder
         self._connection = connection
@@ -56,13 +56,13 @@ class HttpResponder:
         self._copied = copied
 
     def succeed(self, job: Job) -> bool:
-        """Send the outputs; return whether they were sent, or are made in a thread."""
+        """Send the outputs; return whether they were sent, or are encoded in a thread."""
         arrays = job.arrays
         assert arrays is not None  # noqa: S101 - it succeeded
         self._encoder.check(self._plan, arrays)
         if self._encoder.is_slow(self._plan, arrays):
             encode = partial(self._encode, job, arrays)
-            self._answering.codec_thread.submit(self._request, encode, self._encoded)
+            self._answering.codec_thread.submit(self._request, encode, self._send_encoded)
             return False
         response = self._encode(job, arrays)
         if self._request.accept_encoding:
@@ -76,7 +76,7 @@ class HttpResponder:
             response.headers += _timing(job)
         return response
 
-    def _encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
+    def _send_encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
         """Send the outputs that were encoded in the thread."""
         encoded.exception()  # retrieved, even if the client has left
         self._answering.results.answer_later(
@@ -85,14 +85,16 @@ class HttpResponder:
 
     def _compress(self, response: HttpResponse) -> bool:
         """Send the outputs, compressed if the client asks for that; return whether they were sent."""
-        done = partial(self._compressed, response)
+        done = partial(self._send_compressed, response)
         sent = self._answering.compressed_responses.compress(self._request, response, done)
         if sent is None:
             return False
         self._send(sent, response)
         return True
 
-    def _compressed(self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]) -> None:
+    def _send_compressed(
+        self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]
+    ) -> None:
         """Send the outputs that were compressed in the thread."""
         compressed.exception()  # retrieved, even if the client has left
 
@@ -103,7 +105,7 @@ class HttpResponder:
         self._answering.results.answer_later(self._request, self, send, "compressing a response")
 
     def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
-        """Send a response, which is `plain` before it was compressed."""
+        """Send a response, which is `plain` uncompressed."""
         if not self._connection.reserve(response):
             raise busy("too many bytes of responses are in flight")
         self._connection.respond(response)
@@ -115,7 +117,7 @@ class HttpResponder:
         self._connection.respond(error_response(error))
 
     def release(self) -> None:
-        """Release what is accounted for the request."""
+        """Release the memory that is charged for the request."""
         self._answering.release(self._request)
 
     def abort(self) -> None:

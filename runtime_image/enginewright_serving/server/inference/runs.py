@@ -19,13 +19,13 @@ class ModelRuns:
         self._run: Final = run
 
     def attempt(self, jobs: list[Job]) -> bool:
-        """Run `jobs`; False: the run has failed.
+        """Run `jobs`, which must be joinable; return False if the run has failed.
 
-        One job runs with its own inputs; several must be joinable. The number of a run, its inputs and its
-        error are those of its first job that counts as a client's, if there is one.
+        The number of requests of a run, its inputs and its error are recorded in its first job of a client, if
+        there is one.
         """
         began = time.monotonic()
-        for each in jobs:  # first, so that none expires meanwhile
+        for each in jobs:  # before the run, so that none expires meanwhile
             each.started = began
         counted = jobs[0]
         if not counted.call.of_client:

@@ -1,7 +1,7 @@
-"""Metrics of the device that the model runs on, sampled by a thread of their own.
+"""Metrics of the device that the model runs on.
 
-A call of NVML takes as long as the driver does, with a lost device forever. So no scrape calls it: the
-thread samples at intervals, and a sample that is too old is not exposed.
+A call of NVML takes as long as the driver does, with a lost device forever. So a thread samples at intervals, and
+old samples are not exposed.
 """
 
 import logging
@@ -42,7 +42,7 @@ class DeviceSampler:
         threading.Thread(target=self._run, name="nvml", daemon=True).start()
 
     def latest(self) -> DeviceUse | None:
-        """Return the latest sample; None: there is none, or it is too old. It never blocks."""
+        """Return the latest sample, unless it is too old; never block."""
         sample = self._sample
         if sample is None or self._clock() - sample[0] > self._oldest:
             return None
@@ -63,7 +63,6 @@ class DeviceMetrics(Collector):
     """The device's metrics; each is absent while its value is unknown."""
 
     def __init__(self, model: str, revision: str, latest: Callable[[], DeviceUse | None]) -> None:
-        """Create it; `latest` returns the latest sample without blocking."""
         self._labels = (model, revision)
         self._latest = latest
 

@@ -1,7 +1,6 @@
-"""Decodes request bodies into the session's feeds; binary tensors without a copy.
+"""Decodes request bodies into the session's feeds; binary tensors are views of the body.
 
-In a binary request the body is a JSON header followed by the tensors' bytes, so an input is a view
-of the body. Clients send the same header repeatedly, so parsed headers are cached.
+A binary body is a JSON header followed by the tensors' bytes. Clients repeat their headers, so parsed ones are cached.
 """
 
 import math
@@ -50,9 +49,8 @@ class Decoder:
     def decode(self, body: Body, json_length: int | None) -> tuple[InferenceRequest, Feeds]:
         """Return the parsed request of `body` and its inputs by name.
 
-        Args:
-            body: of the request; binary inputs are views of its memory, except strings.
-            json_length: Inference-Header-Content-Length, None when the whole body is JSON.
+        Binary inputs are views of its memory, except strings. `json_length` is Inference-Header-Content-Length,
+        without which the whole body is JSON.
 
         Raises:
             RequestError: 400, with the cause, for the client.
@@ -91,10 +89,7 @@ class Decoder:
 
 
 def large_bytes(signature: Signature, *, aligned: bool) -> float:
-    """Return the bytes of binary tensors above which reading them takes more than a millisecond.
-
-    `aligned`: their type's alignment is known, so that none is copied.
-    """
+    """Return the bytes of binary tensors above which reading them, without copies if `aligned`, takes a millisecond."""
     datatypes = {tensor.datatype for tensor in signature.inputs.values()}
     if any(datatype.is_string for datatype in datatypes):
         return _LARGE_STRINGS

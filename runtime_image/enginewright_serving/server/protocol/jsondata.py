@@ -1,8 +1,8 @@
 """Decodes tensor data in JSON into arrays; nothing is converted silently.
 
-The JSON must match the model's input exactly: no fraction for an integer, no number for a boolean,
-no value outside the type's range, no nesting that contradicts the shape. Count, nesting and types are
-checked on the lists; NumPy would give every element the width of the longest string.
+The JSON must match the model's input exactly: no fraction for an integer, no number for a boolean, no value outside
+the type's range, no nesting that contradicts the shape. Count, nesting and types are checked on the lists, since
+NumPy would give every element the width of the longest string.
 """
 
 from array import array
@@ -48,7 +48,7 @@ def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> ND
 
 
 def _flatten(data: list[Any], shape: tuple[int, ...], count: int) -> list[Any] | None:
-    """Return the elements of `data`, flat or nested as `shape`; None: it is neither."""
+    """Return the elements of `data` if it is flat or nested as `shape`."""
     if not data or type(data[0]) is not list:
         return data if len(data) == count else None
     level = [data]

@@ -1,8 +1,7 @@
-"""Diagnoses a failed run: reruns known-valid inputs, then the same request.
+"""Diagnoses a failed run, in the inference thread: reruns known-valid inputs, then the same request.
 
-Runs in the inference thread, only after a failure, so successful requests pay nothing for it.
-Known-valid inputs also repair the session: after a request with incompatible sizes OpenVINO 2025.4
-rejects shapes that it accepted before, until it has run others.
+Known-valid inputs also repair the session: after a request with incompatible sizes OpenVINO 2025.4 rejects shapes
+that it accepted before, until it has run others.
 """
 
 import logging
@@ -42,30 +41,26 @@ class Diagnosis:
         samples: Iterable[GoldenSample],
         memory: int | None,
     ) -> None:
-        """Store inputs that are known to be valid.
+        """Keep known-valid inputs: the smallest golden sample, and the smallest with other shapes.
 
-        Args:
-            run: takes output names and feeds, returns the outputs.
-            outputs: names of the model's outputs.
-            samples: golden samples that have run, at least one; kept are the smallest, and the
-                smallest with different shapes.
-            memory: most bytes that the backend can allocate; None: unknown.
+        `run` takes output names and feeds; at least one golden sample has run; `memory` is the most bytes that
+        the backend can allocate, if known.
         """
         self._run = run
         self._outputs = list(outputs)
-        known = [sample.feeds for sample in samples]
-        self._known = {fingerprint(feeds) for feeds in known}
-        known.sort(key=lambda feeds: sum(array.size for array in feeds.values()))
-        self._control = known[0]
-        others = (feeds for feeds in known if _shapes(feeds) != _shapes(known[0]))
+        valid = [sample.feeds for sample in samples]
+        self._valid = {fingerprint(feeds) for feeds in valid}
+        valid.sort(key=lambda feeds: sum(array.size for array in feeds.values()))
+        self._control = valid[0]
+        others = (feeds for feeds in valid if _shapes(feeds) != _shapes(valid[0]))
         self._other = next(others, None)
         self._memory = memory
-        self._found: set[tuple[int, str]] = set()
+        self._at_fault: set[tuple[int, str]] = set()
 
     def judge(self, plan: RequestPlan, feeds: Feeds, error: Exception) -> Fault:
         """Return who caused `error`, which running `feeds` of a request with `plan` raised."""
         seen = fingerprint(feeds)
-        ran_before = seen in self._known or (plan.has_run and only_shapes_matter(feeds))
+        ran_before = seen in self._valid or (plan.has_run and only_shapes_matter(feeds))
         control = self.run_known_valid()
         if isinstance(error, StoppedError):  # not rerun: it would take as long again
             return Fault.CLIENT if control is None and not ran_before else Fault.SERVER
@@ -76,16 +71,16 @@ class Diagnosis:
             if fault is not None:
                 return fault
         key = (seen, str(error))
-        if control is None and key in self._found:
+        if control is None and key in self._at_fault:
             return Fault.CLIENT
         trial = Rerun(control, self._attempt(plan.outputs, feeds))
         if trial.repeated is not None:
             self.run_known_valid()
         fault = fault_from_rerun(error, trial, memory=self._memory)
         if fault is Fault.CLIENT:
-            if len(self._found) >= _CACHED_FAULTS:
-                self._found.clear()
-            self._found.add(key)
+            if len(self._at_fault) >= _CACHED_FAULTS:
+                self._at_fault.clear()
+            self._at_fault.add(key)
         elif trial.control is not None:
             _log.error("a golden sample fails too: %s", plain(str(trial.control)))
         return fault
@@ -93,7 +88,7 @@ class Diagnosis:
     def run_known_valid(self) -> Exception | None:
         """Run known-valid inputs, retry them after other shapes; return the exception that remains."""
         error = self._attempt(self._outputs, self._control)
-        others = [self._other] if self._other else _doubled(self._control)
+        others = [self._other] if self._other else _double(self._control)
         for feeds in others if error is not None else ():
             if self._attempt(self._outputs, feeds) is None:
                 error = self._attempt(self._outputs, self._control)
@@ -120,7 +115,7 @@ def _shapes(feeds: Feeds) -> set[tuple[str, tuple[int, ...]]]:
     return {(name, array.shape) for name, array in feeds.items()}
 
 
-def _doubled(feeds: Feeds) -> Iterator[Feeds]:
+def _double(feeds: Feeds) -> Iterator[Feeds]:
     """Yield `feeds` in a few other shapes, which the model may or may not accept."""
     names = [name for name, array in feeds.items() if array.ndim]
     for changed in ([*names], *([name] for name in names[:_DOUBLED])):

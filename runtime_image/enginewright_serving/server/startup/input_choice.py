@@ -1,7 +1,7 @@
 """Finds out at startup whether inputs in memory that the device reads directly make runs faster.
 
-They cost a copy in this process, which large inputs may pay for and small ones do not. It is chosen before
-the golden samples run, so that these prove what serves.
+They cost a copy in this process, which pays for large inputs only. Measured before the golden samples run, so that
+these prove the session as it serves.
 """
 
 import logging
@@ -33,9 +33,7 @@ class InputChoice:
     """How inputs reach the device."""
 
     session: Any  # for `StoppableSession`
-    report: dict[str, Any] = field(
-        default_factory=dict
-    )  # for users; {}: there was nothing to choose
+    report: dict[str, Any] = field(default_factory=dict)  # for users, if there was a choice
 
 
 def choose(
@@ -45,15 +43,7 @@ def choose(
     feeds: Feeds,
     clock: Callable[[], float] = time.perf_counter,
 ) -> InputChoice:
-    """Return the faster way for `feeds`, the usual inputs.
-
-    Args:
-        session: that serves.
-        allocate: a tensor in memory that the device reads directly; None: there is no such memory.
-        signature: of the model.
-        feeds: of a golden sample.
-        clock: seconds, for tests.
-    """
+    """Return the faster way for `feeds`, the usual inputs; `allocate` returns memory that the device reads directly."""
     if allocate is None:
         return InputChoice(session)
     direct = DirectInputs(session, allocate)
@@ -75,17 +65,17 @@ def _medians(ways: Sequence[Callable[[], Any]], clock: Callable[[], float]) -> l
     for way in ways:
         warming: list[float] = []
         while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and clock() < end:
-            warming.append(_timed(way, clock))
+            warming.append(_time(way, clock))
     times: list[list[float]] = [[] for _ in ways]
     for number in range(_RUNS):
         if number and clock() >= end:
             break
-        for found, way in zip(times, ways, strict=True):
-            found.append(_timed(way, clock))
+        for seconds, way in zip(times, ways, strict=True):
+            seconds.append(_time(way, clock))
     return [float(np.median(each)) for each in times]
 
 
-def _timed(run: Callable[[], Any], clock: Callable[[], float]) -> float:
+def _time(run: Callable[[], Any], clock: Callable[[], float]) -> float:
     began = clock()
     run()
     return clock() - began

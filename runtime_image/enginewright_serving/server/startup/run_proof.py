@@ -1,4 +1,4 @@
-"""Runs the model at startup to find out what it may do: all outputs, their time, and whether they agree."""
+"""Runs the model at startup: all outputs, their time, and whether they agree."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class RunProver:
         """Return all outputs for `feeds`."""
         return self._runner.run(self._outputs, feeds)
 
-    def _taken(self, began: float) -> float:
+    def _end_run(self, began: float) -> float:
         """Return the seconds of a run that began then and has just ended."""
         taken = self._clock() - began
         self.slowest = max(self.slowest, taken)
@@ -54,7 +54,7 @@ class RunProver:
     def _differing(
         self, expected: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]]
     ) -> str | None:
-        """Return the first output that differs by more than rounding; None: all are the same."""
+        """Return the first output that differs by more than rounding, if one does."""
         for name, one, other in zip(self._outputs, expected, actual, strict=True):
             if not _same(self._signature.outputs[name], one, other):
                 return name

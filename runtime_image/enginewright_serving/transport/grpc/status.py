@@ -66,7 +66,7 @@ SUCCESS: Final = literal(b"grpc-status", b"0")  # Trailers
 def percent_encode(message: str) -> bytes:
     """Encode a status message (Percent-Encoded: all but printable ASCII, and `%`)."""
     text = message[:_MESSAGE_BYTES].encode("utf-8", "replace")
-    return _RESERVED.sub(lambda found: b"%%%02X" % found[0][0], text)
+    return _RESERVED.sub(lambda match: b"%%%02X" % match[0][0], text)
 
 
 def trailers_only(status: Status) -> bytes:
@@ -78,7 +78,7 @@ def trailers_only(status: Status) -> bytes:
 
 
 def http_error(status: int, text: bytes, headers: bytes = b"") -> bytes:
-    """Return the header block of a response to a request that is no gRPC call."""
+    """Return the header block of a response to a request that is not a gRPC call."""
     return (
         literal(b":status", b"%d" % status)
         + literal(b"content-type", b"text/plain; charset=utf-8")

@@ -1,7 +1,4 @@
-"""Header compression (RFC 7541): hpack's decoder, and an encoder without state.
-
-The encoder writes literals without indexing, and so follows whatever table the client allows.
-"""
+"""Header compression (RFC 7541): hpack's decoder, and an encoder of literals, which needs no table."""
 
 from typing import Final
 
@@ -29,8 +26,7 @@ class BlockDecoder:
     def __init__(self, list_bytes: int) -> None:
         """Limit a block's fields to `list_bytes`, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
 
-        One byte can refer to an entry of 4 KiB, so the block's own size limits nothing
-        (CVE-2016-6581).
+        One byte can refer to an entry of 4 KiB, so the block's size is no limit (CVE-2016-6581).
         """
         self._decoder = hpack.Decoder(list_bytes)
         self.changes = 0  # of the table: until it changes, a block's bytes determine its fields

@@ -20,7 +20,7 @@ class RequestHandler(Protocol):
 
     @property
     def reserved(self) -> bool:
-        """Whether it is the pod's own sidecar's: neither refused nor given up for others."""
+        """Whether the pod's own sidecar sent it: it is neither refused nor evicted for others."""
 
     @property
     def awaited(self) -> int:
@@ -42,7 +42,7 @@ class RequestHandler(Protocol):
         """Refuse the request, which takes too long to arrive."""
 
     def sent(self) -> None:
-        """Take note that the response is written completely."""
+        """Count the request, whose response is written completely."""
 
     def cancel(self) -> None:
         """Drop the request: the client has reset the stream or disconnected."""
@@ -81,16 +81,13 @@ class Stream:
         self.unsent_size = 0  # bytes of them at first
         self.written = 0  # bytes of them that have been written
         self.outgoing: Holding | None = None  # what is charged for them
-        self.pace: TransferPace | None = (
-            None  # of the request, then of the response, while it moves
-        )
+        self.pace: TransferPace | None = None  # of the request, then of a response that waits
 
     def count(self, size: int) -> None:
         """Count a part of the body.
 
-        Raises:
-            StreamFaultError: the client's side has ended (RFC 9113 5.1), or the body is longer than
-                its Content-Length (8.1.1).
+        Raises StreamFaultError if the client's side has ended (RFC 9113 5.1), or the body is longer than its
+        Content-Length (8.1.1).
         """
         if not self.receiving:
             raise StreamFaultError(ErrorCode.STREAM_CLOSED)
@@ -101,8 +98,7 @@ class Stream:
     def end(self) -> None:
         """Mark the client's side as ended.
 
-        Raises:
-            StreamFaultError: it has ended before, or the body is shorter than its Content-Length.
+        Raises StreamFaultError if it has ended before, or the body is shorter than its Content-Length.
         """
         if not self.receiving:
             raise StreamFaultError(ErrorCode.STREAM_CLOSED)

@@ -44,7 +44,7 @@ _INFER: Final = "ModelInfer"
 
 @dataclass(frozen=True, slots=True)
 class _GrpcCodec:
-    """How requests of the ready model are read, and answered."""
+    """Decodes requests of the ready model, and encodes their answers."""
 
     decoder: GrpcDecoder
     encoder: GrpcEncoder
@@ -74,7 +74,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._codec: _GrpcCodec | None = None
 
     def serve_model(self, model: ServedModel) -> None:
-        """Read and answer requests of `model`, before `inference` becomes ready with it."""
+        """Take requests of `model`, before `inference` becomes ready with it."""
         own = self._codec_of(model.signature) if model.steps else None
         self._codec = self._codec_of(model.client_signature, own)
 
@@ -87,7 +87,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
     # `GrpcApplication`, called by `GrpcCall`.
 
     def admit(self, call: GrpcCall) -> Status | None:
-        """Refuse a call that cannot be served, as far as its head shows."""
+        """Refuse a call whose head shows that it cannot be served."""
         if call.method in self._methods:
             return None
         if call.method != MODEL_INFER:
@@ -114,7 +114,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         return None
 
     def refuse_bytes(self, call: GrpcCall, why: str) -> Status:
-        """Refuse a call since too many bytes are in flight."""
+        """Refuse a call because too many bytes are in flight."""
         return self.refuse(call, busy(why))
 
     def refuse_late(self, call: GrpcCall) -> Status:
@@ -213,7 +213,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             self._http.copies.drop()
         else:
             work = partial(self._exchange, plan, feeds, arrays)
-            self.codec_thread.submit(call, work, self._exchanged)
+            self.codec_thread.submit(call, work, self._add_copy)
 
     def _exchange(
         self, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]
@@ -221,10 +221,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         body, json_length = http_request(plan, feeds)
         return body, json_length, self._http.http_inference.answer(body, json_length, arrays)
 
-    def _exchanged(self, made: asyncio.Future[tuple[Body, int, HttpResponse]]) -> None:
+    def _add_copy(self, made: asyncio.Future[tuple[Body, int, HttpResponse]]) -> None:
         try:
             self._http.copies.add(*made.result())
-        except RequestError:  # its client has left before it was answered
+        except RequestError:  # its client left before it was answered
             self._http.copies.drop()
         except Exception:  # noqa: BLE001 - a request that is not compared fails nothing
             _log.exception("unexpected error while copying a request")

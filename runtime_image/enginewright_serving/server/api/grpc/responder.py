@@ -40,7 +40,7 @@ class Answering(Protocol):
         """Keep a chosen request, which was answered, for the sidecar."""
 
     def release(self, call: GrpcCall) -> None:
-        """Release what is accounted for a call."""
+        """Release the memory that is charged for a call."""
 
 
 class GrpcResponder:
@@ -57,7 +57,7 @@ class GrpcResponder:
         *,
         copied: bool,
     ) -> None:
-        """Create it; `copied`: the request is kept once it is answered."""
+        """Create it; `copied`: keep the request once it is answered."""
         self._app = app
         self._encoder = encoder
         self._call = call
@@ -65,7 +65,7 @@ class GrpcResponder:
         self._copied = copied
 
     def succeed(self, job: Job) -> bool:
-        """Send the outputs; return whether they were sent, or are made in a thread."""
+        """Send the outputs; return whether they were sent, or are encoded in a thread."""
         arrays = job.arrays
         assert arrays is not None  # noqa: S101 - it succeeded
         plan = self._request.plan
@@ -73,14 +73,14 @@ class GrpcResponder:
         slow = self._encoder.is_slow(plan, arrays)
         if slow:
             encode = partial(self._encoder.encode, self._request, arrays)
-            self._app.codec_thread.submit(self._call, encode, self._encoded)
+            self._app.codec_thread.submit(self._call, encode, self._send_later)
         else:
             self._send(self._encoder.encode(self._request, arrays))
         if self._copied:
             self._app.keep_copy(self._call, plan, job.feeds, arrays)
         return not slow
 
-    def _encoded(self, encoded: asyncio.Future[Parts]) -> None:
+    def _send_later(self, encoded: asyncio.Future[Parts]) -> None:
         """Send the outputs that were encoded in the thread."""
         encoded.exception()  # retrieved, even if the client has left
 
@@ -99,11 +99,11 @@ class GrpcResponder:
         self._call.fail(status_of(error))
 
     def release(self) -> None:
-        """Release what is accounted for the call."""
+        """Release the memory that is charged for the call."""
         self._app.release(self._call)
 
     def abort(self) -> None:
-        """End the call; others of the connection go on."""
+        """End the call; others of the connection continue."""
         self._call.fail(Status(Code.INTERNAL, "unexpected error; see the server's log"))
         self.release()
 

@@ -1,7 +1,6 @@
-"""Decodes ModelInferRequest messages into the session's feeds; raw tensors without a copy.
+"""Decodes ModelInferRequest messages into the session's feeds; raw tensors are views of the message.
 
-A client sends the same names, types and shapes again and again, so what they ask for is cached, as
-with JSON headers.
+Clients repeat names, types and shapes, so parsed ones are cached, as JSON headers are.
 """
 
 from collections.abc import Callable
@@ -46,7 +45,7 @@ class GrpcPlan:
     inputs: tuple[InputPlan, ...]
     outputs: list[str]
     raw: bool  # outputs are sent as raw bytes
-    timeout: float  # seconds; 0: none
+    timeout: float  # seconds, 0 without one
     priority: int = DEFAULT
     answers: dict[Shapes, tuple[bytes, ...]] = field(default_factory=dict)  # by `encode`
 
@@ -78,12 +77,9 @@ class GrpcDecoder:
         *,
         most_typed_bytes: int,
     ) -> None:
-        """Create it.
+        """Create it; `most_typed_bytes` limits the typed contents of a request, whose parsing holds the GIL.
 
-        Args:
-            signature: of the model.
-            check_model: takes name and version; raises RequestError where the server has another.
-            most_typed_bytes: of all typed contents of a request: parsing them holds the GIL.
+        `check_model` takes name and version, and raises RequestError if the server has another.
         """
         self._signature = signature
         self._valued: Final = signature.valued
@@ -97,13 +93,9 @@ class GrpcDecoder:
         return size > (_LARGE_TYPED if parts.typed else self._large_raw)
 
     def decode(self, message: memoryview, parts: SplitRequest) -> tuple[GrpcRequest, Feeds]:
-        """Return what `message` asks for, and its inputs by name.
+        """Return the request and the inputs of a serialized ModelInferRequest, of which `wire.split` gave the parts.
 
-        Raw inputs are views of the message, except strings and what is not aligned for its type.
-
-        Args:
-            message: a serialized ModelInferRequest.
-            parts: what `wire.split` returns for it.
+        Raw inputs are views of the message, except strings and unaligned ones.
 
         Raises:
             RequestError: with the cause, for the client.
