@@ -21,13 +21,10 @@ _LENGTH: Final = struct.Struct("<I")
 def read_tensor(
     tensor: Tensor, shape: tuple[int, ...], memory: memoryview, at: int, size: int
 ) -> NDArray[Any]:
-    """Return input `tensor`, whose `size` bytes lie in `memory` from `at` on.
+    """Return input `tensor`, whose `size` bytes lie in `memory` from `at` on; raise RequestError 400 for invalid ones.
 
     A view of `memory`, except strings and unaligned tensors. `size` must be that of `shape`, unless the elements
     are strings.
-
-    Raises:
-        RequestError: 400, with the cause, for the client.
     """
     datatype = tensor.datatype
     if datatype.is_string:

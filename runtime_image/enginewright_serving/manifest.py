@@ -10,11 +10,7 @@ from pydantic import ValidationError
 
 
 def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
-    """Return the manifest of the artefact that the task names.
-
-    Raises:
-        StageFailure: ArtifactMissing or ArtifactCorrupt.
-    """
+    """Return the manifest of the task's artefact; raise StageFailure: ArtifactMissing or ArtifactCorrupt."""
     path = artifact / MANIFEST_NAME
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())

@@ -51,8 +51,7 @@ class Endpoints:
     ) -> None:
         """Create it without a port; requests with `probe_token` are the sidecar's.
 
-        Raises:
-            StageFailure: a Secret that the task requires cannot be used.
+        Raises StageFailure if a Secret that the task requires cannot be used.
         """
         self._settings = settings
         seconds = task.drain_seconds

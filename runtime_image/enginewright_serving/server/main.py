@@ -57,7 +57,7 @@ def run(
     except OSError as error:
         _log.error("cannot serve: %s", error)  # it names the port
         return ExitCode.INTERNAL
-    if server.threads_run:
+    if server.has_loader:
         # a thread inside a native library would crash a regular exit of the interpreter
         logging.shutdown()
         sys.stdout.flush()
@@ -79,7 +79,6 @@ def _as_failure(error: Exception) -> StageFailure:
 
 
 def _report(paths: Paths, failure: StageFailure) -> int:
-    """Log a failure and write the termination message; return its exit code."""
     report = failed("serve", failure)
     _log.error("%s: %s", report.reason, report.outcome)
     write_termination_message(paths, report.termination_message())
@@ -105,12 +104,7 @@ class _Server:
         self._inference = self._endpoints.app.inference
         self._stop = asyncio.Event()
         self._exit_code: int = ExitCode.OK
-        self._loader: threading.Thread | None = None
-
-    @property
-    def threads_run(self) -> bool:
-        """Whether a thread may be inside a native library."""
-        return self._loader is not None
+        self.has_loader = False  # a thread that may be inside a native library
 
     async def run(self) -> int:
         """Serve until SIGTERM or a failure; return the exit code."""
@@ -121,8 +115,8 @@ class _Server:
         self._write_crash_report()  # before any health endpoint answers
         self._endpoints.accept(http, grpc)
         sweep = asyncio.create_task(self._endpoints.sweep())
-        self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
-        self._loader.start()
+        threading.Thread(target=self._load, args=(loop,), name="load", daemon=True).start()
+        self.has_loader = True
         await self._stop.wait()
         if self._exit_code == ExitCode.OK:
             self._log_why_not_live()

@@ -22,11 +22,7 @@ _LONGEST_TEXT: Final = 200  # characters of such a value
 
 
 def answer(task: ServeTask, artifact: Path, request: Path) -> RequestAnswer:
-    """Return what the server of `task` would answer to the JSON request in the file `request`.
-
-    Raises:
-        StageFailure: the model cannot be served.
-    """
+    """Return what the server of `task` would answer to the JSON request in the file `request`; may raise StageFailure."""
     model = prepare(task, artifact, lambda _: None)
     try:
         outputs = _outputs(model, request.read_bytes())

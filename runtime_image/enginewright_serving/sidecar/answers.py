@@ -179,7 +179,6 @@ class AnswerComparison:
 
 
 def _error_of(failure: FailsError) -> str:
-    """Return the server's own message, or the status."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(orjson.loads(failure.body)["error"])
     return str(failure)

@@ -76,11 +76,7 @@ class Client:
         return self._tls is not None
 
     async def get(self, path: str, seconds: float, headers: str = "") -> ServerResponse:
-        """GET `path` within `seconds`, with extra header lines, each with its CRLF.
-
-        Raises:
-            UnreachableError: there was no complete response.
-        """
+        """GET `path` within `seconds`, with extra header lines, each with its CRLF; may raise UnreachableError."""
         head = f"GET {path} HTTP/1.1\r\nHost: {self._authority}\r\n{headers}\r\n"
         return await self._ask((head.encode(),), seconds)
 

@@ -143,7 +143,6 @@ class GoldenProbe:
 
 
 def _described(differences: Mapping[str, str | None], sample: str) -> str | None:
-    """Return a message for the first output that differs, if one does."""
     for name, differs in differences.items():
         if differs is not None:
             return f"output {name!r} of golden sample {sample!r} {differs}"

@@ -17,7 +17,6 @@ class GoldenResults:
     """The last result of each golden sample."""
 
     def __init__(self, manifest: Manifest, samples: int) -> None:
-        """Expect results of so many samples."""
         self._manifest = manifest
         self._samples = samples
         self._last: dict[str, ProbeResult] = {}  # by sample

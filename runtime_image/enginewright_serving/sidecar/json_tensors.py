@@ -109,11 +109,7 @@ def _pieces(text: memoryview) -> Iterator[bytes]:
 
 
 def write_numbers(array: NDArray[Any]) -> Iterator[bytes]:
-    """Yield the elements in order as parts of a JSON array, without its brackets.
-
-    Raises:
-        ValueError: there is NaN or infinity, which JSON cannot represent.
-    """
+    """Yield the elements in order as parts of a JSON array, without its brackets; raise ValueError for NaN and infinity."""
     flat = np.asarray(array).reshape(-1)
     for start in range(0, flat.size, _PIECE):
         piece = np.ascontiguousarray(flat[start : start + _PIECE])

@@ -307,7 +307,6 @@ class Monitor:
         return await client.get(path, settings.REQUEST_SECONDS, self._own)
 
     def _log_changes(self) -> None:
-        """Log checks whose state or reason changed."""
         verdict = self._pod_state.verdict()
         for now in verdict.checks:
             before = self._logged.get(now.check)
@@ -333,5 +332,4 @@ def _error_of(response: ServerResponse) -> tuple[Reason | None, str]:
 
 
 def _rest(interval: float, began: float) -> float:
-    """Return the rest of `interval` that began at `began`."""
     return max(0.0, interval - (time.monotonic() - began))

@@ -147,7 +147,6 @@ class ProbeSchedule:
         return min(self._measured.get(name, ()), default=0.0)
 
     def _large_rest(self, facts: ProbeFacts) -> float:
-        """Return the least time between the starts of two larger samples."""
         share = _PROBING_LARGE_SHARE if facts.probing else _PROBE_SHARE
         return max(_LARGE_EVERY * self.pace(facts), self._large_cost / share)
 

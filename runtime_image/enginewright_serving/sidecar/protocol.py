@@ -51,11 +51,7 @@ class EncodedRequest:
 
 
 def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedRequest:
-    """Return the request for the outputs that `sample` has.
-
-    Raises:
-        UnencodableError: JSON cannot represent one of the inputs.
-    """
+    """Return the request for the outputs that `sample` has; raise UnencodableError if JSON cannot represent an input."""
     outputs = [
         {"name": name, "parameters": {"binary_data": True}} if binary else {"name": name}
         for name in sample.expected
@@ -188,7 +184,6 @@ def _from_json(elements: object, datatype: Datatype, data: _Data) -> NDArray[Any
 def _json_parts(
     sample: GoldenSample, types: Types, outputs: list[dict[str, Any]]
 ) -> tuple[bytes, ...]:
-    """Return a request that is JSON only."""
     parts: list[bytes] = []
     size = 0
     for name, array in sample.feeds.items():

@@ -107,7 +107,6 @@ class GoldenSamples:
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the sha256 of names, types, shapes and values."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(canonical_json([name, array.dtype.str, array.shape]).encode())

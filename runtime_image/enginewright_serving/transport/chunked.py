@@ -36,8 +36,7 @@ class ChunkedDecoder:
     def feed(self, piece: memoryview, lines: int = sys.maxsize) -> int:
         """Decode `piece`, up to `lines` of framing; return how many of its bytes were taken.
 
-        Raises:
-            ChunkedError: the framing is invalid, so nothing after it can be parsed.
+        After a ChunkedError nothing that follows can be parsed.
         """
         at, end = 0, len(piece)
         while at < end and lines and not self.done:

@@ -55,8 +55,7 @@ class Decompression:
     def step(self, size: int = STEP_BYTES, seconds: float = STEP_SECONDS) -> bool:
         """Decompress up to `size` bytes of output, for little more than `seconds`; return whether it is complete.
 
-        Raises:
-            CompressionError: the message is invalid, or of another size.
+        Raises CompressionError if the message is invalid, or of another size.
         """
         full, late = self.filled + size, time.monotonic() + seconds
         while not self._piece(full - self.filled):

@@ -57,17 +57,6 @@ _LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much a
 class Connection(TimedConnection):
     """One client's connection."""
 
-    __slots__ = (
-        "_account",
-        "_app",
-        "_body_view",
-        "_buffer",
-        "_chunked",
-        "_heads",
-        "_unwritten",
-        "_view",
-    )
-
     def __init__(
         self, app: "HttpApplication[Connection]", heads: HeadParser, buffer: bytearray
     ) -> None:

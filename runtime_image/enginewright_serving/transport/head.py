@@ -39,7 +39,6 @@ class HeadParser:
     __slots__ = ("_fields", "_kept", "_parser", "_problem", "_request")
 
     def __init__(self, *, authorization: bool = False) -> None:
-        """Create it; `authorization`: read that header too."""
         self._fields = _FIELDS | _AUTHORIZATION if authorization else _FIELDS
         self._kept: dict[bytes, HttpRequest] = {}  # by head
         self._parser: httptools.HttpRequestParser | None = None
@@ -47,11 +46,7 @@ class HeadParser:
         self._problem: HeadError | None = None
 
     def parse(self, head: memoryview) -> HttpRequest | None:
-        """Return the request of `head`, which ends with an empty line, or None for only blank lines.
-
-        Raises:
-            HeadError: it is not a valid HTTP request, or an unsupported one.
-        """
+        """Return the request of `head`, which ends with an empty line, or None for only blank lines; raise HeadError."""
         if len(head) > _KEPT_BYTES:
             return self._parse(head)
         text = bytes(head)

@@ -47,11 +47,7 @@ class InFlight:
         return self._body_limit
 
     def hold(self, call: InferenceCall, size: int) -> None:
-        """Count at least `size` bytes for a request, as it has arrived or is decoded.
-
-        Raises:
-            RequestError: 503, all together take too much.
-        """
+        """Count at least `size` bytes for a request; raise RequestError 503 if all together take too much."""
         holding = call.holding
         if holding is None:
             holding = call.holding = Holding()

@@ -1,6 +1,7 @@
 """Requests, their bodies and responses, as connection and application exchange them."""
 
 import mmap
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -144,15 +145,11 @@ class HttpRequest(InferenceCall):
         return other
 
 
+@dataclass(slots=True, eq=False)
 class HttpResponse:
     """Status, header lines and body of a response."""
 
-    __slots__ = ("headers", "length", "parts", "status")
-
-    def __init__(
-        self, status: int, headers: bytes, parts: list[bytes | memoryview], length: int
-    ) -> None:
-        self.status = status
-        self.headers = headers  # complete lines, each with its CRLF
-        self.parts = parts  # written in order; large ones are not joined
-        self.length = length  # bytes of all parts
+    status: int
+    headers: bytes  # complete lines, each with its CRLF
+    parts: list[bytes | memoryview]  # written in order; large ones are not joined
+    length: int  # bytes of all parts

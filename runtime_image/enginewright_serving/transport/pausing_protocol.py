@@ -22,18 +22,6 @@ _TLS_RECORD: Final = 16 * 1024  # bytes, at most
 class PausingProtocol(asyncio.BufferedProtocol):
     """Reads from its transport, or does not."""
 
-    __slots__ = (
-        "_expires",
-        "_pending",
-        "_pending_at",
-        "_reading_paused",
-        "_settings",
-        "_transport",
-        "_turns",
-        "_turns_since",
-        "_yielded",
-    )
-
     def __init__(self, settings: TransportSettings, turns: InputTurns) -> None:
         self._settings = settings
         self._turns = turns

@@ -6,6 +6,7 @@ An invalid header counts as absent: it fails no inference, and no client can inj
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 REQUEST_ID: Final = b"x-request-id"
@@ -24,16 +25,13 @@ _STATE: Final = re.compile(rb"[ -~\t]{1,512}")  # 3.3: so many characters should
 _SAMPLED: Final = 1
 
 
+@dataclass(slots=True)
 class TraceParent:
-    """The span of the client that sent a request (Trace Context 3.2)."""
+    """The span of the client that sent a request (Trace Context 3.2), with IDs in hexadecimal digits."""
 
-    __slots__ = ("sampled", "span_id", "trace_id")
-
-    def __init__(self, trace_id: bytes, span_id: bytes, *, sampled: bool) -> None:
-        """Create it with IDs in hexadecimal digits."""
-        self.trace_id = trace_id
-        self.span_id = span_id
-        self.sampled = sampled
+    trace_id: bytes
+    span_id: bytes
+    sampled: bool
 
     @classmethod
     def of(cls, value: bytes) -> "TraceParent | None":

@@ -33,18 +33,6 @@ CLOSING: Final = _State.CLOSING
 class TimedConnection(PausingProtocol):
     """What a connection does, and since when."""
 
-    __slots__ = (
-        "_filled",
-        "_head_since",
-        "_incoming",
-        "_is_new",
-        "_outgoing",
-        "_request",
-        "_since",
-        "_state",
-        "_writing_paused",
-    )
-
     _incoming: Holding  # the body of a request
     _outgoing: UnreadResponse
     _request: HttpRequest | None

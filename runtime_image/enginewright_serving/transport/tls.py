@@ -35,8 +35,7 @@ class TlsPort:
     ) -> None:
         """Shake hands with a client, and have a new `protocol` serve it.
 
-        Raises:
-            OSError: the client is gone, speaks no TLS, or has not shaken hands in time.
+        Raises OSError if the client is gone, does not speak TLS, or does not shake hands in time.
         """
         loop, settings = asyncio.get_running_loop(), self.settings
         async with asyncio.timeout(settings.head_seconds):

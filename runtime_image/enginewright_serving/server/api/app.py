@@ -64,7 +64,6 @@ class ServerApp(ReportingApplication):
         self.inference.serve_model(model)
 
     def _chain(self, steps: ServedSteps) -> ChainedRequests:
-        """Return what takes the clients' requests of all protocols."""
         self.metrics.has_steps()
         chained = ChainedRequests(steps, self.inference, self.inflight, self.metrics, self._task)
         self.inference.results.respond_with(chained.respond)

@@ -33,11 +33,7 @@ class Authentication:
     """The tokens in force: those that the Secret has now."""
 
     def __init__(self, secret: MountedSecret, revision: str) -> None:
-        """Read the Secret, for a server of `revision`.
-
-        Raises:
-            StageFailure: it has no token, so every request would be refused.
-        """
+        """Read the Secret, for a server of `revision`; raise StageFailure without a token, which would refuse all requests."""
         self._secret = secret
         self._state = secret.state()
         self._revision = revision

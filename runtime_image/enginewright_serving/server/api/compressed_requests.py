@@ -60,8 +60,7 @@ class _Expansion:
     def step(self, size: int, seconds: float = STEP_SECONDS) -> bool:
         """Expand up to `size` bytes more, for about `seconds`; return whether the body is complete.
 
-        Raises:
-            RequestError: 400, it is invalid; 413, too large.
+        An invalid or too large body raises RequestError 400 or 413.
         """
         try:
             return self._work.step(size, seconds)
@@ -158,7 +157,6 @@ class CompressedRequests:
 
 
 def _invalid(coding: Coding, error: CompressionError) -> RequestError:
-    """Return the refusal of a body that cannot be expanded."""
     name = NAMES[coding].decode()
     form = "one gzip member" if coding is Coding.GZIP else "one stream in zlib's format"
     return RequestError(

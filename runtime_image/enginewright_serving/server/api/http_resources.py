@@ -49,11 +49,7 @@ class HttpResources:
         self._model_metadata = _metadata(self._task, model)
 
     def get(self, resource: object) -> HttpResponse:
-        """Return the response to a request for a `ServedResource`.
-
-        Raises:
-            RequestError: 503, it is of the model, which is not ready.
-        """
+        """Return the response to a request for a `ServedResource`; raise RequestError 503 before the model is ready."""
         inference = self._inference
         if resource is ServedResource.LIVE:
             response = _health("live", inference.why_not_live())

@@ -33,27 +33,16 @@ class Answering:
     release: Callable[[HttpRequest], None]  # the memory that is charged for a request
 
 
+@dataclass(slots=True, eq=False)
 class HttpResponder:
     """The `Responder` of one request."""
 
-    __slots__ = ("_answering", "_connection", "_copied", "_encoder", "_plan", "_request")
-
-    def __init__(
-        self,
-        answering: Answering,
-        encoder: Encoder,
-        connection: Connection,
-        request: HttpRequest,
-        plan: InferenceRequest,
-        copied: Body | None,
-    ) -> None:
-        """Create it; `copied` is the body of a request that is kept once it is answered."""
-        self._answering = answering
-        self._encoder = encoder
-        self._connection = connection
-        self._request = request
-        self._plan = plan
-        self._copied = copied
+    _answering: Answering
+    _encoder: Encoder
+    _connection: Connection
+    _request: HttpRequest
+    _plan: InferenceRequest
+    _copied: Body | None  # the body of a request that is kept once it is answered
 
     def succeed(self, job: Job) -> bool:
         """Send the outputs; return whether they were sent, or are encoded in a thread."""

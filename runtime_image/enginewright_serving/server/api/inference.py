@@ -101,11 +101,7 @@ class InferenceService:
         return not call.copy and self.is_probe(call)
 
     def admit(self, call: InferenceCall) -> None:
-        """Admit a request whose body has not arrived; a probe of the sidecar gets a slot.
-
-        Raises:
-            RequestError: 503, the model is not ready, or too many requests are due.
-        """
+        """Admit a request whose body has not arrived, or raise RequestError 503; a probe of the sidecar gets a slot."""
         # beyond the limit a probe is treated as an ordinary request
         if self.is_probe(call) and self._probes < _PROBE_SLOTS:
             call.reserved = True
@@ -127,11 +123,7 @@ class InferenceService:
         call.context.name()
 
     def require_model(self) -> ServedModel:
-        """Return the model.
-
-        Raises:
-            RequestError: 503, it is not ready.
-        """
+        """Return the model; raise RequestError 503 before it is ready."""
         if self._serving is None:
             raise busy(f"the model is not ready: {self._state}")
         return self._serving.model
@@ -143,12 +135,9 @@ class InferenceService:
             self._probes -= 1
 
     def check_queue(self, call: InferenceCall, body: Body, head: int) -> None:
-        """Refuse a request that the queue has no capacity for, before it is decoded.
+        """Refuse a request, whose parameters are in the first `head` bytes of its body, if the queue is full.
 
-        Its parameters are in the first `head` bytes of its body.
-
-        Raises:
-            RequestError: 503.
+        Before it is decoded, with RequestError 503.
         """
         assert self._serving is not None  # noqa: S101 - it was admitted
         worker = self._serving.worker
@@ -163,11 +152,7 @@ class InferenceService:
             raise busy("too many requests wait for one more copy")
 
     def _make_room(self, worker: InferenceWorker, priority: int) -> None:
-        """Refuse a waiting request of a lower priority for one of `priority`, which is refused if there is none.
-
-        Raises:
-            RequestError: 503.
-        """
+        """Refuse a waiting request of a lower priority for one of `priority`; raise RequestError 503 if there is none."""
         job = worker.give_up(priority)
         if job is None:
             raise queue_is_full(worker.capacity)
@@ -184,8 +169,7 @@ class InferenceService:
     ) -> None:
         """Queue a decoded request that was admitted, `waited` seconds of whose timeout have passed.
 
-        Raises:
-            RequestError: 503, the queue is full of requests that are as urgent.
+        Raises RequestError 503 if the queue is full of requests that are as urgent.
         """
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted

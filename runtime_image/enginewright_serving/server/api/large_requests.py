@@ -35,12 +35,9 @@ class LargeRequests:
         submit: Callable[[_P, Feeds, float], None],
         refuse: Callable[[RequestError], None],
     ) -> None:
-        """Decode a request with `work` in the thread.
+        """Decode a request with `work` in the thread; raise RequestError 503 if too many wait.
 
         `submit` gets its result and the seconds that it took, or `refuse` the error, in the event loop.
-
-        Raises:
-            RequestError: 503, too many wait.
         """
         if not call.reserved:
             self._thread.make_room(DEFAULT)

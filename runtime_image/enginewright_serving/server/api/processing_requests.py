@@ -58,7 +58,6 @@ class _StepPool:
     """Threads that each use one process at a time."""
 
     def __init__(self, processes: tuple[StepProcess, ...], capacity: int) -> None:
-        """Let `capacity` requests wait."""
         self.threads = RequestThreads(
             "steps", len(processes), capacity, "requests", "for a step of spec.processing"
         )

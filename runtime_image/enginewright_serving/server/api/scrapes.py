@@ -15,7 +15,6 @@ class Scrapes:
     """The requests for metrics that wait; those that wait together have the same answer."""
 
     def __init__(self, turns: InputTurns, expose: Callable[[], HttpResponse]) -> None:
-        """Create it; `expose` builds the answer and does not raise."""
         self._turns = turns
         self._expose = expose
         self._waiting: deque[Connection] = deque()

@@ -40,11 +40,7 @@ class RequestTracer:
     def __init__(
         self, task: ServeTask, options: TracingTask, chance: Callable[[], float] = random.random
     ) -> None:
-        """Start the thread; `chance` returns random numbers from 0 to 1.
-
-        Raises:
-            ImportError: OpenTelemetry is not installed.
-        """
+        """Start the thread; raise ImportError without OpenTelemetry. `chance` returns random numbers from 0 to 1."""
         self._share = options.share
         self._chance = chance
         self._dropped = 0  # by the event loop

@@ -31,7 +31,6 @@ class JobQueue:
     """The jobs that wait for the model's threads, and which of these run."""
 
     def __init__(self, limits: BatchLimits, runs: int) -> None:
-        """Create it for `runs` concurrent runs, each in its own thread."""
         self._limits = limits
         self._shared = runs > 1
         self._woken = runs if limits.delay else 1  # threads, by a job: one of them waits for others

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from enginewright_runtime.core.request_errors import RequestError
@@ -29,27 +30,17 @@ _log: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
+@dataclass(slots=True, eq=False)
 class _Work(Generic[_T]):
     """One request that waits for a thread, or has one."""
 
-    __slots__ = ("call", "do", "done", "gives_way", "priority", "queued", "timer")
-
-    def __init__(
-        self,
-        call: InferenceCall,
-        do: Callable[[], _T],
-        done: Callable[[asyncio.Future[_T]], None],
-        priority: int,
-        *,
-        gives_way: bool,
-    ) -> None:
-        self.call = call
-        self.do = do
-        self.done = done
-        self.priority = priority
-        self.gives_way = gives_way
-        self.queued = time.monotonic()
-        self.timer: asyncio.TimerHandle | None = None
+    call: InferenceCall
+    do: Callable[[], _T]
+    done: Callable[[asyncio.Future[_T]], None]
+    priority: int
+    gives_way: bool
+    queued: float = field(default_factory=time.monotonic)
+    timer: asyncio.TimerHandle | None = None
 
 
 class RequestThreads:
@@ -92,11 +83,7 @@ class RequestThreads:
             raise self._full()
 
     def make_room(self, priority: int) -> None:
-        """If the queue is full, refuse a waiting request of a lower priority for one of `priority`.
-
-        Raises:
-            RequestError: 503, there is none.
-        """
+        """If the queue is full, refuse a waiting request of a lower priority; raise RequestError 503 if there is none."""
         if not self._stays_full():
             return
         work = self._give_up(priority)
@@ -117,10 +104,8 @@ class RequestThreads:
         """Work on a request in a thread, unless its client leaves or `deadline` passes before.
 
         `done` is called in the event loop, at the `deadline` (`time.monotonic()`; 0 without one) if the work has
-        not begun. `gives_way`: another may get its place, see `make_room`.
-
-        Raises:
-            RuntimeError: no thread could be started; the request does not wait.
+        not begun. `gives_way`: another may get its place, see `make_room`. RuntimeError means that no thread could be
+        started; then the request does not wait.
         """
         loop = asyncio.get_running_loop()
         work = _Work(call, do, done, priority, gives_way=gives_way)

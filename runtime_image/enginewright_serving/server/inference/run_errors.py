@@ -8,7 +8,6 @@ quote the client's input. Pure: `diagnosis` runs the model.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -36,14 +35,6 @@ class Fault(StrEnum):
     SERVER = "server"  # 500
 
 
-@dataclass(frozen=True, slots=True)
-class Rerun:
-    """How known-valid inputs, and the same request again, ran after a failure."""
-
-    control: Exception | None  # unless they still run
-    repeated: Exception | None  # unless the request ran the second time
-
-
 def fault_from_error(error: Exception, *, ran_before: bool) -> Fault | None:
     """Return who caused `error` if that is certain without a rerun of the request.
 
@@ -58,10 +49,19 @@ def fault_from_error(error: Exception, *, ran_before: bool) -> Fault | None:
     return None
 
 
-def fault_from_rerun(error: Exception, trial: Rerun, *, memory: int | None = None) -> Fault:
-    """Return who caused `error`, after a rerun; `memory` is the most bytes that the backend can allocate."""
+def fault_from_rerun(
+    error: Exception,
+    control: Exception | None,
+    repeated: Exception | None,
+    *,
+    memory: int | None = None,
+) -> Fault:
+    """Return who caused `error`, from the errors of known-valid inputs and of the repeated request.
+
+    `memory` is the most bytes that the backend can allocate, if known.
+    """
     text = str(error)
-    if trial.control is not None or trial.repeated is None:
+    if control is not None or repeated is None:
         return Fault.SERVER
     if memory is not None and _requested_bytes(text) > memory:
         return Fault.CLIENT

@@ -15,7 +15,6 @@ class ModelRuns:
     """Runs of one session."""
 
     def __init__(self, run: Callable[[list[str], Feeds], list[NDArray[Any]]]) -> None:
-        """Create it; `run` takes output names and feeds, returns the outputs."""
         self._run: Final = run
 
     def attempt(self, jobs: list[Job]) -> bool:

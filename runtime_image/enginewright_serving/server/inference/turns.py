@@ -36,12 +36,8 @@ class Turns:
         self._limits = limits
         self._done = done
         self._hand_over = hand_over
-        self._waiting: Waiting[Job] = Waiting()
+        self.waiting: Waiting[Job] = Waiting()
         self._long = 0
-
-    def __len__(self) -> int:
-        """The number of waiting requests."""
-        return len(self._waiting)
 
     def takes(self, job: Job) -> bool:
         """Whether the run of `job` is short."""
@@ -51,31 +47,19 @@ class Turns:
 
     def add(self, job: Job) -> None:
         """Run `job` once the requests that have arrived are read."""
-        if not self._waiting:
+        if not self.waiting:
             asyncio.get_running_loop().call_soon(self._run)
-        self._waiting.add(job)
-
-    def has_below(self, priority: int) -> bool:
-        """Whether a job of a lower priority waits."""
-        return self._waiting.has_below(priority)
-
-    def give_up(self, priority: int) -> Job | None:
-        """Remove and return the newest job of the lowest priority, if that is below `priority`."""
-        return self._waiting.give_up(priority)
-
-    def remove(self, job: Job) -> bool:
-        """Remove a job; return False if it no longer waits."""
-        return self._waiting.discard(job)
+        self.waiting.add(job)
 
     def _run(self) -> None:
         end = time.monotonic() + _TURN_SECONDS
         try:
-            while self._waiting:
+            while self.waiting:
                 self._run_next()
                 if time.monotonic() > end:
                     break
         finally:  # even after an error: waiting requests have no other turn
-            if self._waiting:
+            if self.waiting:
                 asyncio.get_running_loop().call_soon(self._run)
 
     def _run_next(self) -> None:
@@ -109,7 +93,7 @@ class Turns:
 
     def _take(self, jobs: list[Job]) -> None:
         """Move the jobs of the next run to `jobs`; end abandoned and expired ones."""
-        limits, waiting = self._limits, self._waiting
+        limits, waiting = self._limits, self.waiting
         now = time.monotonic()
         rows = elements = 0
         most = min(limits.rows, limits.turn_rows)

@@ -68,7 +68,7 @@ class InferenceWorker:
     @property
     def depth(self) -> int:
         """Jobs that wait, abandoned ones included."""
-        return len(self._queue) + len(self._turns)
+        return len(self._queue) + len(self._turns.waiting)
 
     @property
     def full(self) -> bool:
@@ -79,7 +79,7 @@ class InferenceWorker:
     @property
     def outstanding(self) -> int:
         """Jobs submitted and not yet handed to `done`."""
-        return self._submitted - self._returned + len(self._turns)
+        return self._submitted - self._returned + len(self._turns.waiting)
 
     def submit(self, job: Job) -> None:
         """Queue `job`, or keep it for an idle moment if it may be deferred."""
@@ -100,7 +100,7 @@ class InferenceWorker:
 
     def has_below(self, priority: int) -> bool:
         """Whether a job of a lower priority waits."""
-        return self._queue.has_below(priority) or self._turns.has_below(priority)
+        return self._queue.has_below(priority) or self._turns.waiting.has_below(priority)
 
     def give_up(self, priority: int) -> Job | None:
         """Remove and return the newest job of the lowest priority, if that is below `priority`, without `done`."""
@@ -108,13 +108,13 @@ class InferenceWorker:
         if job is not None:
             self._returned += 1
             return job
-        return self._turns.give_up(priority)
+        return self._turns.waiting.give_up(priority)
 
     def withdraw(self, job: Job) -> bool:
         """Remove a waiting job, deferred or not, without `done`; return False if it no longer waits."""
         is_queued = self._queue.remove(job)
         self._returned += is_queued
-        return is_queued or self._turns.remove(job)
+        return is_queued or self._turns.waiting.discard(job)
 
     def stop_deferring(self) -> None:
         """Run deferred jobs without further delay: the server is draining."""

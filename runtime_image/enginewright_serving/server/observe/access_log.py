@@ -45,7 +45,7 @@ class AccessLogWriter:
         write: Callable[[bytes], None] = _write_out,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Start the thread; `write` writes whole lines and may block, `chance` returns numbers from 0 to 1."""
+        """Start the thread; `write` may block, `chance` returns numbers from 0 to 1."""
         self._dropped = 0  # by the event loop
         self._unwritten = 0  # by the thread
         self._share = options.share

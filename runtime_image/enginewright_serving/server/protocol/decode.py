@@ -47,13 +47,10 @@ class Decoder:
         return json_length > LARGE_JSON or body.length - json_length > self._large
 
     def decode(self, body: Body, json_length: int | None) -> tuple[InferenceRequest, Feeds]:
-        """Return the parsed request of `body` and its inputs by name.
+        """Return the parsed request of `body` and its inputs by name; raise RequestError 400.
 
         Binary inputs are views of its memory, except strings. `json_length` is Inference-Header-Content-Length,
         without which the whole body is JSON.
-
-        Raises:
-            RequestError: 400, with the cause, for the client.
         """
         view = body.view()
         if json_length is None:

@@ -49,11 +49,7 @@ class InferenceRequest:
 
 
 def read_request(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
-    """Parse and check the JSON part of a request.
-
-    Raises:
-        RequestError: 400, or 413 if parsing would cost too much, with the cause, for the client.
-    """
+    """Parse and check the JSON of a request; raise RequestError 400, or 413 if parsing would cost too much."""
     if len(text) <= LARGE_JSON:
         return _read(signature, text)
     check_cost(text)

@@ -21,11 +21,7 @@ _FEW: Final = 100  # elements whose types are looked at sooner than their values
 
 
 def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
-    """Return `data` of input `tensor` as an array of `shape`, which has `count` elements.
-
-    Raises:
-        RequestError: 400, with the cause.
-    """
+    """Return `data` of input `tensor` as an array of `shape`, which has `count` elements; raise RequestError 400."""
     datatype = tensor.datatype
     if datatype is BF16:
         raise RequestError(400, f"input {tensor.name!r}: BF16 has no JSON form; send it in binary")

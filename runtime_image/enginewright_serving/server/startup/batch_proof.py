@@ -25,11 +25,7 @@ from enginewright_serving.server.inference.batching import (
 )
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.protocol.decode import Feeds
-from enginewright_serving.server.startup.run_proof import (
-    OF_THIS_PROCESS,
-    Instruments,
-    RunProver,
-)
+from enginewright_serving.server.startup.run_proof import RunProver
 
 _log: Final = logging.getLogger(__name__)
 _LARGER: Final = 4.0  # factor of the neighbours' values
@@ -50,12 +46,10 @@ class BatchProver(RunProver):
         signature: Signature,
         buckets: ComputeBuckets,
         memory: int | None,
-        instruments: Instruments = OF_THIS_PROCESS,
     ) -> None:
-        """Create it; `memory` is the bytes that the process may use, if known."""
-        super().__init__(runner, signature, instruments)
+        super().__init__(runner, signature)
         self._buckets = buckets
-        self._memory = memory
+        self._memory = memory  # bytes that the process may use, if known
 
     def prove(
         self,

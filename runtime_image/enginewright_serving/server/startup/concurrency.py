@@ -20,11 +20,7 @@ from enginewright_runtime.session.signature import Signature
 
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.protocol.decode import Feeds
-from enginewright_serving.server.startup.run_proof import (
-    OF_THIS_PROCESS,
-    Instruments,
-    RunProver,
-)
+from enginewright_serving.server.startup.run_proof import RunProver
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,13 +66,11 @@ class ConcurrencyProver(RunProver):
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Runner,  # for several threads at a time
         signature: Signature,
         progress: Callable[[str], None],
-        instruments: Instruments = OF_THIS_PROCESS,
     ) -> None:
-        """Create it; several threads at a time may use `runner`."""
-        super().__init__(runner, signature, instruments)
+        super().__init__(runner, signature)
         self._progress = progress
 
     def prove(

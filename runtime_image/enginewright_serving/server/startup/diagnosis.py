@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from enginewright_serving.server.inference.job import RequestPlan
 from enginewright_serving.server.inference.run_errors import (
     Fault,
-    Rerun,
     fault_from_error,
     fault_from_rerun,
     fingerprint,
@@ -73,16 +72,16 @@ class Diagnosis:
         key = (seen, str(error))
         if control is None and key in self._at_fault:
             return Fault.CLIENT
-        trial = Rerun(control, self._attempt(plan.outputs, feeds))
-        if trial.repeated is not None:
+        repeated = self._attempt(plan.outputs, feeds)
+        if repeated is not None:
             self.run_known_valid()
-        fault = fault_from_rerun(error, trial, memory=self._memory)
+        fault = fault_from_rerun(error, control, repeated, memory=self._memory)
         if fault is Fault.CLIENT:
             if len(self._at_fault) >= _CACHED_FAULTS:
                 self._at_fault.clear()
             self._at_fault.add(key)
-        elif trial.control is not None:
-            _log.error("a golden sample fails too: %s", plain(str(trial.control)))
+        elif control is not None:
+            _log.error("a golden sample fails too: %s", plain(str(control)))
         return fault
 
     def run_known_valid(self) -> Exception | None:

@@ -60,7 +60,7 @@ def choose(
 
 
 def _medians(ways: Sequence[Callable[[], Any]], clock: Callable[[], float]) -> list[float]:
-    """Return the median time of each way, which run in turns; all are warm before."""
+    """Return the median time of each way; they are warm, and run in turns."""
     end = clock() + _SECONDS
     for way in ways:
         warming: list[float] = []

@@ -40,12 +40,9 @@ def load_session(
     device: Device,
     runtime_cache: Path | None,
 ) -> loading.LoadedModel:
-    """Create the session of a task's artefact (`loading.create`).
+    """Create the session of a task's artefact (`loading.create`); raise StageFailure if it cannot be loaded.
 
     A backend that compiles kernels keeps them in the folder `runtime_cache`, if there is one.
-
-    Raises:
-        StageFailure: why it cannot be loaded.
     """
     strict = task.promise.policy == "Forbid"
     try:
@@ -96,11 +93,7 @@ def _no_memory(backend: str, device: Device, text: str) -> StageFailure:
 def read_model(
     task: ServeTask, artifact: Path, manifest: Manifest, loaded: loading.LoadedModel
 ) -> tuple[Signature, list[GoldenSample]]:
-    """Return the signature and the golden samples of a loaded artefact.
-
-    Raises:
-        StageFailure: why they are unusable.
-    """
+    """Return the signature and the golden samples of a loaded artefact; raise StageFailure if they are unusable."""
     try:
         signature = read_signature(
             loaded.session.get_inputs(),

@@ -115,12 +115,9 @@ def prepare(
     progress: Callable[[str], None],
     runtime_caches: Path | None = None,
 ) -> ServedModel:
-    """Check, load, verify and warm up the model or engine in the folder `artifact`.
+    """Check, load, verify and warm up the model in the folder `artifact`; raise StageFailure if it must not serve.
 
     `progress` gets the current step, for users. Kernels are kept in `runtime_caches`, if there is such a folder.
-
-    Raises:
-        StageFailure: why it must not serve.
     """
     began = time.monotonic()
     checked = _check(task, artifact, progress)

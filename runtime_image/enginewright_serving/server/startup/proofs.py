@@ -48,12 +48,9 @@ class StartupProver:
         *,
         steps: bool = False,
     ) -> float:
-        """Run every golden sample and every profile shape; return the slowest run in seconds.
+        """Run every golden sample and every profile shape; return the slowest run in seconds, or raise StageFailure.
 
         `steps`: also run 1, 2, 4, … rows, since the backend prepares each size when it first runs.
-
-        Raises:
-            StageFailure: ParityFailed, DeviceLost.
         """
         scales = scales_of({sample.name: sample.expected for sample in samples}, self._types)
         tolerances = Tolerances.of(manifest.recipe, manifest.precision)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,30 +18,18 @@ from enginewright_serving.server.protocol.decode import Feeds
 _TOLERANCES: Final = {"FP64": 1e-4, "FP32": 1e-3, "FP16": 1e-2, "BF16": 3e-2}
 
 
-@dataclass(frozen=True, slots=True)
-class Instruments:
-    """What proofs measure with."""
-
-    resident: Callable[[], int] = resident_bytes  # bytes that the process takes
-    clock: Callable[[], float] = time.perf_counter  # seconds
-
-
-OF_THIS_PROCESS: Final = Instruments()
-
-
 class RunProver:
     """What proofs of one session have in common."""
 
-    def __init__(self, runner: Runner, signature: Signature, instruments: Instruments) -> None:
+    def __init__(self, runner: Runner, signature: Signature) -> None:
         self._runner = runner
         self._signature = signature
         self._outputs = list(signature.outputs)
-        self._resident = instruments.resident
-        self._clock = instruments.clock
+        self._resident: Callable[[], int] = resident_bytes
+        self._clock: Callable[[], float] = time.perf_counter
         self.slowest = 0.0  # seconds of a run
 
     def _run(self, feeds: Feeds) -> list[NDArray[Any]]:
-        """Return all outputs for `feeds`."""
         return self._runner.run(self._outputs, feeds)
 
     def _end_run(self, began: float) -> float:

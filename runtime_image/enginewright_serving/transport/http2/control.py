@@ -26,7 +26,6 @@ class ControlFrames:
     __slots__ = ("_frames", "_sender", "_streams")
 
     def __init__(self, streams: Streams, sender: Sender, budget: FrameBudget) -> None:
-        """Create it; `budget` is of useless frames."""
         self._streams = streams
         self._sender = sender
         self._frames = budget

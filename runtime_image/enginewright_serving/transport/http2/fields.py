@@ -27,11 +27,7 @@ class RequestHead:
 
 
 def request_head(given: list[Field]) -> RequestHead:
-    """Check the fields of a request.
-
-    Raises:
-        StreamFaultError: it is malformed (RFC 9113 8.1.1).
-    """
+    """Check the fields of a request; raise StreamFaultError if it is malformed (RFC 9113 8.1.1)."""
     pseudo: dict[bytes, bytes] = {}
     for name, value in given:
         if name not in _PSEUDO:
@@ -53,10 +49,9 @@ def request_head(given: list[Field]) -> RequestHead:
 
 
 def check_fields(given: list[Field]) -> dict[bytes, bytes]:
-    """Check fields that are no pseudo-header fields, such as trailers.
+    """Check fields other than pseudo-header fields, such as trailers.
 
-    Raises:
-        StreamFaultError: they are malformed (8.2.1) or of the connection (8.2.2).
+    Raises StreamFaultError if they are malformed (8.2.1) or of the connection (8.2.2).
     """
     fields: dict[bytes, bytes] = {}
     for name, value in given:

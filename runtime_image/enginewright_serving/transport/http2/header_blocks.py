@@ -10,12 +10,7 @@ from typing import Final
 from enginewright_serving.transport.http2 import frames
 from enginewright_serving.transport.http2.errors import ConnectionFaultError, ErrorCode
 from enginewright_serving.transport.http2.fields import RequestHead, request_head
-from enginewright_serving.transport.http2.hpack import (
-    BlockDecoder,
-    Field,
-    HpackError,
-    ListTooLargeError,
-)
+from enginewright_serving.transport.http2.hpack import BlockDecoder, Field
 
 _KEPT: Final = 4
 
@@ -89,20 +84,9 @@ class HeaderBlocks:
         return prepared
 
     def decode(self, block: bytes) -> list[Field]:
-        """Return the fields of a block; no block may be skipped.
-
-        Raises:
-            ConnectionFaultError: it cannot be decoded, so neither can the next ones.
-        """
+        """Return the fields of a block; no block may be skipped, and none follows one that raises ConnectionFaultError."""
         changes = self._decoder.changes
-        try:
-            fields = self._decoder.decode(block)
-        except HpackError as error:
-            raise ConnectionFaultError(ErrorCode.COMPRESSION_ERROR, str(error)) from error
-        except ListTooLargeError as error:
-            raise ConnectionFaultError(
-                ErrorCode.ENHANCE_YOUR_CALM, f"header fields are larger than {self._limit} bytes"
-            ) from error
+        fields = self._decoder.decode(block)
         if changes != self._decoder.changes:
             self._kept.clear()
         return fields

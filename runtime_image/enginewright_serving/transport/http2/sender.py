@@ -94,16 +94,13 @@ class Sender:
             self.write(_whole(stream.id, block, parts, length, trailers))
         return True
 
-    def wait(
-        self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
-    ) -> None:
+    def wait(self, stream: Stream, block: bytes, parts: Parts, trailers: bytes) -> None:
         """Send the body of such a response when windows admit it."""
         if self._block_prefix:
             block = self._block_prefix + block
             self._block_prefix = b""
         self._headers(stream, block, 0)
         stream.unsent = deque(memoryview(part) for part in parts if len(part))
-        stream.unsent_size = length
         stream.trailers = trailers
         self._waiting[stream.id] = stream
 

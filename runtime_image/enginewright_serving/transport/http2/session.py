@@ -179,7 +179,7 @@ class Session:
         if self.sender.respond(stream, block, parts, length, trailers):
             self.sent(stream)
         elif self.transfers.charge(stream, length):
-            self.sender.wait(stream, block, parts, length, trailers)
+            self.sender.wait(stream, block, parts, trailers)
             self.sender.pump()
         else:
             return False

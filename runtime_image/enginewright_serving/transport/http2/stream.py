@@ -1,5 +1,6 @@
 """A stream, and what its request is delivered to."""
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from enginewright_serving.transport.http2.errors import ErrorCode, StreamFaultError
@@ -48,40 +49,22 @@ class RequestHandler(Protocol):
         """Drop the request: the client has reset the stream or disconnected."""
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """The state of one stream that is not closed (RFC 9113 5.1)."""
 
-    __slots__ = (
-        "expected",
-        "handler",
-        "id",
-        "outgoing",
-        "pace",
-        "received",
-        "receiving",
-        "started",
-        "trailers",
-        "unsent",
-        "unsent_size",
-        "window",
-        "written",
-    )
-
-    handler: RequestHandler
-
-    def __init__(self, number: int, window: int, expected: int | None, started: float) -> None:
-        self.id = number
-        self.receiving = True  # the client has not ended its side
-        self.received = 0  # bytes of body
-        self.expected = expected  # Content-Length
-        self.started = started
-        self.window = window  # bytes that the client accepts
-        self.unsent: deque[memoryview] | None = None  # parts of a response that wait for a window
-        self.trailers = b""  # header block after them
-        self.unsent_size = 0  # bytes of them at first
-        self.written = 0  # bytes of them that have been written
-        self.outgoing: Holding | None = None  # what is charged for them
-        self.pace: TransferPace | None = None  # of the request, then of a response that waits
+    id: int
+    window: int  # bytes that the client accepts
+    expected: int | None  # Content-Length
+    started: float
+    handler: RequestHandler = field(init=False)
+    receiving: bool = True  # the client has not ended its side
+    received: int = 0  # bytes of body
+    unsent: "deque[memoryview] | None" = None  # parts of a response that wait for a window
+    trailers: bytes = b""  # header block after them
+    written: int = 0  # bytes of them that have been written
+    outgoing: "Holding | None" = None  # their charge
+    pace: "TransferPace | None" = None  # of the request, then of a response that waits
 
     def count(self, size: int) -> None:
         """Count a part of the body.

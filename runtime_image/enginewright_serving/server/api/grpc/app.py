@@ -197,7 +197,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         if left < (plan.timeout or math.inf):
             plan = plan.within(max(left, _SOON))
         copied = call.of_client and self._http.copies.chooses()
-        responder = GrpcResponder(self, codec.encoder, call, request, copied=copied)
+        responder = GrpcResponder(self, codec.encoder, call, request, copied)
         steps = self._http.steps if codec.of_model is not None else None
         if steps is None:
             self._inference.submit(call, plan, feeds, responder, waited=waited)

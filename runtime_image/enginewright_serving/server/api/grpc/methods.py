@@ -59,11 +59,7 @@ class Methods:
         return path in self._answers
 
     def answer(self, path: bytes, message: bytes) -> bytes:
-        """Return the serialized response of the method at `path`, which must be one of these.
-
-        Raises:
-            RequestError: with the cause, for the client.
-        """
+        """Return the serialized response of the method at `path`, which must be one of these; may raise RequestError."""
         kind, answer = self._answers[path]
         request = kind()
         try:

@@ -1,6 +1,7 @@
 """Answers inferences over gRPC: the outputs of a run, or the status of an error."""
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -43,26 +44,15 @@ class Answering(Protocol):
         """Release the memory that is charged for a call."""
 
 
+@dataclass(slots=True, eq=False)
 class GrpcResponder:
     """Answers one inference over gRPC."""
 
-    __slots__ = ("_app", "_call", "_copied", "_encoder", "_request")
-
-    def __init__(
-        self,
-        app: Answering,
-        encoder: GrpcEncoder,
-        call: GrpcCall,
-        request: GrpcRequest,
-        *,
-        copied: bool,
-    ) -> None:
-        """Create it; `copied`: keep the request once it is answered."""
-        self._app = app
-        self._encoder = encoder
-        self._call = call
-        self._request = request
-        self._copied = copied
+    _app: Answering
+    _encoder: GrpcEncoder
+    _call: GrpcCall
+    _request: GrpcRequest
+    _copied: bool  # the request is kept once it is answered
 
     def succeed(self, job: Job) -> bool:
         """Send the outputs; return whether they were sent, or are encoded in a thread."""

@@ -31,11 +31,7 @@ class StepRuns:
         self._most_pixels = min(steps.most_pixels, self._most_bytes // _SAMPLE_BYTES)
 
     def image_bytes(self, feeds: Feeds) -> int:
-        """Return the bytes that images among the inputs take once they are decoded.
-
-        Raises:
-            RequestError: 400, one is too large, or none.
-        """
+        """Return the bytes of the decoded images among the inputs; raise RequestError 400 for a too large or invalid one."""
         total = 0
         for name in self._steps.images:
             try:
@@ -52,11 +48,7 @@ class StepRuns:
         return total
 
     def before(self, feeds: Feeds, process: StepProcess) -> tuple[Feeds, Feeds]:
-        """Return the model's inputs, and what the steps before it produce of a request's inputs `feeds`.
-
-        Raises:
-            RequestError: 400, 504.
-        """
+        """Return the model's inputs, and the values of the steps before it for `feeds`; raise RequestError 400 or 504."""
         steps = self._steps
         produced: Feeds = {}
         if steps.before:
@@ -80,10 +72,9 @@ class StepRuns:
         return {name: values[name] for name in self._steps.after_inputs if name in values}
 
     def after(self, route: StepRoute, kept: Feeds, given: Feeds, process: StepProcess) -> Feeds:
-        """Return the outputs of the steps after the model, from its outputs `given` and what `kept` returned.
+        """Return the outputs of the steps after the model, from its outputs `given` and the result of `kept`.
 
-        Raises:
-            RequestError: 500, 504.
+        Raises RequestError 500 or 504.
         """
         steps = self._steps
         values = kept | {name: array for name, array in given.items() if name in steps.after_inputs}

@@ -93,12 +93,9 @@ class GrpcDecoder:
         return size > (_LARGE_TYPED if parts.typed else self._large_raw)
 
     def decode(self, message: memoryview, parts: SplitRequest) -> tuple[GrpcRequest, Feeds]:
-        """Return the request and the inputs of a serialized ModelInferRequest, of which `wire.split` gave the parts.
+        """Return the request and the inputs of a serialized ModelInferRequest, whose parts `wire.split` returned.
 
-        Raw inputs are views of the message, except strings and unaligned ones.
-
-        Raises:
-            RequestError: with the cause, for the client.
+        Raw inputs are views of the message, except strings and unaligned ones. May raise RequestError.
         """
         if len(parts.head) > _LARGEST_HEAD:
             raise RequestError(

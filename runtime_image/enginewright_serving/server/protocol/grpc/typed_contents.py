@@ -37,11 +37,7 @@ def has_form(datatype: Datatype) -> bool:
 def read(
     tensor: Tensor, serialized: bytes | None, shape: tuple[int, ...], count: int
 ) -> NDArray[Any]:
-    """Return input `tensor` of `shape`, which has `count` elements, from its serialized contents.
-
-    Raises:
-        RequestError: 400, with the cause, for the client.
-    """
+    """Return input `tensor` of `shape`, which has `count` elements, from its serialized contents; may raise RequestError."""
     datatype = tensor.datatype
     if datatype.name not in _FIELDS:
         raise RequestError(

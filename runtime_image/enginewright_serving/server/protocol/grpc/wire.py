@@ -46,11 +46,7 @@ class SplitRequest:
 
 
 def split(message: memoryview) -> SplitRequest:
-    """Split a serialized ModelInferRequest.
-
-    Raises:
-        RequestError: 400, its fields exceed the message, or there are too many.
-    """
+    """Split a serialized ModelInferRequest; raise RequestError 400 for invalid or too many fields."""
     kept: list[memoryview | bytes] = []
     begin = 0  # of bytes that are kept and not yet in `kept`
     identifier = b""
