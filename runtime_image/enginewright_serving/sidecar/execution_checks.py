@@ -34,7 +34,7 @@ def cause(reported: Execution, backend: str, admitted: PlacementFacts | None) ->
 
 
 def _wrong(reported: Execution, backend: str) -> Iterator[Finding]:
-    """Yield what is wrong with the provider, without consequences of a cause already found."""
+    """Yield the faults of the provider, without consequences of an earlier one."""
     if reported.provider != PROVIDERS[backend]:
         message = (
             f"the server reports {reported.provider} as the provider of backend {backend},"

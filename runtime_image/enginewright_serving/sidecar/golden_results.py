@@ -1,4 +1,4 @@
-"""Whether the outputs of one server process agree, by what its golden inferences returned. Pure."""
+"""Whether the outputs of one server process agree, from its golden inferences. Pure."""
 
 from collections.abc import Set as AbstractSet
 from typing import Final

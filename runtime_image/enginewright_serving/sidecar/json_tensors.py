@@ -14,7 +14,7 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-JSON_BYTES: Final = 64 * 1024 * 1024  # that a JSON text, or what is decoded of one, may take
+JSON_BYTES: Final = 64 * 1024 * 1024  # that a JSON text, encoded or decoded, may take
 _PIECE: Final = 64 * 1024  # bytes of text, or elements, that are Python objects at a time
 _DATA: Final = re.compile(rb'"data"\s*:\s*(\[[^"{}]*\])')  # an array without strings and objects
 _PLACE: Final = secrets.token_hex(8)  # no key of a server's own

@@ -81,7 +81,7 @@ def decode(
 
     Raises:
         ResponseError: it does not match the request.
-        TooLargeError: what is not binary would take more than `most` bytes.
+        TooLargeError: the JSON tensors would take more than `most` bytes.
     """
     if json_length is not None and not 0 < json_length <= len(body):
         raise ResponseError(f"declares {json_length} of its {len(body)} bytes as JSON")

@@ -1,4 +1,4 @@
-"""What the applications of the server and the sidecar share, whatever protocol they serve."""
+"""The base of the applications of server and sidecar, for all protocols."""
 
 import asyncio
 import logging

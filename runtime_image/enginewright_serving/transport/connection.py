@@ -27,7 +27,7 @@ from enginewright_serving.transport.message import (
     HttpResponse,
     charged_bytes,
 )
-from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.pausing_protocol import NEVER
 from enginewright_serving.transport.request_context import RequestContext
 from enginewright_serving.transport.timed_connection import (
@@ -119,7 +119,7 @@ class Connection(TimedConnection):
             self._filled += nbytes
             self._body_arrived(self._request)
         elif self._state is CLOSING:
-            self._read_in_turn()  # what is discarded may be much
+            self._read_in_turn()  # much input may have to be discarded
         elif self._held_up():
             self._keep(self._pending[self._pending_at :] + self._view[:nbytes], 0)
         elif self._pending:
@@ -328,7 +328,7 @@ class Connection(TimedConnection):
         self._incoming.is_exempt = request.reserved
         request.holding = self._incoming
         if request.chunked or followed < request.length:
-            self._account.begin(self._incoming, begin_pace(self._since, self._settings))
+            self._account.begin(self._incoming, TransferPace(self._since, self._settings))
         if request.chunked:
             self._state = CHUNKED
             self._chunked = ChunkedDecoder()

@@ -16,7 +16,7 @@ def fit_files(
 ) -> TransportSettings:
     """Raise the soft limit to what the connections need; reduce them to what the hard limit allows.
 
-    Each protocol has so many connections, and so many `handshakes` at a time beside them.
+    Each protocol has these connections, and `handshakes` at a time beside them.
     """
     beside = settings.reserved_connections + handshakes
     needed = protocols * (settings.connections + beside) + _SPARE

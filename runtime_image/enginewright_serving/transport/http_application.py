@@ -33,7 +33,7 @@ class ConnectionApplication(Protocol[_C_contra]):
         """Add a new connection; return False if no capacity is left."""
 
     def disconnected(self, connection: _C_contra) -> None:
-        """Remove a connection and whatever it still waits for."""
+        """Remove a connection and the work for it."""
 
 
 class HttpApplication(ApplicationBase[_C]):
@@ -54,7 +54,7 @@ class HttpApplication(ApplicationBase[_C]):
         return self.refuse(503, "too many bytes are in flight; try again later", RETRY_AFTER)
 
     def release(self, request: HttpRequest) -> None:
-        """Release what `admit` reserved and what is charged for the body; idempotent."""
+        """Release the slot and the bytes of the request; idempotent."""
         self.inflight.release(request)
 
     @abstractmethod

@@ -11,7 +11,7 @@ _RATE_SECONDS: Final = 1.0  # before which a rate says nothing
 
 
 class _Window:
-    """What has been transferred within about the last `seconds`."""
+    """The amount transferred within about the last `seconds`."""
 
     __slots__ = ("_newer", "_older", "_seconds")
 
@@ -32,11 +32,10 @@ class TransferPace:
 
     __slots__ = ("_judged", "_minimum", "_recent", "_window", "rate")
 
-    def __init__(self, now: float, *, window: float, minimum: float) -> None:
-        """Begin; in each `window` the transfer must keep the rate `minimum`."""
-        self._window = window
-        self._minimum = minimum
-        self._judged = _Window(now, window / 2)
+    def __init__(self, now: float, settings: TransportSettings) -> None:
+        self._window = settings.transfer_window  # in each of which it must keep this rate
+        self._minimum = settings.transfer_rate
+        self._judged = _Window(now, self._window / 2)
         self._recent = _Window(now, _RATE_SECONDS)
         self.rate = float("inf")  # within the last one or two seconds, once that is known
 
@@ -50,8 +49,3 @@ class TransferPace:
             self.rate = amount / seconds
         seconds, amount = self._judged.update(now, moved)
         return seconds < self._window or amount * sharing >= self._minimum * seconds
-
-
-def begin_pace(now: float, settings: TransportSettings) -> TransferPace:
-    """Return the pace of a transfer that begins."""
-    return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)

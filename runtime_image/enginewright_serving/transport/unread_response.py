@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from enginewright_serving.transport.account import ByteAccount, Holding
 from enginewright_serving.transport.message import HttpResponse
-from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.settings import TransportSettings
 
 _PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of microseconds
@@ -61,7 +61,7 @@ class UnreadResponse(Holding):
             if self.size:
                 self._account.release(self)
         elif self.size or self.reserve(response):
-            self._account.begin(self, begin_pace(time.monotonic(), self._settings))
+            self._account.begin(self, TransferPace(time.monotonic(), self._settings))
         else:
             self.evict()
 

@@ -1,4 +1,4 @@
-"""Checks tokens where spec.serving.auth requires one, in applications of their own: others pay nothing."""
+"""Checks tokens where spec.serving.auth requires them, in subclasses of the applications: others pay nothing."""
 
 import hmac
 import logging

@@ -66,20 +66,12 @@ class HttpInference:
 
     def serve_model(self, model: ServedModel, steps: ChainedRequests | None) -> None:
         """Take requests of `model`, those of clients with `steps`, before `inference` becomes ready with it."""
-        own = self._codec_of(model.signature)
-        self._codec = (
-            self._codec_of(model.client_signature, steps=steps, of_model=own) if steps else own
-        )
+        self._codec = own = _Codec(*self._coders(model.signature))
+        if steps:
+            self._codec = _Codec(*self._coders(model.client_signature), steps, own)
 
-    def _codec_of(
-        self,
-        signature: Signature,
-        *,
-        steps: ChainedRequests | None = None,
-        of_model: _Codec | None = None,
-    ) -> _Codec:
-        encoder = Encoder(self._task.model, self._task.revision, signature)
-        return _Codec(Decoder(signature), encoder, steps, of_model)
+    def _coders(self, signature: Signature) -> tuple[Decoder, Encoder]:
+        return Decoder(signature), Encoder(self._task.model, self._task.revision, signature)
 
     def refuse(
         self, request: HttpRequest, error: RequestError, headers: bytes = b""

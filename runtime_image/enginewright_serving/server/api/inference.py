@@ -97,7 +97,7 @@ class InferenceService:
         return bool(call.probe and token) and hmac.compare_digest(call.probe, token)
 
     def is_model_request(self, call: InferenceCall) -> bool:
-        """Return whether a request has the model's own inputs, whatever steps are around it."""
+        """Return whether a request has the model's own inputs, not those of its steps."""
         return not call.copy and self.is_probe(call)
 
     def admit(self, call: InferenceCall) -> None:

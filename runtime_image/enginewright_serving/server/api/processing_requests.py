@@ -103,7 +103,9 @@ class ChainedRequests:
         self._inference = inference
         self._inflight = inflight
         self._metrics = metrics
-        self._wait_seconds = task.request_seconds  # for the steps, without a timeout; 0: unlimited
+        self._wait_seconds = (
+            task.request_seconds
+        )  # for the steps, without a timeout; 0 if unlimited
         self._runs = StepRuns(steps, inflight.account.limit)
 
     def submit(

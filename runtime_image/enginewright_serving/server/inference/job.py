@@ -125,7 +125,7 @@ class Job:
         self.plan = plan
         self.feeds = feeds
         self.responder = responder
-        self.rows = 0 if call.reserved else rows_of(feeds)  # 0: it runs alone
+        self.rows = 0 if call.reserved else rows_of(feeds)  # 0 if it runs alone
         self.elements = elements_of(feeds)
         # probes are few, and must get through; no client waits for copies
         self.priority = HIGHEST if call.reserved else LOWEST if call.copy else plan.priority

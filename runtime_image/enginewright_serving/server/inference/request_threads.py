@@ -56,21 +56,16 @@ class RequestThreads:
         self._capacity = capacity
         self._who = who
         self._purpose = purpose
-        self._outstanding = 0  # wait or are worked on; of the event loop
+        self.outstanding = 0  # requests that wait or are worked on; of the event loop
         self._searched_at = float("-inf")  # for requests whose clients have left
         self._lock = threading.Lock()  # guards the next two
         self._queue: Waiting[_Work[Any]] = Waiting()
         self._working: set[object] = set()  # one for each thread that works, or is about to
 
     @property
-    def outstanding(self) -> int:
-        """Requests that wait or are worked on."""
-        return self._outstanding
-
-    @property
     def waiting(self) -> int:
         """Requests that wait, without those that a thread is about to take."""
-        return max(0, self._outstanding - self._threads)
+        return max(0, self.outstanding - self._threads)
 
     @property
     def full(self) -> bool:
@@ -111,7 +106,7 @@ class RequestThreads:
         work = _Work(call, do, done, priority, gives_way=gives_way)
         if deadline:
             work.timer = loop.call_later(deadline - work.queued, self._expire, work)
-        self._outstanding += 1
+        self.outstanding += 1
         with self._lock:
             self._queue.add(work)
             if len(self._working) == self._threads:
@@ -185,7 +180,7 @@ class RequestThreads:
         work.done(ended)
 
     def _leave(self, work: _Work[Any]) -> None:
-        self._outstanding -= 1
+        self.outstanding -= 1
         if work.timer is not None:
             work.timer.cancel()
 

@@ -23,7 +23,7 @@ from enginewright_serving.transport.answered import Answered
 
 _STDOUT: Final = 1
 _WAITING_LINES: Final = 2000  # about half a megabyte
-_ATOMIC_BYTES: Final = 4096  # PIPE_BUF: what is written at once is not mixed with other lines
+_ATOMIC_BYTES: Final = 4096  # PIPE_BUF: up to this size writes are not mixed with other lines
 _FAILURES_PER_SECOND: Final = 10
 _FAILURES_AT_ONCE: Final = 100
 _FIRST_FAILED: Final = {"None": 1000, "ServerErrors": 500, "All": 400}  # status always logged from

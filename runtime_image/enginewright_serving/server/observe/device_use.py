@@ -25,26 +25,16 @@ _LABELS: Final = ("model", "revision")
 class DeviceSampler:
     """The latest sample of the device; the thread ends where NVML reports nothing."""
 
-    def __init__(
-        self,
-        library: str = LIBRARY,
-        *,
-        interval: float = _INTERVAL,
-        oldest: float = _OLDEST,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start the thread; `library` is NVML's, times are in seconds."""
+    def __init__(self, library: str = LIBRARY) -> None:
+        """Start the thread; `library` is NVML's."""
         self._library = library
-        self._interval = interval
-        self._oldest = oldest
-        self._clock = clock
         self._sample: tuple[float, DeviceUse] | None = None
         threading.Thread(target=self._run, name="nvml", daemon=True).start()
 
     def latest(self) -> DeviceUse | None:
         """Return the latest sample, unless it is too old; never block."""
         sample = self._sample
-        if sample is None or self._clock() - sample[0] > self._oldest:
+        if sample is None or time.monotonic() - sample[0] > _OLDEST:
             return None
         return sample[1]
 
@@ -55,8 +45,8 @@ class DeviceSampler:
             return
         while True:
             if (use := meter.read()) is not None:
-                self._sample = self._clock(), use
-            time.sleep(self._interval)
+                self._sample = time.monotonic(), use
+            time.sleep(_INTERVAL)
 
 
 class DeviceMetrics(Collector):

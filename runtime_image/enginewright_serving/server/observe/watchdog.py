@@ -21,7 +21,7 @@ class Watchdog:
     """Whether the session still runs what it ran at startup."""
 
     def __init__(self, run_known_valid: Callable[[], Exception | None]) -> None:
-        """Start the thread, which calls `run_known_valid`; that returns the exception of such a run."""
+        """Start the thread, in which `run_known_valid` runs known-valid inputs and returns the exception, if any."""
         self._run_known_valid = run_known_valid
         self._health = RunHealth()
         self._changed = threading.Condition()  # guards the health

@@ -23,7 +23,7 @@ from enginewright_serving.transport.message import Body
 
 _CACHED_HEADERS: Final = 256
 _CACHED_HEADER_BYTES: Final = 4096  # longer headers are not cached
-# bytes of tensors that take more than a millisecond: strings, and what is copied or checked
+# bytes of tensors that take more than a millisecond: strings, and others that are copied or checked
 _LARGE_STRINGS: Final = 32 * 1024
 _LARGE_TENSORS: Final = 2 * 1024 * 1024
 

@@ -11,6 +11,7 @@ from enginewright_runtime.proof.latency.figures import is_warm
 from enginewright_runtime.session.samples import GoldenSample
 
 from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.run_proof import measure_run
 
 _SECONDS: Final = 2.0  # for warm-up and measurement
 _MOST_SECONDS: Final = 5.0  # instead, if the runs that p99 needs fit into this
@@ -35,21 +36,18 @@ def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str
     return middle.name, middle.feeds
 
 
-def measure(run: Callable[[Feeds], Any], shapes: str, feeds: Feeds) -> Baseline | None:
-    """Run `feeds` until the time of a run is stable, then measure; return None if too few runs fit in.
-
-    `shapes` is their name, for the baseline.
-    """
+def measure(run: Callable[[], Any], shapes: str) -> Baseline | None:
+    """Run until the time of a run is stable, then measure inputs of `shapes`, unless too few runs fit in."""
     end = time.monotonic() + _SECONDS
     warming: list[float] = []
     while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and time.monotonic() < end:
-        warming.append(_time(run, feeds))
+        warming.append(measure_run(run))
     times: list[float] = []
     while len(times) < _MOST_RUNS and time.monotonic() < end:
-        times.append(_time(run, feeds))
+        times.append(measure_run(run))
     lacking = _LEAST[99] - len(times)
     if times and lacking * float(np.median(times)) <= _MOST_SECONDS - _SECONDS:
-        times += [_time(run, feeds) for _ in range(lacking)]
+        times += [measure_run(run) for _ in range(lacking)]
     if len(times) < _LEAST[50]:
         times = warming[1:]  # a slow model: its warm-up without the first run
     return figures(times, shapes)
@@ -64,9 +62,3 @@ def figures(times: Sequence[float], shapes: str) -> Baseline | None:
     if p50 is None:
         return None
     return Baseline(p50=p50, p90=p90, p99=p99, samples=len(times), shapes=shapes)
-
-
-def _time(run: Callable[[Feeds], Any], feeds: Feeds) -> float:
-    began = time.perf_counter()
-    run(feeds)
-    return time.perf_counter() - began

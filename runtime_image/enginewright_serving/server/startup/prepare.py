@@ -236,7 +236,7 @@ def _time(
         by_sizes=loaded.model.placement.by_sizes,
     )
     progress(f"measuring the latency of {shapes}")
-    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
+    usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes)
     conditions = RunConditions(
         threads=checked.threads,
         most=task.concurrent_runs,

@@ -48,6 +48,13 @@ class RunProver:
         return None
 
 
+def measure_run(run: Callable[[], Any]) -> float:
+    """Return the seconds of a run."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
+
+
 def _same(tensor: Tensor, single: NDArray[Any], joined: NDArray[Any]) -> bool:
     """Whether two outputs are the same but for rounding."""
     tolerance = _TOLERANCES.get(tensor.datatype.name)

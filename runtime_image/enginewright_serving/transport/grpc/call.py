@@ -29,7 +29,7 @@ from enginewright_serving.transport.http2.session import Session
 from enginewright_serving.transport.http2.stream import Stream
 from enginewright_serving.transport.http_application import ConnectionApplication
 from enginewright_serving.transport.message import JOINED_BYTES, Body, charged_bytes
-from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.request_context import (
     REQUEST_ID,
     RequestContext,
@@ -82,7 +82,7 @@ class GrpcApplication(ConnectionApplication[Http2Connection], Protocol):
         """Return the status of a call whose deadline has passed before it began."""
 
     def release(self, call: "GrpcCall") -> None:
-        """Release what `admit` reserved and what is charged for the call; idempotent."""
+        """Release the slot and the bytes of the call; idempotent."""
 
     def answered(self, call: "GrpcCall") -> None:
         """Count a call that is `counted`, whose response is written."""
@@ -378,7 +378,7 @@ class GrpcCall(InferenceCall):
             self.fail(refusal)
             return
         assert self.holding is not None  # noqa: S101 - the message has arrived
-        pace = begin_pace(time.monotonic(), self._app.settings)
+        pace = TransferPace(time.monotonic(), self._app.settings)
         self._app.inflight.account.begin(self.holding, pace)
         out = Body(size, 0)
         self._step(Decompression(message, out.view()), out)

@@ -11,7 +11,7 @@ from typing import Final
 from enginewright_serving.transport.http2.hpack import literal
 
 _MESSAGE_BYTES: Final = 4096  # of a status message before its encoding
-_RESERVED: Final = re.compile(rb"[^ -$&-~]")  # what is not printable ASCII, and the percent sign
+_RESERVED: Final = re.compile(rb"[^ -$&-~]")  # all but printable ASCII, and the percent sign
 
 
 class Code(enum.IntEnum):
@@ -25,9 +25,6 @@ class Code(enum.IntEnum):
     NOT_FOUND = 5
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14

@@ -24,7 +24,7 @@ from enginewright_serving.transport.http2.session import RequestHandlers, Sessio
 from enginewright_serving.transport.http2.streams import Going, Streams
 from enginewright_serving.transport.http2.transfers import transfer_seconds
 from enginewright_serving.transport.http_application import ConnectionApplication
-from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.pausing_protocol import NEVER, PausingProtocol
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
@@ -64,7 +64,7 @@ class Http2Connection(PausingProtocol):
         self._view = memoryview(buffer)
         self._state = _Http2State.PREFACE
         self._direct: memoryview | None = None  # of a body, that is being read into
-        self._processing = False  # what is sent meanwhile is written afterwards
+        self._processing = False  # of frames, whose responses are written afterwards
         self._flush_scheduled = False
         self._read_by = NEVER  # when the client must have read what was written
         self._part_since = NEVER  # since when part of a frame or header block is awaited
@@ -136,7 +136,7 @@ class Http2Connection(PausingProtocol):
             self._yield_turn()
 
     def _is_one_of_many(self) -> bool:
-        """Whether reading on immediately, or what is discarded, would delay others."""
+        """Whether many transfers, or discarded input, would delay others."""
         many = self._app.inflight.account.is_crowded or self._bodies.discards
         return many and not self._yielded
 
@@ -151,7 +151,7 @@ class Http2Connection(PausingProtocol):
         if not account.hold(holding, account.charged_response(unwritten)):
             self.abort()
             return
-        account.begin(holding, begin_pace(now, self._settings))
+        account.begin(holding, TransferPace(now, self._settings))
 
     @override
     def resume_writing(self) -> None:

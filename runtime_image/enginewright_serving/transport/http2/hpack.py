@@ -8,7 +8,6 @@ from enginewright_serving.transport.http2.errors import ConnectionFaultError, Er
 
 Field = tuple[bytes, bytes]
 
-TABLE_BYTES: Final = 4096  # SETTINGS_HEADER_TABLE_SIZE of both sides by default
 NO_TABLE: Final = b"\x20"  # sets the size of the encoder's table to 0; at the beginning of a block
 
 

@@ -1,4 +1,4 @@
-"""A stream, and what its request is delivered to."""
+"""A stream, and the handler of its request."""
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol

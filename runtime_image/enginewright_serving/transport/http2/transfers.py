@@ -11,7 +11,7 @@ from enginewright_serving.transport.http2.errors import ErrorCode
 from enginewright_serving.transport.http2.sender import Sender
 from enginewright_serving.transport.http2.stream import Stream, do_nothing
 from enginewright_serving.transport.http2.streams import Streams
-from enginewright_serving.transport.pace import TransferPace, begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.settings import SLOW_RATE, TransportSettings
 
 _QUIET_SECONDS: Final = 1.0  # without a new call, until a connection of slow ones counts as slow
@@ -65,7 +65,7 @@ class Transfers:
     def pace(self, stream: Stream) -> TransferPace:
         """Return the pace of what a stream transfers, since its beginning."""
         if stream.pace is None:
-            stream.pace = begin_pace(stream.started, self._settings)
+            stream.pace = TransferPace(stream.started, self._settings)
         return stream.pace
 
     @property
@@ -83,7 +83,7 @@ class Transfers:
         if not account.hold(holding, account.charged_response(length)):
             return False
         stream.outgoing = holding
-        stream.pace = begin_pace(time.monotonic(), self._settings)
+        stream.pace = TransferPace(time.monotonic(), self._settings)
         self._slow_until = -1
         account.begin(holding, stream.pace)
         return True
