@@ -48,10 +48,7 @@ def read_tokens(secret: Mapping[str, bytes]) -> TokenSet:
 
 
 def copies_token(secret: Mapping[str, bytes], revision: str) -> str:
-    """Return the token with which pods of the same Secret send copies of requests to pods of `revision`.
-
-    So no client's token leaves its pod. "" if the Secret has none.
-    """
+    """Return the token for copies of requests to pods of `revision` with the same Secret, which has no client's token."""
     lines = sorted(line for value in secret.values() for line in _lines(value))
     if not lines:
         return ""

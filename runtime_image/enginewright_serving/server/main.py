@@ -40,11 +40,7 @@ def run(
     grpc_port: int = GRPC_PORT,
     settings: TransportSettings | None = None,
 ) -> int:
-    """Serve on all addresses until SIGTERM.
-
-    Returns:
-        0 after a drain; the exit code of the reason when the model must not serve.
-    """
+    """Serve on all addresses until SIGTERM; return 0 after a drain, else the exit code of the reason."""
     handshakes = HANDSHAKES if task.tls else 0
     fitting = fit_files(settings or TransportSettings(), protocols=2, handshakes=handshakes)
     paths = paths or Paths.from_environment()
@@ -67,7 +63,6 @@ def run(
 
 
 def _as_failure(error: Exception) -> StageFailure:
-    """Return why a model must not serve, from an exception of `prepare`."""
     if isinstance(error, StageFailure):
         return error
     if isinstance(error, MemoryError):

@@ -157,10 +157,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _relative(want: NDArray[Any], have: NDArray[Any], dtype: str, largest: float) -> float:
-    """Return the norm of the difference relative to that of `want`, over what is finite in both.
-
-    The norm of `want` is at least that of as many elements of the least magnitude that matters.
-    """
+    """Return the norm of the difference, over what is finite in both, relative to that of `want`, or to the least that matters."""
     kind = dtype_of(want, dtype)
     own = largest_of(want, dtype)
     largest = max(largest, own)

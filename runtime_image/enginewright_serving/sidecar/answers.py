@@ -48,11 +48,7 @@ class AnswerComparison:
     def __init__(
         self, inferences: Inferences, own: Manifest, own_largest: int, folder: Path, key: str
     ) -> None:
-        """Compare with the golden samples in `folder`, of the prepared model `key`.
-
-        `own` is the manifest of what this pod serves, `own_largest` the bytes of the outputs of its largest
-        sample, for which it has memory.
-        """
+        """Compare with the golden samples in `folder`, of prepared model `key`; there is memory for `own_largest` bytes of outputs."""
         self._inferences = inferences
         self._own = own
         self._largest = max(own_largest, _LEAST_LARGEST)
@@ -70,11 +66,7 @@ class AnswerComparison:
         self.result: AnswerChange | None = None  # once it is complete
 
     async def step(self, defer: float, process: int) -> None:
-        """Run the next sample.
-
-        Our server may defer it for `defer` seconds; `process` is the number of the server's process, which
-        changes with a restart.
-        """
+        """Run the next sample, which our server may defer for `defer` seconds; `process` changes with its restart."""
         if self.result is not None:
             return
         try:

@@ -80,12 +80,7 @@ class Inferences:
     def read(
         response: ServerResponse, expected: Mapping[str, NDArray[Any]], types: Types
     ) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a response that `expected` names.
-
-        Raises:
-            ResponseError: it has other outputs.
-            TooLargeError: it is JSON that would take too much memory.
-        """
+        """Return the `expected` outputs of a response; raise ResponseError, or TooLargeError if its JSON takes too much memory."""
         length = response.headers.get(_LENGTH, b"")
         json_length = int(length) if length.isdigit() else None
         most = max(JSON_BYTES, sum(each.nbytes for each in expected.values()))

@@ -33,10 +33,7 @@ class History(Generic[_Sample]):
         self.samples: list[_Sample] = []
 
     def add(self, sample: _Sample) -> None:
-        """Add the latest sample; of too many, remove the one whose gap would be shortest for its age.
-
-        After the clock was set back, samples of later moments are removed, so that they stay in order.
-        """
+        """Add the latest sample; of too many, remove the one with the shortest gap for its age. Later ones go if the clock was set back."""
         samples = self.samples
         while samples and samples[-1].at > sample.at:
             samples.pop()

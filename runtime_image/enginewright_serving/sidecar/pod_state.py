@@ -214,7 +214,6 @@ class PodState:
     # Internal.
 
     def _changed(self) -> None:
-        """Decide again: something that the verdict depends on has changed."""
         self._verdict = None
         self._decide()
 

@@ -90,10 +90,7 @@ class Traffic:
 
     @property
     def served(self) -> float:
-        """Seconds that a request spends in the model, 0 if unknown.
-
-        The median of the means between reports, since the node delays a few requests.
-        """
+        """Seconds that a request spends in the model, the median of the means between reports; 0 if unknown."""
         return median_low(self._means) if len(self._means) >= _SERVED_LEAST else 0.0
 
     def idle(self, now: float) -> float:
@@ -139,11 +136,7 @@ class ProbeSchedule:
         return [name for name in self._names if self._cost(name) > most]
 
     def _cost(self, name: str) -> float:
-        """Return a sample's seconds in the model, 0 before its first run.
-
-        The fastest of the last runs: a small sample that the node has delayed would no longer run beside
-        requests, and so not be measured again.
-        """
+        """Return a sample's seconds in the model, 0 before its first run; the fastest of its last runs, as the node delays some."""
         return min(self._measured.get(name, ()), default=0.0)
 
     def _large_rest(self, facts: ProbeFacts) -> float:
@@ -160,10 +153,7 @@ class ProbeSchedule:
         return name
 
     def interval(self, result: ProbeResult, facts: ProbeFacts) -> float:
-        """Return the interval from the start of the run that returned `result` to the next.
-
-        The operator's request for a higher rate does not shorten it, since it may end at any time.
-        """
+        """Return the interval between the starts of the run of `result` and of the next one, at the usual rate."""
         self._last_result = result
         if result.not_run is None:
             self._measured[result.sample].append(result.cost)

@@ -107,10 +107,7 @@ def decode(
 
 
 def timing(response: ServerResponse) -> tuple[float, float | None]:
-    """Return the seconds that a request waited and was in the model, from `Server-Timing` (W3C; milliseconds).
-
-    A server that sends none gives (0, None).
-    """
+    """Return the seconds that a request waited and ran, from `Server-Timing` (W3C; milliseconds), or (0, None)."""
     seconds: dict[str, float] = {}
     for entry in response.headers.get(b"server-timing", b"").decode(errors="replace").split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))
@@ -122,7 +119,7 @@ def timing(response: ServerResponse) -> tuple[float, float | None]:
 
 
 def _places(tensors: Mapping[str, Any], at: int) -> dict[str, tuple[int, int]]:
-    """Return start and end of the binary outputs, which are in the order of the response."""
+    """Return start and end of the binary outputs, in the order of the response."""
     places = {}
     for name, tensor in tensors.items():
         parameters = tensor.get("parameters")

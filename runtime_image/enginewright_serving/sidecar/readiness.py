@@ -32,10 +32,7 @@ class Gate:
     def decide(
         self, checks: Mapping[Check, CheckVerdict], *, foreign: bool, released: bool
     ) -> bool:
-        """Return whether the pod is ready.
-
-        `foreign`: the server has no `/execution`; `released`: by the operator, for a broken promise.
-        """
+        """Return whether the pod is ready; `foreign`: the server has no `/execution`; `released`: by the operator."""
         golden = checks[Check.GOLDEN].state
         if golden != "unknown":
             self._wrong = golden == "failed"

@@ -41,12 +41,7 @@ class GoldenSamples:
     """The golden samples of one artefact."""
 
     def __init__(self, artifact: Path, manifest: Manifest) -> None:
-        """Read the names of the samples.
-
-        Raises:
-            OSError, ValueError: a file is missing or not an .npz file.
-            GoldenError: the samples do not fit the manifest, or there are none.
-        """
+        """Read the names of the samples; raise OSError, ValueError or GoldenError if they are missing or invalid."""
         self._inputs = artifact / manifest.golden_inputs
         self._outputs = artifact / manifest.golden_outputs
         self.types = Types(_types(manifest.inputs), _types(manifest.outputs))
@@ -68,12 +63,7 @@ class GoldenSamples:
         self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
 
     def read(self, name: str) -> GoldenSample:
-        """Return a sample.
-
-        Raises:
-            OSError, ValueError: the file has gone or changed.
-            GoldenError: it lacks an input or has no outputs.
-        """
+        """Return a sample; raise OSError, ValueError or GoldenError if the file has gone or changed, or the sample is incomplete."""
         if self._kept is not None and name in self._kept:
             return self._kept[name]
         mapped = self._kept is None

@@ -91,10 +91,7 @@ class Shadow:
         return self._totals.document if self._totals else None
 
     async def step(self) -> float:
-        """Compare the next request if there is an order; return the seconds until the next step.
-
-        Its answers are decoded only if the memory suffices that the sidecar has beside its own.
-        """
+        """Compare the next request if there is an order and enough memory; return the seconds until the next step."""
         order = self._order()
         if order is None:
             self.close()
@@ -203,7 +200,7 @@ class Shadow:
         return f"Authorization: Bearer {token}\r\n" if token else ""
 
     def _canary(self, order: ShadowOrder) -> Client:
-        """Return the connection to one of the canary's pods, each in turn."""
+        """Return the connection to the next of the canary's pods."""
         for address in self._canaries.keys() - set(order.addresses):
             self._canaries.pop(address).close()
         self._next = (self._next + 1) % len(order.addresses)

@@ -57,10 +57,7 @@ class Trend:
         return self._all[-1][1] if self._all and self._all[-1][0] >= now - oldest else None
 
     def current(self, now: float, oldest: float = float("inf")) -> float | None:
-        """Return the median of the recent measurements, or None if there are too few.
-
-        Those of the window, at least _WINDOW_LEAST, none older than `oldest` seconds.
-        """
+        """Return the median of the window, of at least _WINDOW_LEAST measurements, none older than `oldest` seconds, or None."""
         valid = [each for each in self._all if each[0] >= now - oldest]
         recent = [seconds for at, seconds in valid if at >= now - WINDOW_SECONDS]
         if len(recent) < _WINDOW_LEAST:

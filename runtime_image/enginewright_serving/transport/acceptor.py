@@ -32,11 +32,7 @@ class Acceptor:
         free: Callable[[], bool],
         tls: TlsPort | None = None,
     ) -> None:
-        """Begin, in the running event loop, and own the socket.
-
-        `connect` creates the protocol of a connection; `free` closes one when no file can be opened, and returns
-        False if none can be closed.
-        """
+        """Own the socket; `connect` creates a protocol, `free` closes a connection when no file can be opened, if one waits."""
         self._socket = listening
         self._connect = connect
         self._free = free

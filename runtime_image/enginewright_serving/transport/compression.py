@@ -53,10 +53,7 @@ class Decompression:
         self._stream = zlib.decompressobj(coding.value)
 
     def step(self, size: int = STEP_BYTES, seconds: float = STEP_SECONDS) -> bool:
-        """Decompress up to `size` bytes of output, for little more than `seconds`; return whether it is complete.
-
-        Raises CompressionError if the message is invalid, or of another size.
-        """
+        """Decompress up to `size` bytes, for little more than `seconds`; return whether it is complete, or raise CompressionError."""
         full, late = self.filled + size, time.monotonic() + seconds
         while not self._piece(full - self.filled):
             if self.filled == full or time.monotonic() > late:

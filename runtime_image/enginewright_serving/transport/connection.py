@@ -208,10 +208,7 @@ class Connection(TimedConnection):
     # Reading.
 
     def _consume(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> None:
-        """Process `data[at:end]`, which continues the bytes processed before.
-
-        `data` is the shared buffer, or pending bytes, which are not copied and end at `end`.
-        """
+        """Process `data[at:end]`, of the shared buffer, or of pending bytes, which are not copied."""
         begun = False
         while at < end:
             if self._state is HEAD and not self._writing_paused:

@@ -14,10 +14,7 @@ _log: Final = logging.getLogger(__name__)
 def fit_files(
     settings: TransportSettings, *, protocols: int = 1, handshakes: int = 0
 ) -> TransportSettings:
-    """Raise the soft limit to what the connections need; reduce them to what the hard limit allows.
-
-    Each protocol has these connections, and `handshakes` at a time beside them.
-    """
+    """Raise the soft limit to what each protocol's connections and `handshakes` need; reduce them to the hard limit."""
     beside = settings.reserved_connections + handshakes
     needed = protocols * (settings.connections + beside) + _SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -40,10 +40,7 @@ class TransferPace:
         self.rate = float("inf")  # within the last one or two seconds, once that is known
 
     def update(self, now: float, moved: int, sharing: int = 1) -> bool:
-        """Record the total `moved`; return False if it was too little in the last window.
-
-        As many transfers as `sharing` must keep the minimum together.
-        """
+        """Record the total `moved`; return False if it is too little in the last window for one of `sharing`."""
         seconds, amount = self._recent.update(now, moved)
         if seconds >= _RATE_SECONDS:
             self.rate = amount / seconds

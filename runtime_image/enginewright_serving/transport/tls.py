@@ -33,10 +33,7 @@ class TlsPort:
     async def connect(
         self, accepted: socket.socket, protocol: Callable[[], asyncio.BaseProtocol]
     ) -> None:
-        """Shake hands with a client, and have a new `protocol` serve it.
-
-        Raises OSError if the client is gone, does not speak TLS, or does not shake hands in time.
-        """
+        """Shake hands with a client, and have a new `protocol` serve it; raise OSError if that fails or takes too long."""
         loop, settings = asyncio.get_running_loop(), self.settings
         async with asyncio.timeout(settings.head_seconds):
             await _wait_until_readable(accepted)

@@ -78,12 +78,12 @@ class ServerApp(ReportingApplication):
     def admit(self, request: HttpRequest) -> HttpResponse | None:
         resource = self._find(request)
         if resource is None:
-            self._name(request)
+            self.inference.name(request)
             return self.refuse(404, self._routes.why_unknown(request.target))
         infer = resource is ServedResource.INFER
         methods = (b"POST",) if infer else (b"GET", b"HEAD")
         if request.method not in methods:
-            self._name(request)
+            self.inference.name(request)
             allowed = b", ".join(methods)
             return self.refuse(
                 405,
@@ -95,10 +95,6 @@ class ServerApp(ReportingApplication):
         if own and not self.inference.is_probe(request):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
-
-    def _name(self, request: HttpRequest) -> None:
-        if self.inference.names_requests:
-            self.inference.name(request)
 
     def is_inference(self, request: HttpRequest) -> bool:
         """Return whether a request is for the model's outputs."""

@@ -47,10 +47,7 @@ class Authentication:
             raise StageFailure(Reason.SECRET_UNUSABLE, problem)
 
     def renew(self) -> None:
-        """Read the Secret again if it has changed; its tokens are in force, even if there are none.
-
-        If it cannot be read, such as when no file can be opened, the earlier tokens stay, and it is read later.
-        """
+        """Read the Secret again if it has changed; if it cannot be read, the earlier tokens stay until it can be."""
         earlier, state = self._state, self._secret.state()
         if state == earlier:
             return

@@ -8,6 +8,7 @@ between which other requests get their turns, and an abandoned one ends.
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -58,10 +59,7 @@ class _Expansion:
         self._work = Decompression(compressed.view(), expanded.view(), self._coding)
 
     def step(self, size: int, seconds: float = STEP_SECONDS) -> bool:
-        """Expand up to `size` bytes more, for about `seconds`; return whether the body is complete.
-
-        An invalid or too large body raises RequestError 400 or 413.
-        """
+        """Expand up to `size` bytes more, for about `seconds`; return whether the body is complete, or raise RequestError."""
         try:
             return self._work.step(size, seconds)
         except CompressionError as error:
@@ -80,12 +78,12 @@ class _Expansion:
         return self._expanded
 
 
+@dataclass(frozen=True, slots=True)
 class CompressedRequests:
     """Takes requests whose bodies are compressed; used by the event loop."""
 
-    def __init__(self, thread: RequestThreads, inflight: InFlight) -> None:
-        self._thread = thread
-        self._inflight = inflight
+    _thread: RequestThreads
+    _inflight: InFlight
 
     def expand(
         self,

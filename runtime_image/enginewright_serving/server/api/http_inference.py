@@ -132,7 +132,6 @@ class HttpInference:
     def _refuse_decoded(
         self, connection: Connection, request: HttpRequest, error: RequestError
     ) -> None:
-        """Refuse a request that was decoded or expanded in the thread."""
         response = self.refuse(request, error)
         if request.abandoned:
             self._app.release(request)

@@ -66,7 +66,6 @@ class HttpResponder:
         return response
 
     def _send_encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
-        """Send the outputs that were encoded in the thread."""
         encoded.exception()  # retrieved, even if the client has left
         self._answering.results.answer_later(
             self._request, self, lambda: self._compress(encoded.result()), "encoding a response"
@@ -84,7 +83,6 @@ class HttpResponder:
     def _send_compressed(
         self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]
     ) -> None:
-        """Send the outputs that were compressed in the thread."""
         compressed.exception()  # retrieved, even if the client has left
 
         def send() -> bool:

@@ -112,15 +112,15 @@ class InferenceService:
             raise busy("too many requests are due")
 
     def begin(self, call: InferenceCall) -> None:
-        """Have an inference counted and reported once it is answered, or refused."""
+        """Count and report an inference once it is answered or refused."""
         call.counted = call.of_client
-        if self.names_requests:
-            self.name(call)
+        self.name(call)
 
     def name(self, call: InferenceCall) -> None:
-        """Give a request an ID, since something reports it."""
-        call.context = call.context or RequestContext()
-        call.context.name()
+        """Give a request an ID, if something reports it."""
+        if self.names_requests:
+            call.context = call.context or RequestContext()
+            call.context.name()
 
     def require_model(self) -> ServedModel:
         """Return the model; raise RequestError 503 before it is ready."""
@@ -135,10 +135,7 @@ class InferenceService:
             self._probes -= 1
 
     def check_queue(self, call: InferenceCall, body: Body, head: int) -> None:
-        """Refuse a request, whose parameters are in the first `head` bytes of its body, if the queue is full.
-
-        Before it is decoded, with RequestError 503.
-        """
+        """Refuse a request, whose parameters are in the first `head` bytes, if the queue is full: RequestError 503."""
         assert self._serving is not None  # noqa: S101 - it was admitted
         worker = self._serving.worker
         # whether it is more urgent than waiting ones is known only once it is decoded
@@ -167,10 +164,7 @@ class InferenceService:
         *,
         waited: float = 0.0,
     ) -> None:
-        """Queue a decoded request that was admitted, `waited` seconds of whose timeout have passed.
-
-        Raises RequestError 503 if the queue is full of requests that are as urgent.
-        """
+        """Queue a decoded request, `waited` seconds of whose timeout have passed, or raise RequestError 503."""
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
         worker = serving.worker

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -20,12 +21,12 @@ _P = TypeVar("_P")
 _Decoded = tuple[_P, Feeds]
 
 
+@dataclass(frozen=True, slots=True)
 class LargeRequests:
     """Takes requests whose decoding would block the event loop."""
 
-    def __init__(self, thread: RequestThreads, inflight: InFlight) -> None:
-        self._thread = thread
-        self._inflight = inflight
+    _thread: RequestThreads
+    _inflight: InFlight
 
     def decode(
         self,

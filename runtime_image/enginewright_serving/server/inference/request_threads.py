@@ -170,7 +170,6 @@ class RequestThreads:
             self._end(work, _client_has_left())
 
     def _end(self, work: _Work[_T], error: RequestError) -> None:
-        """Answer a request that no longer waits, without its work."""
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         ended.set_exception(_client_has_left() if work.call.abandoned else error)
         self._finish(work, ended)

@@ -172,7 +172,6 @@ class InferenceResults:
         self._fail_waiting(job, expired)
 
     def _stop_timeout(self, job: Job) -> None:
-        """Cancel the timeout of a job that no longer waits."""
         if job.timer is not None:
             job.timer.cancel()
         self.waiting.pop(job, None)

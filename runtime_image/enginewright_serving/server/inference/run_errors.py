@@ -56,10 +56,7 @@ def fault_from_rerun(
     *,
     memory: int | None = None,
 ) -> Fault:
-    """Return who caused `error`, from the errors of known-valid inputs and of the repeated request.
-
-    `memory` is the most bytes that the backend can allocate, if known.
-    """
+    """Return who caused `error`, from the errors of a rerun of known-valid inputs (`control`) and of the request."""
     text = str(error)
     if control is not None or repeated is None:
         return Fault.SERVER

@@ -18,11 +18,7 @@ class ModelRuns:
         self._run: Final = run
 
     def attempt(self, jobs: list[Job]) -> bool:
-        """Run `jobs`, which must be joinable; return False if the run has failed.
-
-        The number of requests of a run, its inputs and its error are recorded in its first job of a client, if
-        there is one.
-        """
+        """Run `jobs`, which must be joinable; return False if that fails. The first one of a client gets the run's figures."""
         began = time.monotonic()
         for each in jobs:  # before the run, so that none expires meanwhile
             each.started = began

@@ -42,8 +42,7 @@ class InferenceWorker:
     ) -> None:
         """Start a thread for each of `runs`; `capacity` jobs may wait.
 
-        `run` takes output names and feeds; `judge`, called in a thread, returns who caused the error that a
-        request's feeds raised; `done` is called in the event loop for every submitted job.
+        `judge` returns who caused an error, in a thread; `done` gets every submitted job, in the event loop.
         """
         self._runs = ModelRuns(run)
         self._limits = limits

@@ -68,10 +68,7 @@ class Metrics(Collector):
         self._registry.register(collector)
 
     def answered(self, status: int, began: float, received: int, sent: int) -> float:
-        """Count an inference request of a client; return when its response was written, as `time.monotonic()`.
-
-        Its head arrived at `began`, likewise; `received` and `sent` are the bytes of the bodies.
-        """
+        """Count a client's inference, whose head arrived at `began` (`time.monotonic()`); return when it was answered."""
         self.last_answer = now = time.monotonic()
         self.total[status // 100].observe(now - began)
         self.received.observe(received)
@@ -130,14 +127,14 @@ class Metrics(Collector):
         yield self._counter(
             "enginewright_requests",
             "Inference requests by status code; 499: the client left before its answer.",
+            {(str(code),): count for code, count in sorted(self.requests.items())},
             "code",
-            {str(code): count for code, count in sorted(self.requests.items())},
         )
         yield self._counter(
             "enginewright_shadow_requests",
             "Copies of requests that pods of another revision answered, by status code.",
+            {(str(code),): count for code, count in sorted(self.copies.items())},
             "code",
-            {str(code): count for code, count in sorted(self.copies.items())},
         )
         yield self._gauge(
             "enginewright_queue_depth", "Inference requests waiting for the model.", self.depth()
@@ -146,24 +143,24 @@ class Metrics(Collector):
             "enginewright_request_records_dropped",
             "Records of requests that were to be written, and were dropped: they were too many, or nobody"
             " took them. access_log: lines of spec.serving.accessLog; trace: spans of requests, of spec.serving.tracing.",
+            {(kind,): count() for kind, count in self.dropped.items()},
             "kind",
-            {kind: count() for kind, count in self.dropped.items()},
         )
-        refused = CounterMetricFamily(
+        yield self._counter(
             "enginewright_out_of_profile",
             "Inference requests refused for a shape outside the model's shape profiles.",
-            labels=_LABELS,
+            {(): self.out_of_profile},
         )
-        refused.add_metric(self._labels, self.out_of_profile)
-        yield refused
 
     def _gauge(self, name: str, about: str, value: int) -> Metric:
         family = GaugeMetricFamily(name, about, labels=_LABELS)
         family.add_metric(self._labels, value)
         return family
 
-    def _counter(self, name: str, about: str, label: str, counts: Mapping[str, int]) -> Metric:
-        family = CounterMetricFamily(name, about, labels=(*_LABELS, label))
-        for value, count in counts.items():
-            family.add_metric((*self._labels, value), count)
+    def _counter(
+        self, name: str, about: str, counts: Mapping[tuple[str, ...], int], *labels: str
+    ) -> Metric:
+        family = CounterMetricFamily(name, about, labels=(*_LABELS, *labels))
+        for values, count in counts.items():
+            family.add_metric((*self._labels, *values), count)
         return family

@@ -22,7 +22,6 @@ def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
     succeeded, failed = metrics.total[2], (metrics.total[4], metrics.total[5])
     runs = metrics.runs.succeeded
     count, seconds = metrics.compute.count, metrics.compute.total
-    none = _duration(0, 0.0)
     return {
         "name": task.model,
         "version": task.revision,
@@ -36,8 +35,8 @@ def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
             "compute_input": _duration(count, 0.0),
             "compute_infer": _duration(count, seconds),
             "compute_output": _duration(count, 0.0),
-            "cache_hit": none,
-            "cache_miss": none,
+            "cache_hit": _duration(0, 0.0),
+            "cache_miss": _duration(0, 0.0),
         },
         "batch_stats": [
             {

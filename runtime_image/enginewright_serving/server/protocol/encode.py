@@ -28,10 +28,7 @@ class Encoder:
         self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
 
     def encode(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> HttpResponse:
-        """Return the response with `arrays`, which are in the order of `plan.outputs`.
-
-        In JSON, NaN and infinities become null, since JSON cannot represent them; binary data can.
-        """
+        """Return the response with `arrays`, in the order of `plan.outputs`; in JSON, NaN and infinities become null."""
         if False in plan.binary:
             return self._encode_json(plan, arrays)
         tensors = [tensor_bytes(array) for array in arrays]
@@ -71,7 +68,6 @@ class Encoder:
         return header
 
     def _encode_json(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> HttpResponse:
-        """Encode a response with at least one output in JSON."""
         tensors: list[bytes | memoryview] = []
         outputs: list[dict[str, Any]] = []
         large: list[NDArray[Any]] = []

@@ -80,10 +80,7 @@ class ConcurrencyProver(RunProver):
         batches: BatchLimits,
         given: RunConditions,
     ) -> Concurrency:
-        """Return how many runs may take place at the same time.
-
-        The golden samples have run, and `feeds`, inputs of a usual run, of a batch if there are any.
-        """
+        """Return how many runs may take place at a time; golden samples and `feeds`, of a usual run or batch, have run."""
         most = given.threads if given.most is None else min(given.most, given.threads)
         off = _why_not(most, batches, given)
         if off:

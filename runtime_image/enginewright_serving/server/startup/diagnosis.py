@@ -40,11 +40,7 @@ class Diagnosis:
         samples: Iterable[GoldenSample],
         memory: int | None,
     ) -> None:
-        """Keep known-valid inputs: the smallest golden sample, and the smallest with other shapes.
-
-        `run` takes output names and feeds; at least one golden sample has run; `memory` is the most bytes that
-        the backend can allocate, if known.
-        """
+        """Keep the smallest golden sample, and the smallest with other shapes; `memory`: bytes of the backend, if known."""
         self._run = run
         self._outputs = list(outputs)
         valid = [sample.feeds for sample in samples]

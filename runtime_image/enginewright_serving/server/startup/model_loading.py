@@ -40,10 +40,7 @@ def load_session(
     device: Device,
     runtime_cache: Path | None,
 ) -> loading.LoadedModel:
-    """Create the session of a task's artefact (`loading.create`); raise StageFailure if it cannot be loaded.
-
-    A backend that compiles kernels keeps them in the folder `runtime_cache`, if there is one.
-    """
+    """Create a task's session (`loading.create`), with kernels in `runtime_cache`; raise StageFailure if that fails."""
     strict = task.promise.policy == "Forbid"
     try:
         loaded = loading.create(

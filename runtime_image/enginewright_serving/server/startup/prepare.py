@@ -256,7 +256,6 @@ def _time(
 def _details(
     checked: CheckedArtifact, loaded: _Loaded, timed: _Timed, load_seconds: float, seconds: float
 ) -> dict[str, Any]:
-    """Return the details of the start for users; it took `seconds`."""
     cache, inputs, batches = loaded.cache, loaded.inputs, timed.batches
     return {
         "threads": checked.threads,

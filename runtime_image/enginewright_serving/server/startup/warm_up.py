@@ -18,10 +18,7 @@ _MOST_STEPS: Final = 16  # of one profile: 1 to 32,768 rows
 def profile_points(
     feeds_run: Sequence[Feeds], profiles: Iterable[Iterable[ShapeProfile]]
 ) -> Iterator[tuple[str, Feeds]]:
-    """Yield a label and inputs for the min, opt and max shapes of the profiles that have not run.
-
-    The first of `feeds_run` gives the values.
-    """
+    """Yield label and inputs, from the first of `feeds_run`, for the profiles' shapes that have not run."""
     seen = {_shapes(feeds) for feeds in feeds_run}
     for inputs, corner in itertools.product(profiles, ("min", "opt", "max")):
         shapes = {profile.input: getattr(profile, corner) for profile in inputs}

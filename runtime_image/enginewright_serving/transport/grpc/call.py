@@ -179,10 +179,7 @@ class GrpcCall(InferenceCall):
         return self._stream.received
 
     def respond(self, reply: Reply) -> bool:
-        """Answer with a message; no-op if the call has ended.
-
-        Return False if the client does not accept it yet, and there is no space to keep it until then.
-        """
+        """Answer with a message, if the call has not ended; return False if the client does not accept it and there is no space."""
         if self._done:
             return True
         self.response_bytes = reply.length

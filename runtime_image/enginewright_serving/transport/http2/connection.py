@@ -303,10 +303,7 @@ class Http2Connection(PausingProtocol):
         return at + size
 
     def _take_frame(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> int:
-        """Process the frame at `at`, without its payload if that can be taken in parts.
-
-        Return the number of bytes, 0 if more must arrive.
-        """
+        """Process the frame at `at`, without a payload that can be taken in parts; return its bytes, 0 if more must arrive."""
         session = self._session
         high, low, kind, flags, stream_id = frames.HEAD.unpack_from(data, at)
         length: int = high << 16 | low

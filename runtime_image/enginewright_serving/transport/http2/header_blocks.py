@@ -31,10 +31,7 @@ class HeaderBlocks:
         self.ends = False  # the current block is the last of its stream
 
     def check(self, kind: int, stream: int, length: int) -> None:
-        """Check the head of any frame; raise ConnectionFaultError.
-
-        The frames of a block must follow each other (RFC 9113 6.10), and not be too large together.
-        """
+        """Check the head of any frame; raise ConnectionFaultError if it interrupts a block (RFC 9113 6.10) or is too large."""
         if self.stream:
             if kind != frames.CONTINUATION or stream != self.stream:
                 raise ConnectionFaultError(
@@ -65,12 +62,7 @@ class HeaderBlocks:
         return block
 
     def prepare(self, block: bytes) -> tuple[object, int | None]:
-        """Return the application's part of a request's head, and its Content-Length.
-
-        Raises:
-            ConnectionFaultError: the block cannot be decoded.
-            StreamFaultError: the request is malformed.
-        """
+        """Return the application's part of a request's head, and its Content-Length; may raise ConnectionFaultError, StreamFaultError."""
         kept = self._kept.get(block)
         if kept is not None:
             return kept

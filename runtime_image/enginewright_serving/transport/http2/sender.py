@@ -70,11 +70,7 @@ class Sender:
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
     ) -> bool:
-        """Send a response, unless it must `wait` for a window: then return False.
-
-        `block` is its header block, the whole response if `length`, the bytes of all `parts`, is 0; `trailers`
-        is the header block after the body, if there is one.
-        """
+        """Send a response, or return False if it must `wait` for a window; without `length`, `block` is the whole response."""
         if length and (
             not trailers
             or length > self._window
@@ -129,10 +125,7 @@ class Sender:
     # The client's settings and windows.
 
     def widen(self, stream: Stream | None, increment: int) -> None:
-        """Enlarge the window of a stream or of the connection (RFC 9113 6.9.1).
-
-        Raises ConnectionFaultError or StreamFaultError if that window is too large.
-        """
+        """Enlarge the window of a stream or of the connection (RFC 9113 6.9.1); raise an error if it is too large."""
         if stream is None:
             self._window += increment
             if self._window > frames.LARGEST:
@@ -149,10 +142,7 @@ class Sender:
         self._frame = size
 
     def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
-        """Set the window of new streams and change that of existing ones (RFC 9113 6.9.2).
-
-        Raises ConnectionFaultError if a stream's window is too large.
-        """
+        """Set the window of new streams and change that of existing ones (RFC 9113 6.9.2); may raise ConnectionFaultError."""
         change = size - self._initial_window
         self._initial_window = size
         for stream in streams:

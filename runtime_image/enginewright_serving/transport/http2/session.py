@@ -170,10 +170,7 @@ class Session:
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
     ) -> bool:
-        """Answer a request, see `Sender.respond`; no-op if its stream is closed.
-
-        Return False if the client does not accept the response yet, and there is no space to keep it until then.
-        """
+        """Answer a request whose stream is open (`Sender.respond`); return False if it must wait and there is no space."""
         if self.streams.open.get(stream.id) is not stream:
             return True
         if self.sender.respond(stream, block, parts, length, trailers):

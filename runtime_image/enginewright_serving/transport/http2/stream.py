@@ -67,11 +67,7 @@ class Stream:
     pace: "TransferPace | None" = None  # of the request, then of a response that waits
 
     def count(self, size: int) -> None:
-        """Count a part of the body.
-
-        Raises StreamFaultError if the client's side has ended (RFC 9113 5.1), or the body is longer than its
-        Content-Length (8.1.1).
-        """
+        """Count a part of the body; raise StreamFaultError if the client's side has ended (5.1) or it is too long (8.1.1)."""
         if not self.receiving:
             raise StreamFaultError(ErrorCode.STREAM_CLOSED)
         self.received += size
@@ -79,10 +75,7 @@ class Stream:
             raise StreamFaultError(ErrorCode.PROTOCOL_ERROR)
 
     def end(self) -> None:
-        """Mark the client's side as ended.
-
-        Raises StreamFaultError if it has ended before, or the body is shorter than its Content-Length.
-        """
+        """Mark the client's side as ended; raise StreamFaultError if it was, or the body is too short."""
         if not self.receiving:
             raise StreamFaultError(ErrorCode.STREAM_CLOSED)
         if self.expected is not None and self.received != self.expected:

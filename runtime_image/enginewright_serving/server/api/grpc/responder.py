@@ -71,7 +71,6 @@ class GrpcResponder:
         return not slow
 
     def _send_later(self, encoded: asyncio.Future[Parts]) -> None:
-        """Send the outputs that were encoded in the thread."""
         encoded.exception()  # retrieved, even if the client has left
 
         def send() -> bool:

@@ -72,10 +72,7 @@ class StepRuns:
         return {name: values[name] for name in self._steps.after_inputs if name in values}
 
     def after(self, route: StepRoute, kept: Feeds, given: Feeds, process: StepProcess) -> Feeds:
-        """Return the outputs of the steps after the model, from its outputs `given` and the result of `kept`.
-
-        Raises RequestError 500 or 504.
-        """
+        """Return the outputs of the steps after the model, from its outputs `given` and `kept` values; may raise RequestError."""
         steps = self._steps
         values = kept | {name: array for name, array in given.items() if name in steps.after_inputs}
         try:

@@ -77,10 +77,7 @@ class GrpcDecoder:
         *,
         most_typed_bytes: int,
     ) -> None:
-        """Create it; `most_typed_bytes` limits the typed contents of a request, whose parsing holds the GIL.
-
-        `check_model` takes name and version, and raises RequestError if the server has another.
-        """
+        """Limit typed contents to `most_typed_bytes`, as parsing them holds the GIL; `check_model` may raise RequestError."""
         self._signature = signature
         self._valued: Final = signature.valued
         self._check_model = check_model
@@ -93,10 +90,7 @@ class GrpcDecoder:
         return size > (_LARGE_TYPED if parts.typed else self._large_raw)
 
     def decode(self, message: memoryview, parts: SplitRequest) -> tuple[GrpcRequest, Feeds]:
-        """Return the request and the inputs of a serialized ModelInferRequest, whose parts `wire.split` returned.
-
-        Raw inputs are views of the message, except strings and unaligned ones. May raise RequestError.
-        """
+        """Return the request and inputs of a message in `parts`; raw inputs are views of it where possible."""
         if len(parts.head) > _LARGEST_HEAD:
             raise RequestError(
                 413, f"the request has more than {_LARGEST_HEAD} bytes beside tensors"
@@ -239,7 +233,7 @@ def _parameters(
     supported: frozenset[str],
     where: str,
 ) -> dict[str, Any]:
-    """Return the parameters of `item`; of equal names the last one, as in a map."""
+    """Return the parameters of `item`, of equal names the last one."""
     if len(item.parameters) > _MOST_PARAMETERS:
         raise RequestError(400, f"{where} has more than {_MOST_PARAMETERS} parameters")
     checks.check_parameters((each.key for each in item.parameters), supported, where)
