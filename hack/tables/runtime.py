@@ -19,9 +19,8 @@ from enginewright_serving.server.protocol.encode import JSON_ELEMENTS
 from enginewright_serving.server.protocol.grpc.encode import TYPED_ELEMENTS
 from enginewright_serving.server.protocol.json_cost import NAMES, VALUES
 from enginewright_serving.server.protocol.request_checks import STRINGS
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.sidecar.settings import INTERVALS
-from enginewright_serving.transport.settings import AGE_JITTER, MIB, SLOW_RATE
+from enginewright_serving.transport.settings import AGE_JITTER, MIB, SLOW_RATE, TransportSettings
 
 from hack.tables.markdown import code, table
 
@@ -89,7 +88,7 @@ def shape_operators() -> str:
 
 def server_limits() -> str:
     """Return the server's limits."""
-    limits = ServerSettings()
+    limits = TransportSettings()
 
     def mebibytes(size: int) -> str:
         return f"{size // MIB} MiB"

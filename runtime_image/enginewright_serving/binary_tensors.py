@@ -21,13 +21,10 @@ _LENGTH: Final = struct.Struct("<I")
 def read_tensor(
     tensor: Tensor, shape: tuple[int, ...], memory: memoryview, at: int, size: int
 ) -> NDArray[Any]:
-    """Return input `tensor`, whose `size` bytes lie in `memory` from `at` on.
+    """Return input `tensor`, whose `size` bytes lie in `memory` from `at` on; raise RequestError 400 for invalid ones.
 
-    A view of `memory`, except strings and what is not aligned for its type. `size` must be that of
-    `shape`, unless the elements are strings.
-
-    Raises:
-        RequestError: 400, with the cause, for the client.
+    A view of `memory`, except strings and unaligned tensors. `size` must be that of `shape`, unless the elements
+    are strings.
     """
     datatype = tensor.datatype
     if datatype.is_string:
@@ -43,16 +40,16 @@ def read_tensor(
 def _read_strings(tensor: Tensor, shape: tuple[int, ...], view: memoryview) -> NDArray[Any]:
     count = math.prod(shape)
     if len(view) < count * _LENGTH.size:
-        raise _miscounted(tensor, count)
+        raise _count_error(tensor, count)
     array = np.empty(count, object)
     at = 0
     for index in range(count):
         start = at + _LENGTH.size
         if start > len(view):
-            raise _miscounted(tensor, count)
+            raise _count_error(tensor, count)
         at = start + _LENGTH.unpack_from(view, at)[0]
         if at > len(view):
-            raise _miscounted(tensor, count)
+            raise _count_error(tensor, count)
         try:
             array[index] = str(view[start:at], "utf-8")
         except UnicodeDecodeError:
@@ -60,11 +57,11 @@ def _read_strings(tensor: Tensor, shape: tuple[int, ...], view: memoryview) -> N
                 400, f"input {tensor.name!r}: element {index} is not UTF-8, as ONNX strings are"
             ) from None
     if at != len(view):
-        raise _miscounted(tensor, count)
+        raise _count_error(tensor, count)
     return array.reshape(shape)
 
 
-def _miscounted(tensor: Tensor, count: int) -> RequestError:
+def _count_error(tensor: Tensor, count: int) -> RequestError:
     return RequestError(
         400,
         f"input {tensor.name!r}: its bytes are not {count} strings,"

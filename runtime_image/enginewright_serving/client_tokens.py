@@ -1,6 +1,6 @@
 """The bearer tokens of clients, from the Secret of spec.serving.auth: a key is a client, its value its tokens.
 
-Neither messages nor what is kept for comparison contains a token.
+Neither messages nor the objects kept for comparison contain a token.
 """
 
 import hashlib
@@ -19,10 +19,10 @@ class TokenSet:
     """The tokens of a Secret: of each its sha256, so that finding one reveals nothing by its time."""
 
     clients: Mapping[bytes, str]  # names by digest
-    problems: tuple[str, ...]  # values that are no tokens, for the Secret's owner
+    problems: tuple[str, ...]  # values that are not tokens, for the Secret's owner
 
     def client(self, authorization: bytes) -> str | None:
-        """Return whose token the value of an Authorization header has; None: nobody's."""
+        """Return the client whose token the value of an Authorization header has, if there is one."""
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() != _SCHEME:
             return None
@@ -48,10 +48,7 @@ def read_tokens(secret: Mapping[str, bytes]) -> TokenSet:
 
 
 def copies_token(secret: Mapping[str, bytes], revision: str) -> str:
-    """Return the token with which pods of the same Secret send copies of requests to pods of `revision`.
-
-    No client's token leaves its pod that way. "": the Secret has none.
-    """
+    """Return the token for copies of requests to pods of `revision` with the same Secret, which has no client's token."""
     lines = sorted(line for value in secret.values() for line in _lines(value))
     if not lines:
         return ""

@@ -1,7 +1,7 @@
 """Loads a prepared model as a serving pod does and reports its placement and latency.
 
-For use without a cluster: in pods the server and the sidecar report the same, live. It runs and reports
-like a stage: `python -m enginewright_serving.examination`.
+For use without a cluster; in pods the server and the sidecar report the same. It runs and reports like a stage:
+`python -m enginewright_serving.examination`.
 """
 
 import os
@@ -28,12 +28,7 @@ _ANSWER_SECONDS: Final = 600.0
 
 
 def run(task: ServeTask, paths: Paths, request: Path | None) -> StageReport:
-    """Load, run and measure a prepared model of the store.
-
-    Args:
-        task: the model.
-        paths: of the store.
-        request: a request that is answered as the server would; None: none is.
+    """Load, run and measure a prepared model of the store, and answer the request in a file, if there is one.
 
     Returns:
         A report whose facts are `ExamineFacts`.
@@ -72,7 +67,7 @@ def _answer(task: ServeTask, artifact: Path, request: Path) -> RequestAnswer:
 
 
 def main(request: str | None = None) -> int:
-    """Run as a stage; return its exit code. `request`: a file to answer."""
+    """Run as a stage with the file of a request, if there is one; return its exit code."""
     end_on_sigterm()
     logs.configure(EXAMINE_STAGE)
     paths = Paths.from_environment()

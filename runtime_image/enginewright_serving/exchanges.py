@@ -1,18 +1,16 @@
 """How the server hands copies of requests and of its answers to the pod's own sidecar.
 
-The sidecar asks for the next one, and with that for a share of the requests of the next seconds. Its
-response has both bodies, one after the other, and a header that says where they are.
+The sidecar asks for the next one, and with that for a share of the requests of the next seconds. The response has
+both bodies, one after the other, and a header with their lengths.
 """
 
 from dataclasses import dataclass
 from typing import Final, Self
 
-HEADER: Final = "Enginewright-Shadow"  # of a response; of a request: it is a copy
+HEADER: Final = "Enginewright-Shadow"  # of such a response, and of a request that is a copy
 RESOURCE: Final = "shadow"  # below /v2/models/<model>
 SHARE_QUERY: Final = "share"
-ASKED_SECONDS: Final = (
-    5.0  # for which a share holds, so that copying ends when the sidecar stops asking
-)
+ASKED_SECONDS: Final = 5.0  # for which a share holds, unless the sidecar asks again
 LARGEST_BYTES: Final = 8 * 1024 * 1024  # of a request and its answer together
 _ABSENT: Final = "-"
 
@@ -22,9 +20,9 @@ class ExchangeHead:
     """The parts of a response; of one without a copy, only `dropped`."""
 
     dropped: int  # chosen requests that were not kept, since the server started
-    request: int = 0  # bytes; 0: there is no copy
-    request_json: int | None = None  # of them, JSON; None: all
-    answer_json: int | None = None  # likewise of the rest
+    request: int = 0  # bytes, 0 without a copy
+    request_json: int | None = None  # JSON bytes of the request, unless all are
+    answer_json: int | None = None  # likewise of the answer
 
     def line(self) -> bytes:
         """Return the header line."""

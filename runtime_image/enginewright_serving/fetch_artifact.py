@@ -1,6 +1,6 @@
 """Copies the artefact to serve from the store into a serving pod and verifies every file.
 
-A canary's pods get the golden samples of the revision that serves too. They serve without these.
+A canary's pods also get the golden samples of the revision that serves, if possible.
 """
 
 import logging
@@ -19,11 +19,7 @@ _log: Final = logging.getLogger(__name__)
 
 
 def run(task: ServeTask, paths: Paths) -> StageReport:
-    """Copy the artefact that the task names, an engine or a prepared model, to its folder.
-
-    Raises:
-        StageFailure: ArtifactMissing, ArtifactCorrupt, EngineCorrupt or StoreUnavailable.
-    """
+    """Copy the artefact of the task, an engine or a prepared model, to its folder; raise StageFailure."""
     kind = PREPARED if task.engine_key is None else ENGINE
     cache = NodeCache(paths.node_cache) if paths.node_cache else None
     image = MountedImage(paths.artifact_image) if paths.artifact_image.is_dir() else None

@@ -10,11 +10,7 @@ from pydantic import ValidationError
 
 
 def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
-    """Return the manifest of the artefact that the task names.
-
-    Raises:
-        StageFailure: ArtifactMissing or ArtifactCorrupt.
-    """
+    """Return the manifest of the task's artefact; raise StageFailure: ArtifactMissing or ArtifactCorrupt."""
     path = artifact / MANIFEST_NAME
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
@@ -33,10 +29,10 @@ def read_manifest(task: ServeTask, artifact: Path) -> Manifest:
 
 
 def served_profiles(manifest: Manifest) -> tuple[tuple[ShapeProfile, ...], ...]:
-    """Return the profiles; a request must fit one of them. A profile may leave inputs unconstrained.
+    """Return the profiles, of which a request must fit one; a profile may leave inputs unconstrained.
 
-    An engine accepts only the shapes it was built for. Other backends are limited only by declared
-    shapes; the declared range of an input's values is for golden inputs, not for requests.
+    An engine accepts the shapes it was built for, other backends the declared shapes; the declared range of an
+    input's values is for golden inputs, not for requests.
     """
     engine = manifest.engine
     if engine is not None and engine.profiles:
@@ -45,9 +41,9 @@ def served_profiles(manifest: Manifest) -> tuple[tuple[ShapeProfile, ...], ...]:
     return (tuple(each.model_copy(update=anything) for each in manifest.recipe.shapes),)
 
 
-def _compare_keys(what: str, found: str, wanted: str) -> None:
-    if found != wanted:
+def _compare_keys(what: str, key: str, expected: str) -> None:
+    if key != expected:
         raise StageFailure(
             Reason.ARTIFACT_CORRUPT,
-            f"the {what} has key {found[:12]}, the task asks for {wanted[:12]}",
+            f"the {what} has key {key[:12]}, the task asks for {expected[:12]}",
         )

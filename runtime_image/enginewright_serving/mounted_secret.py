@@ -1,7 +1,7 @@
 """The files of a Secret's volume, which the kubelet replaces all at once when the Secret changes.
 
-The kubelet writes a new folder, then makes the link `..data` point to it, so what is read through one
-resolved link belongs together. Folders without that link, outside of pods, are read as they are.
+The kubelet writes a new folder, then makes the link `..data` point to it, so files that are read through one
+resolved link belong together. Folders without that link, outside of pods, are read as they are.
 """
 
 from pathlib import Path
@@ -18,32 +18,23 @@ class MountedSecret:
         self._path = path
 
     def folder(self) -> Path:
-        """Return the folder whose files belong together.
-
-        Raises:
-            OSError: there is none.
-        """
+        """Return the folder whose files belong together; raise OSError if there is none."""
         current = self._path / _CURRENT
         return current.resolve(strict=True) if current.is_symlink() else self._path
 
     def state(self) -> _State | None:
-        """Return what differs once a file has been replaced; None: the volume cannot be read."""
+        """Return a value that differs once a file has been replaced, or None if the volume cannot be read."""
         try:
             folder = self.folder()
-            files = sorted(self._files(folder))
-            found = [(each.name, each.stat()) for each in files]
+            stats = [(each.name, each.stat()) for each in sorted(self._files(folder))]
         except OSError:
             return None
         return str(folder), tuple(
-            (name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in found
+            (name, stat.st_ino, stat.st_mtime_ns, stat.st_size) for name, stat in stats
         )
 
     def read(self) -> dict[str, bytes]:
-        """Return the contents by key; {}: the Secret does not exist, or has no keys.
-
-        Raises:
-            OSError: they cannot be read.
-        """
+        """Return the contents by key, {} if the Secret does not exist; raise OSError if they cannot be read."""
         try:
             return self._read()
         except FileNotFoundError:  # replaced meanwhile

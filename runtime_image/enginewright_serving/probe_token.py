@@ -1,7 +1,7 @@
 """The secret by which a server recognizes the golden inferences of its own sidecar.
 
-They bypass its limits and are not counted, so no other client may send one. Both containers share
-/tmp, an emptyDir that outlives restarts of either; whichever starts first writes the token.
+They bypass its limits and are not counted, so no other client may send one. Both containers share /tmp, an emptyDir
+that outlives restarts of either; the first one to start writes the token.
 """
 
 import logging

@@ -1,7 +1,4 @@
-"""Medians of consecutive measurements of one latency, to compare two revisions by. Pure.
-
-A mean hides an outlier, single measurements of days would take too much memory.
-"""
+"""Medians of consecutive measurements of one latency, to compare two revisions by. Pure."""
 
 from collections import deque
 from typing import Final
@@ -35,7 +32,7 @@ class Windows:
             current.clear()
 
     def series(self, source: Source, name: str, inputs: str = "") -> LatencySeries:
-        """Return the complete windows as a message; `inputs`: digest of a golden sample's."""
+        """Return the complete windows as a message, with the digest of a golden sample's `inputs`."""
         return LatencySeries(
             source=source,
             name=name[:TEXT_LENGTH],

@@ -18,7 +18,6 @@ from enginewright_contract.verdict import Check
 from enginewright_runtime.core.nvml import XidEvents
 from enginewright_runtime.session.device_errors import LOST, lost_device
 from enginewright_serving.server.observe.health import RunHealth
-from enginewright_serving.server.settings import ServerSettings
 
 from tests.support.broken_models import parsed
 from tests.support.extensions import compile_c, compile_failing, cube
@@ -225,7 +224,7 @@ def test_what_does_not_name_the_device_is_not_its_loss(text: str) -> None:
 
 
 def test_only_a_golden_sample_decides() -> None:
-    known = RunHealth(ServerSettings())
+    known = RunHealth()
     for _ in range(2):
         known.failed()
     assert known.next_test(0.0) is None
@@ -248,7 +247,7 @@ def test_only_a_golden_sample_decides() -> None:
 
 
 def test_the_device_s_own_word_comes_first_and_stays() -> None:
-    known = RunHealth(ServerSettings())
+    known = RunHealth()
     for at, error in enumerate(["it is dry", LOST_DEVICE, "CUDA failure 719: x"]):
         known.tested(error, float(at))
     trouble = known.why_not_ready()
@@ -260,7 +259,7 @@ def test_the_device_s_own_word_comes_first_and_stays() -> None:
 
 
 def test_an_xid_asks_for_a_trial_and_names_the_device() -> None:
-    known = RunHealth(ServerSettings())
+    known = RunHealth()
     known.reported(43)
     assert known.next_test(0.0) == 0.0
     known.tested(None, 0.0)
@@ -272,7 +271,7 @@ def test_an_xid_asks_for_a_trial_and_names_the_device() -> None:
     assert trouble.reason is Reason.DEVICE_LOST
     assert trouble.message.endswith("TensorRT EP execution context enqueue failed. (Xid 79)")
     assert known.stuck(60).reason is Reason.DEVICE_LOST
-    assert RunHealth(ServerSettings()).stuck(60).reason is Reason.RUNS_FAIL
+    assert RunHealth().stuck(60).reason is Reason.RUNS_FAIL
 
 
 # NVML: what it says with the ABI of nvml.h, by a library compiled here; and nothing without one.

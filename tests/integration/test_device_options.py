@@ -12,7 +12,7 @@ from enginewright_runtime.core.ort_messages import is_out_of_memory
 from enginewright_runtime.session import driver, libcuda
 from enginewright_runtime.session.base import SessionRequest
 from enginewright_runtime.session.cuda import CudaBackend, arena_limit
-from enginewright_serving.server.inference.run_errors import Fault, Rerun, fault_from_rerun
+from enginewright_serving.server.inference.run_errors import Fault, fault_from_rerun
 from onnx import helper
 
 from tests.support import broken_models as broken
@@ -105,9 +105,10 @@ def test_a_request_beyond_the_arena_is_out_of_memory_and_the_next_one_runs(model
     error = Exception(done.stdout)
     assert "smaller than requested bytes of 16777216" in str(error)
     assert is_out_of_memory(str(error))
-    again = Rerun(control=None, repeated=error)
-    assert fault_from_rerun(error, again, memory=GIB) is Fault.SERVER
-    assert fault_from_rerun(error, again, memory=1 << 20) is Fault.CLIENT, "the device never has it"
+    assert fault_from_rerun(error, None, error, memory=GIB) is Fault.SERVER
+    assert fault_from_rerun(error, None, error, memory=1 << 20) is Fault.CLIENT, (
+        "the device never has it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,9 +139,9 @@ def test_what_the_shipped_libraries_say_without_memory(
     file, *_ = folder.glob(name)  # others are links to it
     assert literal.encode() in file.read_bytes()
     assert is_out_of_memory(text)
-    again = Rerun(control=None, repeated=Exception(text))
-    assert fault_from_rerun(Exception(text), again, memory=1 << 20) is Fault.CLIENT
-    assert fault_from_rerun(Exception(text), again, memory=GIB) is Fault.SERVER
+    error = Exception(text)
+    assert fault_from_rerun(error, None, error, memory=1 << 20) is Fault.CLIENT
+    assert fault_from_rerun(error, None, error, memory=GIB) is Fault.SERVER
 
 
 DRIVER = """

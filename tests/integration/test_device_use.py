@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from enginewright_runtime.core.nvml_use import DeviceMeter, DeviceUse
+from enginewright_serving.server.observe import device_use
 from enginewright_serving.server.observe.device_use import DeviceMetrics, DeviceSampler
 from enginewright_serving.server.observe.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
@@ -91,16 +92,17 @@ def exposed(sampler: DeviceSampler) -> dict[str, float]:
     }
 
 
-def test_the_device_is_exposed_until_its_sample_is_too_old(tmp_path: Path) -> None:
-    now = 100.0
-    sampler = DeviceSampler(nvml(tmp_path), interval=3600, oldest=30, clock=lambda: now)
+def test_the_device_is_exposed_until_its_sample_is_too_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampler = DeviceSampler(nvml(tmp_path))
     until(lambda: sampler.latest() is not None, "a sample")
     assert exposed(sampler) == {
         "enginewright_gpu_memory_bytes": 42,
         "enginewright_gpu_memory_size_bytes": 80,
         "enginewright_gpu_utilization_ratio": 0.73,
     }
-    now = 131.0
+    monkeypatch.setattr(device_use, "_OLDEST", 0.0)
     assert exposed(sampler) == {}
 
 

@@ -22,13 +22,12 @@ from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature, Tensor
 from enginewright_serving.server.api.app import ServerApp
 from enginewright_serving.server.protocol.decode import Decoder
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import prepare
 from enginewright_serving.transport.chunked import ChunkedDecoder, ChunkedError
 from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
 from enginewright_serving.transport.head import HeadError, HeadParser
 from enginewright_serving.transport.message import ALIGNMENT, Body, HttpRequest, HttpResponse
-from enginewright_serving.transport.settings import MIB
+from enginewright_serving.transport.settings import MIB, TransportSettings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
@@ -238,7 +237,7 @@ async def _serve_one(root: Path, task: ServeTask, request: bytes) -> tuple[Watch
             fed.append(feeds["x"])
             return super().run(outputs, feeds)
 
-    app = Watching(task, ServerSettings(), "0")
+    app = Watching(task, TransportSettings(), "0")
     app.bodies = []
     app.serve_model(replace(served, runner=Recording(session, served.signature)))
     buffer = bytearray(RECEIVE_BYTES)

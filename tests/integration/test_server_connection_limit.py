@@ -5,13 +5,15 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from enginewright_serving.server.settings import ServerSettings
-from enginewright_serving.transport.application import ApplicationBase, json_response
+from enginewright_serving.transport.application import json_response
 from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
 from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.http_application import HttpApplication
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
+from enginewright_serving.transport.settings import TransportSettings
+from typing_extensions import override
 
-SETTINGS: Final = ServerSettings(connections=2, reserved_connections=1)
+SETTINGS: Final = TransportSettings(connections=2, reserved_connections=1)
 BODY: Final = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\na"
 UNKNOWN: Final = b"POST /unknown HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\n"
 LARGE: Final = b"GET /large HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -21,44 +23,18 @@ GET: Final = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-class App(ApplicationBase[Connection]):
+class App(HttpApplication[Connection]):
     """Answers every path but one with 200."""
 
+    @override
     def admit(self, request: HttpRequest) -> HttpResponse | None:
         return self.refuse(404, "not found") if request.target == b"/unknown" else None
 
-    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        del request, size
-        return None
-
-    def release(self, request: HttpRequest) -> None:
-        self.inflight.release(request)
-
-    def answered(
-        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
-    ) -> None:
-        pass
-
-    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
-        pass
-
-    def refused(
-        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
-    ) -> None:
-        pass
-
-    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
-        del request
-        return self.refuse(503, "busy")
-
+    @override
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
-        del connection
         if request.target == b"/large":
             return HttpResponse(200, b"", [bytes(LARGE_BYTES)], LARGE_BYTES)
         return json_response(200, {})
-
-    def refuse(self, status: int, message: str) -> HttpResponse:
-        return json_response(status, {"error": message})
 
 
 class Clients:
@@ -89,7 +65,7 @@ async def status(client: Streams, sent: bytes, seconds: float = 20) -> int | Non
 
 
 async def held(
-    settings: ServerSettings, *held_by: tuple[bytes, bytes], seconds: float = 20
+    settings: TransportSettings, *held_by: tuple[bytes, bytes], seconds: float = 20
 ) -> list[int | None]:
     """Hold connections that have sent the first parts; return the status of a further one's request.
 

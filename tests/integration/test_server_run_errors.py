@@ -14,7 +14,6 @@ import pytest
 from enginewright_runtime.session.samples import GoldenSample
 from enginewright_serving.server.inference.run_errors import (
     Fault,
-    Rerun,
     fault_from_error,
     fault_from_rerun,
     fingerprint,
@@ -286,22 +285,22 @@ def failed(text: str) -> Exception:
 def test_a_lost_device_is_known_when_golden_inputs_fail_too(text: str) -> None:
     error = failed(text)
     assert fault_from_error(error, ran_before=False) is None
-    assert fault_from_rerun(error, Rerun(error, error)) is Fault.SERVER
+    assert fault_from_rerun(error, error, error) is Fault.SERVER
     # what still serves is not lost, whatever an error repeats of what a client wrote
-    assert fault_from_rerun(error, Rerun(None, error)) is Fault.SERVER
+    assert fault_from_rerun(error, None, error) is Fault.SERVER
 
 
 @pytest.mark.parametrize("text", MEMORY)
 def test_memory_is_never_a_lost_device(text: str) -> None:
     error = failed(text)
-    assert fault_from_rerun(error, Rerun(error, error)) is Fault.SERVER
-    assert fault_from_rerun(error, Rerun(None, error)) is Fault.SERVER
+    assert fault_from_rerun(error, error, error) is Fault.SERVER
+    assert fault_from_rerun(error, None, error) is Fault.SERVER
 
 
 def test_without_words_the_trial_decides() -> None:
-    assert fault_from_rerun(CLASH, Rerun(None, CLASH)) is Fault.CLIENT
-    assert fault_from_rerun(CLASH, Rerun(None, None)) is Fault.SERVER, "it comes and goes"
-    assert fault_from_rerun(CLASH, Rerun(CLASH, CLASH)) is Fault.SERVER, "everything fails"
+    assert fault_from_rerun(CLASH, None, CLASH) is Fault.CLIENT
+    assert fault_from_rerun(CLASH, None, None) is Fault.SERVER, "it comes and goes"
+    assert fault_from_rerun(CLASH, CLASH, CLASH) is Fault.SERVER, "everything fails"
     assert fault_from_error(REFUSED, ran_before=False) is Fault.CLIENT
     assert fault_from_error(REFUSED, ran_before=True) is Fault.SERVER, "the very input ran"
 

@@ -349,10 +349,10 @@ def test_ipv6_is_served_too(tmp_path: Path, task: ServeTask) -> None:
 
 
 def test_p99_is_measured_where_a_hundred_runs_fit_into_a_few_seconds() -> None:
-    found = measure(lambda _: time.sleep(0.025), "opt", {})
+    found = measure(lambda: time.sleep(0.025), "opt")
     assert found is not None
     assert (found.samples, found.p99 is None) == (100, False)
-    slow = measure(lambda _: time.sleep(0.2), "opt", {})
+    slow = measure(lambda: time.sleep(0.2), "opt")
     assert slow is not None
     assert slow.p50 >= 0.2
     assert (slow.samples <= 10, slow.p99) == (True, None)

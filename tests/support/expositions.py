@@ -34,7 +34,6 @@ from enginewright_serving.server.observe.metrics import Metrics
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.metrics import expose
 from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
-from enginewright_serving.sidecar.settings import SidecarSettings
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.fake_kube import FakeKube
@@ -59,7 +58,7 @@ class ServingPod:
             backend="cuda",
             promise=Promise(policy="Allow"),
         )
-        self._findings = PodState(task, _manifest(), 1, SidecarSettings(), time.monotonic)
+        self._findings = PodState(task, _manifest(), 1, time.monotonic)
         self._server = Metrics(MODEL, REVISION)
         self._server.depth = lambda: 2
         self._server.add(DeviceMetrics(MODEL, REVISION, lambda: DeviceUse(6 << 30, 24 << 30, 0.7)))

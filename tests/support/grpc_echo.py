@@ -12,13 +12,13 @@ from dataclasses import fields
 from typing import Final
 
 import uvloop
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.transport.application import listen
 from enginewright_serving.transport.grpc.call import Calls, GrpcCall, Reply
 from enginewright_serving.transport.grpc.status import Code, Status
 from enginewright_serving.transport.http2.connection import Http2Connection
 from enginewright_serving.transport.inflight import InFlight
 from enginewright_serving.transport.input_turns import InputTurns
+from enginewright_serving.transport.settings import TransportSettings
 
 ECHO: Final = b"/test.Echo/Echo"
 LATER: Final = b"/test.Echo/Later"  # answers after the seconds that the message says
@@ -37,7 +37,7 @@ class EchoApp:
 
     metadata = frozenset({b"x-test"})
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: TransportSettings) -> None:
         self.settings = settings
         self.draining = False
         self.connections: set[Http2Connection] = set()
@@ -133,7 +133,7 @@ class EchoApp:
             call.respond(Reply([call.message.view()], call.message.length))
 
 
-async def _serve(settings: ServerSettings) -> None:
+async def _serve(settings: TransportSettings) -> None:
     loop = asyncio.get_running_loop()
     app = EchoApp(settings)
     calls, buffer = Calls(app), bytearray(RECEIVE_BYTES)
@@ -156,10 +156,10 @@ async def _serve(settings: ServerSettings) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    for field in fields(ServerSettings):
+    for field in fields(TransportSettings):
         if field.type in ("int", "float", int, float):
             parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
-    uvloop.run(_serve(ServerSettings(**vars(parser.parse_args()))))
+    uvloop.run(_serve(TransportSettings(**vars(parser.parse_args()))))
     return 0
 
 

@@ -3,15 +3,15 @@
 import asyncio
 from typing import Any
 
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.transport.grpc.call import Calls
 from enginewright_serving.transport.http2.connection import Http2Connection
+from enginewright_serving.transport.settings import TransportSettings
 from typing_extensions import override
 
 from tests.support import http2
 from tests.support.grpc_echo import RECEIVE_BYTES, EchoApp
 
-DEFAULTS = ServerSettings()
+DEFAULTS = TransportSettings()
 
 
 class Pipe(asyncio.Transport):

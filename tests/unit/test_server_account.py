@@ -6,6 +6,7 @@ import pytest
 from enginewright_serving.transport.account import ByteAccount, Holding
 from enginewright_serving.transport.message import charged_bytes
 from enginewright_serving.transport.pace import TransferPace
+from enginewright_serving.transport.settings import TransportSettings
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
@@ -29,7 +30,7 @@ class World:
         """Return a holding that is a transfer if it has a rate."""
         created = Holding(lambda: self.evicted.append(created))
         if rate is not None:
-            progress = TransferPace(0.0, window=10.0, minimum=1.0)
+            progress = TransferPace(0.0, TransportSettings(transfer_rate=1))
             progress.rate = rate
             self.account.begin(created, progress)
         return created
@@ -175,7 +176,7 @@ def test_what_is_charged_covers_what_has_arrived(arrived: int, more: int) -> Non
     ],
 )
 def test_a_transfer_must_keep_its_rate_in_every_window(moved: list[float], is_enough: bool) -> None:
-    progress = TransferPace(0.0, window=10.0, minimum=50.0)
+    progress = TransferPace(0.0, TransportSettings(transfer_rate=50))
     total, found = 0.0, True
     for second, amount in enumerate(moved, 1):
         total += amount
@@ -184,7 +185,7 @@ def test_a_transfer_must_keep_its_rate_in_every_window(moved: list[float], is_en
 
 
 def test_a_rate_is_known_after_a_second() -> None:
-    progress = TransferPace(0.0, window=10.0, minimum=1.0)
+    progress = TransferPace(0.0, TransportSettings(transfer_rate=1))
     progress.update(0.5, 1000)
     assert progress.rate == float("inf")
     progress.update(2.0, 1000)

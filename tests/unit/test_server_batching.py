@@ -18,7 +18,6 @@ from enginewright_serving.server.inference.batching import (
 )
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.startup.batch_proof import BatchProver
-from enginewright_serving.server.startup.run_proof import Instruments
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -106,8 +105,8 @@ class Model:
             signature,
             ComputeBuckets(),
             memory,
-            Instruments(resident, self.clock),
         )
+        prover._resident, prover._clock = resident, self.clock
         asked = {"most": 32, "delay": 0.0, "varying": False, "on_cpu": True, "by_sizes": True}
         return prover.prove(samples, **(asked | changes))
 

@@ -15,7 +15,6 @@ from enginewright_serving.server.startup.concurrency import (
     ConcurrencyProver,
     RunConditions,
 )
-from enginewright_serving.server.startup.run_proof import Instruments
 from numpy.typing import NDArray
 from typing_extensions import override
 
@@ -52,12 +51,9 @@ class TimedProver(ConcurrencyProver):
     """With given times: the seconds of a run by number of runs at the same time."""
 
     def __init__(self, model: Doubling, times: Mapping[int, float], resident: int = 100) -> None:
-        super().__init__(
-            cast("Any", model),
-            SIGNATURE,
-            lambda _: None,
-            Instruments(lambda: resident * MIB, lambda: 0.0),
-        )
+        super().__init__(cast("Any", model), SIGNATURE, lambda _: None)
+        self._resident = lambda: resident * MIB
+        self._clock = lambda: 0.0
         self._given = times
 
     @override

@@ -7,65 +7,49 @@ from typing import Any
 import pytest
 from enginewright_contract.task import ServeTask
 from enginewright_serving.server.api.app import ServerApp
-from enginewright_serving.server.settings import ServerSettings
-from enginewright_serving.transport.application import ApplicationBase, json_response
+from enginewright_serving.transport.application import json_response
 from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
 from enginewright_serving.transport.head import HeadParser
+from enginewright_serving.transport.http_application import HttpApplication
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
+from enginewright_serving.transport.settings import TransportSettings
 from typing_extensions import override
 
 MANY = 1000
 MIB = 1 << 20
-DEFAULTS = ServerSettings()
-TWO = ServerSettings(connections=1, reserved_connections=1)
+DEFAULTS = TransportSettings()
+TWO = TransportSettings(connections=1, reserved_connections=1)
 FLOOD_SECONDS = 0.15  # longer than a client that pipelines a few requests waits for its turns
 
 
-class Echo(ApplicationBase[Connection]):
+class Echo(HttpApplication[Connection]):
     """Answers with the request's target; those below /later when the test says so."""
 
-    def __init__(self, settings: ServerSettings = DEFAULTS) -> None:
+    def __init__(self, settings: TransportSettings = DEFAULTS) -> None:
         super().__init__(settings)
         self.waiting: list[tuple[Connection, HttpResponse]] = []
 
+    @override
     def admit(self, request: HttpRequest) -> HttpResponse | None:
         return self.refuse(404, "none") if request.target == b"/none" else None
 
-    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        del request, size
-        return None
-
-    def release(self, request: HttpRequest) -> None:
-        self.inflight.release(request)
-
+    @override
     def answered(
         self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
-        del connection, response, began
         raise AssertionError(f"{request.target.decode()} is no inference")
 
+    @override
     def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
-        del connection, began
         raise AssertionError(f"{request.target.decode()} is no inference")
 
-    def refused(
-        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
-    ) -> None:
-        """Report nothing."""
-
-    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
-        del request
-        return self.refuse(503, "busy")
-
+    @override
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
         response = json_response(200, {"target": request.target.decode()})
         if not request.target.startswith(b"/later"):
             return response
         self.waiting.append((connection, response))
         return None
-
-    def refuse(self, status: int, message: str) -> HttpResponse:
-        return json_response(status, {"error": message})
 
 
 class Pipe(asyncio.Transport):

@@ -15,10 +15,10 @@ from enginewright_serving.server.protocol.decode import Decoder, Feeds, held_byt
 from enginewright_serving.server.protocol.encode import Encoder
 from enginewright_serving.server.protocol.json_cost import NAMES, VALUES
 from enginewright_serving.server.protocol.request_checks import STRINGS
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.transport.call import InferenceCall
 from enginewright_serving.transport.inflight import InFlight
 from enginewright_serving.transport.message import Body
+from enginewright_serving.transport.settings import TransportSettings
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -368,7 +368,7 @@ def test_a_text_costs_what_is_outside_its_strings() -> None:
 
 
 def test_what_decoded_inputs_take_counts_as_in_flight() -> None:
-    inflight = InFlight(ServerSettings(body_bytes=100, inflight_bytes=300))
+    inflight = InFlight(TransportSettings(body_bytes=100, inflight_bytes=300))
     first, second, probe = InferenceCall(), InferenceCall(), InferenceCall()
     probe.reserved = True
     inflight.hold(first, 100)

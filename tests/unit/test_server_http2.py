@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.transport.eviction import WaitsFor
 from enginewright_serving.transport.grpc.call import GrpcCall
 from enginewright_serving.transport.grpc.status import Code
@@ -21,6 +20,7 @@ from enginewright_serving.transport.http2.errors import ErrorCode
 from enginewright_serving.transport.http2.stream import Stream
 from enginewright_serving.transport.http2.streams import MAX_STREAMS
 from enginewright_serving.transport.message import ALIGNMENT, JOINED_BYTES
+from enginewright_serving.transport.settings import TransportSettings
 from hypothesis import given
 from hypothesis import settings as effort
 from hypothesis import strategies as st
@@ -861,7 +861,7 @@ async def test_part_of_a_frame_or_header_block_must_continue(part: bytes) -> Non
 @pytest.mark.parametrize("why", ["idle", "age", "draining"])
 @looped
 async def test_a_connection_goes_away_such_that_no_call_is_lost(why: str) -> None:
-    app = EchoApp(ServerSettings(connection_age=1.0 if why == "age" else 1e9))
+    app = EchoApp(TransportSettings(connection_age=1.0 if why == "age" else 1e9))
     peer = Peer(app)
     if why != "idle":
         peer.send(peer.client.call(1, LATER.decode(), b"1000"))
@@ -902,7 +902,7 @@ async def test_a_client_that_does_not_acknowledge_is_refused_new_streams_all_the
 
 @looped
 async def test_a_connection_beyond_the_limit_is_refused() -> None:
-    app = EchoApp(ServerSettings(connections=1))
+    app = EchoApp(TransportSettings(connections=1))
     first, second = Peer(app), Peer(app, opened=False)
     assert ended(first) is None
     assert ended(second) is ErrorCode.ENHANCE_YOUR_CALM

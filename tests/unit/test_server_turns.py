@@ -53,7 +53,7 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
         turns.add(each)
     for _ in range(100):  # turns of the event loop, more than enough
         await asyncio.sleep(0)
-    assert len(turns) == 0
+    assert len(turns.waiting) == 0
     assert set(answered) == set(jobs)
     assert len(answered) == len(jobs)
     assert responder.aborted == 2
@@ -141,7 +141,7 @@ def raising(error: BaseException) -> tuple[Turns, list[Job], list[Job], list[Job
 async def test_a_run_in_which_native_code_panics_is_repeated_in_the_thread() -> None:
     turns, jobs, done, handed = raising(Panic())
     await asyncio.sleep(0.01)
-    assert (handed, done, len(turns)) == (jobs[:1], jobs[1:], 0)
+    assert (handed, done, len(turns.waiting)) == (jobs[:1], jobs[1:], 0)
 
 
 @pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt()], ids=repr)
@@ -159,8 +159,8 @@ def test_what_ends_the_process_is_raised_and_what_waits_has_its_turn_if_it_does_
     with pytest.raises(type(error)):
         loop.run_until_complete(adding)
     ((turns, jobs, done, handed),) = found
-    assert len(turns) == 2
+    assert len(turns.waiting) == 2
     loop.run_until_complete(asyncio.sleep(0.01))
-    assert (handed, done, len(turns)) == ([], jobs[1:], 0)
+    assert (handed, done, len(turns.waiting)) == ([], jobs[1:], 0)
     loop.run_until_complete(adding)
     loop.close()

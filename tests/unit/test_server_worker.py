@@ -360,7 +360,7 @@ def test_what_is_accounted_for_a_request_is_released_with_its_connection() -> No
     http: Any = request
     HttpResponder(owner, unused, owner, http, unused, None).abort()
     grpc: Any = call
-    GrpcResponder(owner, unused, grpc, unused, copied=False).abort()
+    GrpcResponder(owner, unused, grpc, unused, False).abort()
     assert released == [request, call]
     assert len(closed) == 2
 

@@ -11,7 +11,6 @@ from enginewright_contract.verdict import Verdict
 from enginewright_serving.sidecar.app import SidecarApp
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
-from enginewright_serving.sidecar.settings import SidecarSettings
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
 
 from tests.support import manifests
@@ -55,7 +54,7 @@ class Pod:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.state = PodState(TASK, MANIFEST, 1, SidecarSettings(), lambda: self.now)
+        self.state = PodState(TASK, MANIFEST, 1, lambda: self.now)
 
     def passes(self, seconds: float) -> None:
         self.now += seconds

@@ -12,19 +12,15 @@ from enginewright_contract.verdict import CheckState
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.latency import LiveLatency, ProbeLatency
 from enginewright_serving.sidecar.probe_schedule import ProbeFacts, ProbeSchedule, Traffic
-from enginewright_serving.sidecar.settings import SidecarSettings
 from enginewright_serving.sidecar.trend import Trend
 from hypothesis import given
 from hypothesis import strategies as st
-
-SETTINGS = SidecarSettings()
-
 
 # One series.
 
 
 def trend(*seconds: float, every: float = 1.0) -> Trend:
-    found = Trend(SETTINGS)
+    found = Trend()
     for index, each in enumerate(seconds):
         found.add(each, index * every)
     return found
@@ -38,7 +34,7 @@ def test_the_baseline_is_taken_when_the_measurements_have_settled() -> None:
 
 
 def test_first_runs_are_left_out() -> None:
-    found = Trend(SETTINGS, first_runs=1)
+    found = Trend(first_runs=1)
     for index in range(11):
         found.add(5.0 if index == 0 else 0.010, float(index))
     assert found.baseline == pytest.approx(0.010)
@@ -98,7 +94,7 @@ def probe(seconds: float, *, compute: float | None = None, queued: float = 0.0) 
 
 
 def probed(*found: ProbeResult, idle: bool = True) -> tuple[ProbeLatency, float]:
-    latency = ProbeLatency(SETTINGS)
+    latency = ProbeLatency()
     for index, each in enumerate(found):
         latency.add(each, float(index), idle=idle)
     return latency, float(len(found))
@@ -149,7 +145,7 @@ def bucket(count: int, seconds: float, warmup: float | None = None) -> ComputeBu
 
 def lived(*means: float, count: int = 20, warmup: float | None = None) -> tuple[LiveLatency, float]:
     """Return what is known after polls each 5 s, between which `count` requests took so long on average."""
-    live = LiveLatency(SETTINGS)
+    live = LiveLatency()
     total, number, now = 0.0, 0, 0.0
     live.add([bucket(0, 0.0, warmup)], now)
     for mean in means:
@@ -191,7 +187,7 @@ def test_a_server_whose_counters_reset_is_compared_from_there() -> None:
 
 
 def test_requests_of_other_sizes_do_not_make_it_slow() -> None:
-    live = LiveLatency(SETTINGS)
+    live = LiveLatency()
     for poll in range(40):
         small, large = (1000, 10 * poll) if poll > 20 else (50 * poll, 0)
         live.add(
@@ -227,10 +223,10 @@ class World:
         self.now = 0.0
         self.free = 0.0  # when the worker has done with all that waits
         self.count, self.seconds = 0, 0.0
-        self.turns = ProbeSchedule(["min", "max"], SETTINGS)
+        self.turns = ProbeSchedule(["min", "max"])
         self.probes, self.live, self.traffic = (
-            ProbeLatency(SETTINGS),
-            LiveLatency(SETTINGS),
+            ProbeLatency(),
+            LiveLatency(),
             Traffic(),
         )
         self.proven: set[str] = set()
@@ -280,7 +276,7 @@ class World:
             self.proven.add(turn.sample)
             interval = self.turns.interval(found, known)
             yield queued + took
-            self.probes.add(found, self.now, idle=idle >= SETTINGS.idle_seconds)
+            self.probes.add(found, self.now, idle=idle >= 60.0)
             self.judge("probe", self.probes.outcome(self.now).state)
             yield max(0.0, interval - queued - took)
 

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 @pytest.mark.parametrize("label", ['quote"', "back\\slash", "new\nline", "grüß"])
 def test_label_values_survive(label: str) -> None:
     text = Exposition({"model": label})
-    text.family(Family("a_b", "gauge", "About.", ("c",)), [({"c": label}, 1.5)])
+    text.family(Family("a_b", "About.", ("c",)), [({"c": label}, 1.5)])
     (family,) = text_string_to_metric_families(text.text().decode())
     (sample,) = family.samples
     assert (sample.labels, sample.value) == ({"model": label, "c": label}, 1.5)
@@ -32,7 +32,7 @@ def test_another_exposition_follows_as_far_as_it_is_one(
     other: bytes, passed: list[str] | None
 ) -> None:
     text = Exposition({})
-    text.family(Family("a", "gauge", "About."), [({}, 1)])
+    text.family(Family("a", "About."), [({}, 1)])
     whole = text.text(other).decode()
     lines = whole.splitlines()[3:]
     assert lines == (other.decode().splitlines() if passed is None else passed)

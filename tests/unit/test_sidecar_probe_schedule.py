@@ -9,15 +9,13 @@ from enginewright_serving.sidecar.probe_schedule import (
     ProbeSchedule,
     Traffic,
 )
-from enginewright_serving.sidecar.settings import SidecarSettings
 
-SETTINGS = SidecarSettings()
 NAMES = ["min", "opt", "max"]
 PROVEN = frozenset(NAMES)
 
 
 def turns() -> ProbeSchedule:
-    return ProbeSchedule(NAMES, SETTINGS)
+    return ProbeSchedule(NAMES)
 
 
 def serving(idle: float = 0.0) -> ProbeFacts:

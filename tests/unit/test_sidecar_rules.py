@@ -17,12 +17,11 @@ from enginewright_serving.sidecar.errors import ErrorShare, response_counts
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.pod_state import OF_EXECUTION, PodState
 from enginewright_serving.sidecar.readiness import Gate, seconds_left
-from enginewright_serving.sidecar.settings import INTERVALS, SidecarSettings
-from enginewright_serving.sidecar.trend import LOWERING_LEAST
+from enginewright_serving.sidecar.settings import INTERVALS
+from enginewright_serving.sidecar.trend import BASELINE_PROBES, LOWERING_LEAST
 
 from tests.support import manifests
 
-SETTINGS = SidecarSettings()
 CPU = "CPUExecutionProvider"
 GPU = "CUDAExecutionProvider"
 TASK = ServeTask(model="m", revision="r", prepared_key="a" * 64, backend="cuda")
@@ -431,7 +430,7 @@ class Pod:
     def __init__(self, **promise: Any) -> None:
         self.clock = Clock()
         task = TASK.model_copy(update={"promise": Promise.model_validate(promise)})
-        self.pod_state = PodState(task, MANIFEST, 1, SETTINGS, self.clock)
+        self.pod_state = PodState(task, MANIFEST, 1, self.clock)
 
     def turn(
         self,
@@ -581,7 +580,7 @@ def test_wrong_answers_take_readiness_until_a_right_one_however_long_no_probe_ru
 
 def test_one_wrong_sample_of_several_is_failed_whichever_was_asked_last() -> None:
     clock = Clock()
-    pod_state = PodState(TASK, MANIFEST, 2, SETTINGS, clock)
+    pod_state = PodState(TASK, MANIFEST, 2, clock)
     pod_state.golden(ProbeResult("s0", 0.01, 0.0, wrong="s0 is wrong"), 1.0)
     pod_state.golden(ProbeResult("s1", 0.01, 0.0, compared=1), 1.0)
     golden = next(each for each in pod_state.verdict().checks if each.check is Check.GOLDEN)
@@ -589,7 +588,7 @@ def test_one_wrong_sample_of_several_is_failed_whichever_was_asked_last() -> Non
 
 
 def test_not_all_samples_asked_is_not_proven() -> None:
-    pod_state = PodState(TASK, MANIFEST, 2, SETTINGS, Clock())
+    pod_state = PodState(TASK, MANIFEST, 2, Clock())
     pod_state.golden(ProbeResult("s0", 0.01, 0.0, compared=1), 1.0)
     golden = next(each for each in pod_state.verdict().checks if each.check is Check.GOLDEN)
     assert golden.state == "unknown"
@@ -597,7 +596,7 @@ def test_not_all_samples_asked_is_not_proven() -> None:
 
 def test_probes_that_are_never_answered_in_time_are_slow() -> None:
     pod = Pod()
-    for _ in range(SETTINGS.baseline_probes):
+    for _ in range(BASELINE_PROBES):
         pod.turn()
     for _ in range(6):
         pod.clock.now += 30
@@ -611,7 +610,7 @@ def test_a_server_that_goes_is_forgotten_and_admitted_again() -> None:
     pod = Pod()
     pod.pod_state.server_missed("the server does not listen", unreachable=True)
     assert pod.state(Check.SERVER).state == "unknown"  # it has not been there yet
-    for _ in range(SETTINGS.baseline_probes):
+    for _ in range(BASELINE_PROBES):
         pod.turn()
     pod.turn()  # the first run is left out
     baseline = pod.pod_state.latency.baseline
@@ -639,14 +638,14 @@ def test_a_server_that_only_hangs_stays_admitted() -> None:
 
 def test_a_higher_rate_ends_by_itself_unless_it_is_asked_for_again() -> None:
     pod = Pod()
-    found = [pod.pod_state.known.probing]
+    found = [pod.pod_state.probe_facts.probing]
     for asked, seconds in ((True, 0.0), (True, PROBING_SECONDS - 1.0), (False, 1.0)):
         pod.clock.now += seconds
         if asked:
             pod.pod_state.probe()
-        found.append(pod.pod_state.known.probing)
+        found.append(pod.pod_state.probe_facts.probing)
     pod.clock.now += PROBING_SECONDS - 1.0
-    found.append(pod.pod_state.known.probing)
+    found.append(pod.pod_state.probe_facts.probing)
     assert found == [False, True, True, True, False]
 
 
@@ -657,7 +656,7 @@ def test_a_second_of_a_higher_rate_does_not_lower_the_baseline() -> None:
         pod.pod_state.golden(ProbeResult("s0", seconds, 0.0, compute=seconds, compared=1), 1.0)
 
     pod = Pod()
-    for _ in range(2 * SETTINGS.baseline_probes):
+    for _ in range(2 * BASELINE_PROBES):
         pod.turn()
         run(0.1)
     baseline = pod.pod_state.latency.probes.baseline

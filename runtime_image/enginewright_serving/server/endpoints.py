@@ -19,7 +19,6 @@ from enginewright_serving.server.api.authentication import (
 from enginewright_serving.server.api.grpc.app import GrpcApp
 from enginewright_serving.server.api.tracing import RequestTracer
 from enginewright_serving.server.observe.access_log import AccessLogWriter
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
 from enginewright_serving.transport.acceptor import Acceptor
 from enginewright_serving.transport.application import ServedConnection
@@ -28,9 +27,12 @@ from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
 from enginewright_serving.transport.grpc.call import Calls
 from enginewright_serving.transport.head import HeadParser
 from enginewright_serving.transport.http2.connection import Http2Connection
+from enginewright_serving.transport.settings import TransportSettings
 from enginewright_serving.transport.tls import TlsPort
 
 _log: Final = logging.getLogger(__name__)
+_LINGER_SECONDS: Final = 3.0  # accepts after SIGTERM, while endpoints are still being removed
+_DRAIN_SECONDS: Final = 25.0  # after SIGTERM; then open connections are aborted
 _POLL_SECONDS: Final = 0.05
 _FLUSH_SECONDS: Final = 1.0
 
@@ -41,25 +43,19 @@ class Endpoints:
     def __init__(
         self,
         task: ServeTask,
-        settings: ServerSettings,
+        settings: TransportSettings,
         probe_token: str,
         *,
         tokens: MountedSecret,
         tls: MountedSecret,
     ) -> None:
-        """Create it without a port.
+        """Create it without a port; requests with `probe_token` are the sidecar's.
 
-        Args:
-            task: what to serve.
-            settings: limits and timeouts.
-            probe_token: requests with it are the sidecar's.
-            tokens: of clients, if the task requires one.
-            tls: certificate and key, if the task requires TLS.
-
-        Raises:
-            StageFailure: a Secret cannot be used.
+        Raises StageFailure if a Secret that the task requires cannot be used.
         """
         self._settings = settings
+        seconds = task.drain_seconds
+        self._drain_seconds = _DRAIN_SECONDS if seconds is None else seconds
         version = metadata.version("enginewright")
         self.app: ServerApp
         self.grpc: GrpcApp
@@ -74,7 +70,7 @@ class Endpoints:
         self._access_log: AccessLogWriter | None = None
         if task.access_log is not None:
             self._access_log = log = AccessLogWriter(task.access_log)
-            self.app.reports.observe(log, refused=True)
+            self.app.observe(log, refused=True)
             self.app.metrics.dropped["access_log"] = lambda: log.dropped
         self._tracing = _tracing(task, self.app)
         self._apps = self.app, self.grpc
@@ -114,18 +110,18 @@ class Endpoints:
     async def drain(self) -> None:
         """Serve new requests while endpoints are removed, then finish the remaining ones."""
         began = time.monotonic()
-        settings, inference = self._settings, self.app.inference
-        await asyncio.sleep(settings.drain_linger)
+        inference = self.app.inference
+        await asyncio.sleep(_LINGER_SECONDS)
         self.close()
         for connection in self._connections:
             connection.close_idle()
         while self._connections or inference.outstanding:
-            if time.monotonic() - began > settings.drain_seconds:
+            if time.monotonic() - began > self._drain_seconds:
                 _log.error(
                     "%d connections and %d requests were aborted after %.0f s",
                     len(self._connections),
                     inference.outstanding,
-                    settings.drain_seconds,
+                    self._drain_seconds,
                 )
                 for connection in self._connections:
                     connection.abort()
@@ -139,7 +135,7 @@ class Endpoints:
             acceptor.close()
 
     def flush(self) -> None:
-        """Write what is reported of answered requests, within two seconds."""
+        """Write the access log and traces that wait, within two seconds."""
         if self._access_log is not None:
             self._access_log.close(_FLUSH_SECONDS)
         if self._tracing is not None:
@@ -165,7 +161,7 @@ class Endpoints:
 
 
 def _tracing(task: ServeTask, app: ServerApp) -> RequestTracer | None:
-    """Begin to trace the requests of `app` if that is wanted; they are served also if it cannot be done."""
+    """Trace the requests of `app` if the task asks for that; without OpenTelemetry they are served anyway."""
     if task.tracing is None:
         return None
     try:
@@ -175,6 +171,6 @@ def _tracing(task: ServeTask, app: ServerApp) -> RequestTracer | None:
             "spec.serving.tracing has no effect, since the image lacks OpenTelemetry: %s", error
         )
         return None
-    app.reports.observe(tracing)
+    app.observe(tracing)
     app.metrics.dropped["trace"] = lambda: tracing.dropped
     return tracing

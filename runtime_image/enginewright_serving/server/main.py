@@ -1,7 +1,6 @@
 """The server process: opens the ports, verifies the model, serves it, drains.
 
-The ports open before the model is loaded, so that health endpoints answer from the start. As
-process 1 of a container it installs its own signal handlers and leaves no child behind.
+The ports open before the model is loaded, so that health endpoints answer from the start.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import replace
 from typing import Final
 
 import uvloop
@@ -25,10 +23,10 @@ from enginewright_serving import probe_token
 from enginewright_serving.mounted_secret import MountedSecret
 from enginewright_serving.server.endpoints import Endpoints
 from enginewright_serving.server.observe import memory
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel, prepare
 from enginewright_serving.transport.application import listen
 from enginewright_serving.transport.files import fit_files
+from enginewright_serving.transport.settings import TransportSettings
 from enginewright_serving.transport.tls import HANDSHAKES
 
 _log: Final = logging.getLogger(__name__)
@@ -40,37 +38,23 @@ def run(
     *,
     port: int = HTTP_PORT,
     grpc_port: int = GRPC_PORT,
-    settings: ServerSettings | None = None,
+    settings: TransportSettings | None = None,
 ) -> int:
-    """Serve until SIGTERM and return the exit code.
-
-    Args:
-        task: what to serve.
-        paths: of artefact and termination log; None: the contract's.
-        port: TCP port of HTTP on all addresses.
-        grpc_port: that of gRPC.
-        settings: limits and timeouts; None: the defaults.
-
-    Returns:
-        0 after a drain; the exit code of the reason when the model must not serve.
-    """
+    """Serve on all addresses until SIGTERM; return 0 after a drain, else the exit code of the reason."""
     handshakes = HANDSHAKES if task.tls else 0
-    chosen = fit_files(settings or ServerSettings(), protocols=2, handshakes=handshakes)
-    if task.drain_seconds is not None:
-        chosen = replace(chosen, drain_seconds=task.drain_seconds)
+    fitting = fit_files(settings or TransportSettings(), protocols=2, handshakes=handshakes)
     paths = paths or Paths.from_environment()
     try:
-        server = _Server(task, paths, (port, grpc_port), chosen)
+        server = _Server(task, paths, (port, grpc_port), fitting)
     except StageFailure as failure:
-        _report(paths, failure)
-        return exit_code(failure.reason)
+        return _report(paths, failure)
     try:
         code = uvloop.run(server.run())
     except OSError as error:
         _log.error("cannot serve: %s", error)  # it names the port
         return ExitCode.INTERNAL
-    if server.threads_run:
-        # A thread inside a native library would crash a regular exit of the interpreter.
+    if server.has_loader:
+        # a thread inside a native library would crash a regular exit of the interpreter
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -79,7 +63,6 @@ def run(
 
 
 def _as_failure(error: Exception) -> StageFailure:
-    """Return why a model must not serve, from whatever `prepare` has raised."""
     if isinstance(error, StageFailure):
         return error
     if isinstance(error, MemoryError):
@@ -90,39 +73,33 @@ def _as_failure(error: Exception) -> StageFailure:
     )
 
 
-def _report(paths: Paths, failure: StageFailure) -> None:
+def _report(paths: Paths, failure: StageFailure) -> int:
     report = failed("serve", failure)
     _log.error("%s: %s", report.reason, report.outcome)
     write_termination_message(paths, report.termination_message())
+    return exit_code(failure.reason)
 
 
 class _Server:
     """One run of the server."""
 
     def __init__(
-        self, task: ServeTask, paths: Paths, ports: tuple[int, int], settings: ServerSettings
+        self, task: ServeTask, paths: Paths, ports: tuple[int, int], settings: TransportSettings
     ) -> None:
         self._task = task
         self._paths = paths
         self._ports = ports
-        self._settings = settings
-        self._token = probe_token.read_or_create(paths.probe_token)
         self._endpoints = Endpoints(
             task,
             settings,
-            self._token,
+            probe_token.read_or_create(paths.probe_token),
             tokens=MountedSecret(paths.tokens),
             tls=MountedSecret(paths.tls),
         )
         self._inference = self._endpoints.app.inference
         self._stop = asyncio.Event()
         self._exit_code: int = ExitCode.OK
-        self._loader: threading.Thread | None = None
-
-    @property
-    def threads_run(self) -> bool:
-        """Whether a thread may be inside a native library."""
-        return self._loader is not None
+        self.has_loader = False  # a thread that may be inside a native library
 
     async def run(self) -> int:
         """Serve until SIGTERM or a failure; return the exit code."""
@@ -133,8 +110,8 @@ class _Server:
         self._write_crash_report()  # before any health endpoint answers
         self._endpoints.accept(http, grpc)
         sweep = asyncio.create_task(self._endpoints.sweep())
-        self._loader = threading.Thread(target=self._load, args=(loop,), name="load", daemon=True)
-        self._loader.start()
+        threading.Thread(target=self._load, args=(loop,), name="load", daemon=True).start()
+        self.has_loader = True
         await self._stop.wait()
         if self._exit_code == ExitCode.OK:
             self._log_why_not_live()
@@ -172,18 +149,15 @@ class _Server:
             model = prepare(
                 self._task, self._paths.artifact, report_progress, self._paths.runtime_cache
             )
-        except Exception as error:  # noqa: BLE001 - whatever ends the thread must be reported
-            self._report_failure(loop, _as_failure(error))
+        except Exception as error:  # noqa: BLE001 - what ends the thread must be reported
+            code = _report(self._paths, _as_failure(error))
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._fail, code)
         else:
             write_termination_message(self._paths, "")
             memory.tune_for_requests()
             with contextlib.suppress(RuntimeError):  # the loop may have ended
                 loop.call_soon_threadsafe(self._ready, model)
-
-    def _report_failure(self, loop: asyncio.AbstractEventLoop, failure: StageFailure) -> None:
-        _report(self._paths, failure)
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(self._fail, failure.reason)
 
     def _ready(self, model: ServedModel) -> None:
         if self._stop.is_set():
@@ -196,8 +170,8 @@ class _Server:
             model.summary,
         )
 
-    def _fail(self, reason: Reason) -> None:
-        self._exit_code = exit_code(reason)
+    def _fail(self, code: int) -> None:
+        self._exit_code = code
         self._stop.set()
 
     # Stopping.
@@ -211,14 +185,11 @@ class _Server:
         self._stop.set()
 
     def _log_why_not_live(self) -> None:
-        """Report why the process is not live, if that is why the kubelet terminates it."""
+        """Report why the process is not live, if it is not: that is why the kubelet terminates it."""
         problem = self._inference.why_not_live()
         if problem is None or problem.reason is None:
             return
-        report = failed("serve", StageFailure(problem.reason, problem.message))
-        _log.error("%s: %s", report.reason, report.outcome)
-        write_termination_message(self._paths, report.termination_message())
-        self._exit_code = exit_code(problem.reason)
+        self._exit_code = _report(self._paths, StageFailure(problem.reason, problem.message))
 
     async def _drain(self) -> None:
         if self._inference.model is None:

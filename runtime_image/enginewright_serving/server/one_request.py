@@ -1,4 +1,4 @@
-"""Answers one request without a server, for preflight: the model is made ready, and its steps are run, as there."""
+"""Answers one request without a server, for preflight."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,9 +10,9 @@ from enginewright_runtime.core.request_errors import RequestError
 
 from enginewright_serving.server.inference.processing.runs import StepRuns
 from enginewright_serving.server.protocol.decode import Decoder, Feeds
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel, prepare
 from enginewright_serving.transport.message import Body
+from enginewright_serving.transport.settings import TransportSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,26 +22,13 @@ _LONGEST_TEXT: Final = 200  # characters of such a value
 
 
 def answer(task: ServeTask, artifact: Path, request: Path) -> RequestAnswer:
-    """Return what the server of `task` would answer to a request.
-
-    Args:
-        task: the model.
-        artifact: its folder.
-        request: a file with the request as clients send it over HTTP, in JSON.
-
-    Raises:
-        StageFailure: the model cannot be served.
-    """
-    model = prepare(task, artifact, _ignore)
+    """Return what the server of `task` would answer to the JSON request in the file `request`; may raise StageFailure."""
+    model = prepare(task, artifact, lambda _: None)
     try:
         outputs = _outputs(model, request.read_bytes())
     except RequestError as error:
         return RequestAnswer(status=error.status, message=error.message)
     return RequestAnswer(status=200, outputs=outputs)
-
-
-def _ignore(_: str) -> None:
-    """Report no progress."""
 
 
 def _outputs(model: ServedModel, content: bytes) -> tuple[AnsweredTensor, ...]:
@@ -62,12 +49,11 @@ def _outputs(model: ServedModel, content: bytes) -> tuple[AnsweredTensor, ...]:
 
 
 def _values(model: ServedModel, outputs: list[str], feeds: Feeds) -> Feeds:
-    """Return at least these outputs of model and steps."""
+    """Return values of model and steps, these outputs among them."""
     steps = model.steps
     if steps is None:
         return _run(model, outputs, feeds)
-    settings = ServerSettings()
-    runs = StepRuns(steps, settings.step_seconds, settings.inflight_bytes)
+    runs = StepRuns(steps, TransportSettings().inflight_bytes)
     process = steps.processes[0]
     runs.image_bytes(feeds)
     own, produced = runs.before(feeds, process)

@@ -1,8 +1,7 @@
 """Continuously verifies what a pod serves and reports it to Kubernetes and Prometheus.
 
-It does not trust the server: its reports are compared with the manifest, and golden inferences on
-the same path as clients' requests detect a server that reports wrongly. `monitor` polls, `pod_state`
-derives the verdict, `checks` expires results, `readiness` decides, `metrics` exposes, `app` has the
+It does not trust the server: it compares the server's reports with the manifest, and golden inferences on the
+path of clients' requests detect a wrong report. `monitor` polls, `pod_state` derives the verdict, `app` has the
 HTTP endpoints, `main` is the process.
 """
 

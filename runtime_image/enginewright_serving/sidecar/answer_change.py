@@ -1,9 +1,8 @@
 """How answers differ from another revision's golden outputs. Pure.
 
-Tolerances do not apply: a new revision may differ on purpose, and its owner decides by how much. But as
-in parity, a difference is relative to 1% of the output's largest value over all samples at least, so that
-a sample whose output is zero does not make any noise infinite, and a size that depends on data, such as
-a number of detections, is no difference of values.
+Tolerances do not apply: a new revision may differ on purpose. As in parity, a difference is relative to at
+least 1% of the output's largest value over all samples, so that noise in an output of zeros is not infinite,
+and a size that depends on data, such as a number of detections, is not a difference of values.
 """
 
 import math
@@ -35,17 +34,18 @@ _CLASS_AXES: Final = 2  # of class scores: [batch, classes]
 
 
 def incompatibility(new: Manifest, stable: Manifest) -> str:
-    """Return why the golden samples of `stable` cannot be compared; "": inputs and outputs agree."""
-    found = (
+    """Return why the golden samples of `stable` cannot be compared, or "" if they can."""
+    stable_inputs = {each.name for each in stable.inputs}
+    reasons = (
         *_differences("input", new.inputs, stable.inputs),
         *_differences("output", new.outputs, stable.outputs),
+        *(
+            f"the new revision has an input {each.name!r} that the stable revision does not have"
+            for each in new.inputs
+            if each.name not in stable_inputs
+        ),
     )
-    if found:
-        return found[0]
-    known = {each.name for each in stable.inputs}
-    if more := [each.name for each in new.inputs if each.name not in known]:
-        return f"the new revision has an input {more[0]!r} that the stable revision does not have"
-    return ""
+    return next(iter(reasons), "")
 
 
 def _differences(
@@ -61,7 +61,7 @@ def _differences(
 
 
 def free_axes(manifest: Manifest) -> dict[str, tuple[bool, ...]]:
-    """Return of each output's axes whether the size may depend on data: it is no input's, nor fixed."""
+    """Return for each axis of each output whether its size may depend on data: it is neither fixed nor an input's."""
     of_inputs = {size for each in manifest.inputs for size in each.shape if isinstance(size, str)}
     return {
         each.name: tuple(not isinstance(size, int) and size not in of_inputs for size in each.shape)
@@ -78,15 +78,10 @@ def change(
     free: Sequence[bool] = (),
     largest: float = 0.0,
 ) -> OutputChange:
-    """Return how the output `name` of one sample differs.
+    """Return how output `name` of one sample differs between the stable revision (`want`) and the new one (`have`).
 
-    Args:
-        name: of the output.
-        want: what the stable revision returns.
-        have: what the new one returns.
-        dtype: as both declare it, NumPy's name.
-        free: of each axis, whether its size may depend on data; empty: none.
-        largest: magnitude of what the stable revision returns, over all samples.
+    `dtype` is NumPy's name of the declared type, `free` as in `free_axes`, `largest` the largest magnitude that
+    the stable revision returns over all samples.
     """
     label = name[:TEXT_LENGTH]
     shape: tuple[int | None, ...] = want.shape
@@ -113,19 +108,19 @@ def change(
 
 
 def worst(first: OutputChange, second: OutputChange) -> OutputChange:
-    """Return the larger change in each figure of two samples of one output; unknown is the largest."""
+    """Return the larger change in each figure of two samples of one output; an unknown one is the largest."""
     if form := first.form or second.form:
         return OutputChange(name=first.name, form=form)
     resized = first.resized + second.resized
     for one, other in ((first, second), (second, first)):
         if not _has_values(one):
             return other.model_copy(update={"resized": resized})
-    known = first.relative is not None and second.relative is not None
+    comparable = first.relative is not None and second.relative is not None
     return OutputChange(
         name=first.name,
         unequal=_either(max, first.unequal, second.unequal),
         max_abs=_either(max, first.max_abs, second.max_abs),
-        relative=_either(max, first.relative, second.relative) if known else None,
+        relative=_either(max, first.relative, second.relative) if comparable else None,
         top1=_either(min, first.top1, second.top1),
         nonfinite=max(first.nonfinite, second.nonfinite),
         resized=resized,
@@ -133,20 +128,20 @@ def worst(first: OutputChange, second: OutputChange) -> OutputChange:
 
 
 def most_changed(changes: Iterable[OutputChange]) -> tuple[OutputChange, ...]:
-    """Return all that a message holds, in their order; of more, those that changed most."""
-    found = list(changes)
+    """Return the `OUTPUTS` changes, the limit of a message, that changed most, in their order."""
+    outputs = list(changes)
 
     def rank(index: int) -> tuple[bool, float]:
-        each = found[index]
+        each = outputs[index]
         return each.relative is None and _has_values(each), each.relative or 0.0
 
-    chosen = sorted(range(len(found)), key=rank, reverse=True)[:OUTPUTS]
-    return tuple(found[index] for index in sorted(chosen))
+    chosen = sorted(range(len(outputs)), key=rank, reverse=True)[:OUTPUTS]
+    return tuple(outputs[index] for index in sorted(chosen))
 
 
-def _has_values(found: OutputChange) -> bool:
-    """Return whether not every sample has another size."""
-    return not found.resized or found.unequal is not None
+def _has_values(output: OutputChange) -> bool:
+    """Return whether at least one sample has the expected size."""
+    return not output.resized or output.unequal is not None
 
 
 def _either(
@@ -162,10 +157,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def _relative(want: NDArray[Any], have: NDArray[Any], dtype: str, largest: float) -> float:
-    """Return the norm of the difference relative to that of `want`, over what is finite in both.
-
-    That of `want` is at least that of as many elements of the least size that matters.
-    """
+    """Return the norm of the difference, over what is finite in both, relative to that of `want`, or to the least that matters."""
     kind = dtype_of(want, dtype)
     own = largest_of(want, dtype)
     largest = max(largest, own)

@@ -1,9 +1,8 @@
 """Compares a canary's answers with the golden outputs of the revision that serves, once.
 
-The samples are run like the pod's own, one in a turn and deferrable, after the pod is admitted. The
-result depends on the artefacts only, so a restart of the server does not repeat it. A response that is
-lost is asked for again in the next turn, but not where the server's process has ended with it: inputs
-that end the server would do so again.
+The samples run like the pod's own, one at a time and deferrable, after the pod is admitted. The result depends
+on the artefacts only, so a restart of the server does not repeat it. A lost response is retried, unless the
+server's process ended with it: the same inputs would end it again.
 """
 
 import asyncio
@@ -49,15 +48,7 @@ class AnswerComparison:
     def __init__(
         self, inferences: Inferences, own: Manifest, own_largest: int, folder: Path, key: str
     ) -> None:
-        """Create it.
-
-        Args:
-            inferences: the way to the server.
-            own: manifest of what this pod serves.
-            own_largest: bytes of the outputs of this pod's largest sample, for which it has memory.
-            folder: golden samples of the other revision, as fetched.
-            key: of its prepared model.
-        """
+        """Compare with the golden samples in `folder`, of prepared model `key`; there is memory for `own_largest` bytes of outputs."""
         self._inferences = inferences
         self._own = own
         self._largest = max(own_largest, _LEAST_LARGEST)
@@ -66,45 +57,38 @@ class AnswerComparison:
         self._samples: GoldenSamples | None = None
         self._names: list[str] = []  # samples that have not run
         self._compared = 0
-        self._lost = 0  # turns in which the response to the next sample was lost
-        self._lost_by = 0  # which of the server's processes lost the last one
+        self._lost = 0  # attempts in which the response to the next sample was lost
+        self._lost_by = 0  # number of the server's process that lost the last one
         self._changes: dict[str, OutputChange] = {}
         self._varying: set[str] = set()
         self._free: dict[str, tuple[bool, ...]] = {}
         self._largest_values: dict[str, float] = {}
-        self.result: AnswerChange | None = None  # None: not complete
+        self.result: AnswerChange | None = None  # once it is complete
 
     async def step(self, defer: float, process: int) -> None:
-        """Run the next sample.
-
-        Args:
-            defer: seconds for which our server may defer it.
-            process: number of the server's process; another one after a restart.
-        """
+        """Run the next sample, which our server may defer for `defer` seconds; `process` changes with its restart."""
         if self.result is not None:
             return
         try:
             if self._samples is None:
-                # tens of megabytes are read, in which /readyz must answer
+                # in a thread: tens of megabytes are read, and /readyz must answer meanwhile
                 self._samples = await asyncio.to_thread(self._open)
             await self._run(self._samples, self._names[0], defer, process)
         except UnansweredError as busy:
             _log.info("the comparison with the stable revision waits: %s", busy)
             return
         except _IncomparableError as error:
-            self._end(AnswerChange(prepared_key=self._key, failure=str(error)[:TEXT_LENGTH]))
+            self._fail(str(error))
             return
         except (OSError, ValueError) as error:
-            why = f"the golden samples of the stable revision are unusable: {error}"
-            self._end(AnswerChange(prepared_key=self._key, failure=why[:TEXT_LENGTH]))
+            self._fail(f"the golden samples of the stable revision are unusable: {error}")
             return
         self._compared += 1
         self._lost = 0
         del self._names[0]
         if not self._names:
             outputs = most_changed(self._changes.values())
-            found = AnswerChange(prepared_key=self._key, samples=self._compared, outputs=outputs)
-            self._end(found)
+            self._end(AnswerChange(prepared_key=self._key, samples=self._compared, outputs=outputs))
 
     def _open(self) -> GoldenSamples:
         with contextlib.suppress(OSError):
@@ -168,24 +152,25 @@ class AnswerComparison:
         for key, want in expected.items():
             kind = type_name(types.outputs[key])
             # likewise
-            found = await asyncio.to_thread(
+            difference = await asyncio.to_thread(
                 change,
                 *(key, want, arrays[key], kind),
                 free=self._free.get(key, ()),
                 largest=self._largest_values.get(key, 0.0),
             )
             before = self._changes.get(key)
-            self._changes[key] = worst(before, found) if before else found
+            self._changes[key] = worst(before, difference) if before else difference
 
-    def _end(self, found: AnswerChange) -> None:
-        self._samples = None  # and the memory that they use
-        self.result = found
-        if found.failure:
-            _log.warning("answers are not compared with the stable revision: %s", found.failure)
+    def _fail(self, why: str) -> None:
+        _log.warning("answers are not compared with the stable revision: %s", why)
+        self._end(AnswerChange(prepared_key=self._key, failure=why[:TEXT_LENGTH]))
+
+    def _end(self, result: AnswerChange) -> None:
+        self._samples = None  # which frees their memory
+        self.result = result
 
 
 def _error_of(failure: FailsError) -> str:
-    """Return the server's own message, or the status."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         return str(orjson.loads(failure.body)["error"])
     return str(failure)

@@ -1,8 +1,8 @@
-"""The sidecar's HTTP endpoints; the server's connection class enforces limits and timeouts.
+"""The sidecar's HTTP endpoints.
 
-Whatever clients do, the kubelet's probes and scrapes are answered: at the limit of connections a new one replaces
-one that waits, for its client or for metrics. The verdict is encoded when it changes, and what is large is built
-once for all who ask within an interval.
+At the limit of connections a new one replaces one that waits, for its client or for metrics, so that the kubelet's
+probes and scrapes are always answered. The verdict is encoded when it changes; large responses are built once for
+all requests within an interval.
 """
 
 import asyncio
@@ -20,21 +20,22 @@ from enginewright_serving.sidecar.exposition import CONTENT_TYPE
 from enginewright_serving.sidecar.metrics import expose
 from enginewright_serving.sidecar.monitor import Monitor
 from enginewright_serving.sidecar.pod_state import PodState
-from enginewright_serving.transport.application import ApplicationBase, json_response
+from enginewright_serving.transport.application import RETRY_AFTER, json_response
 from enginewright_serving.transport.connection import Connection
 from enginewright_serving.transport.files import fit_files
+from enginewright_serving.transport.http_application import HttpApplication
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
-from enginewright_serving.transport.settings import MIB, RETRY_AFTER_SECONDS, TransportSettings
+from enginewright_serving.transport.settings import MIB, TransportSettings
 
 _CONNECTIONS: Final = 256
 _INFLIGHT_BYTES: Final = 32 * MIB  # responses that are not read
 _SWEEP_SECONDS: Final = 1.0
 _EXPOSITION_AGE: Final = 0.1  # seconds; each one costs the server time, too
+_MEASUREMENTS_AGE: Final = 1.0  # likewise
 _PATHS: Final = ("/readyz", "/healthz", "/verdict", "/metrics", "/measurements")
-_RETRY_AFTER: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 
 
-class SidecarApp(ApplicationBase[Connection]):
+class SidecarApp(HttpApplication[Connection]):
     """The application behind all connections of one sidecar."""
 
     def __init__(self, pod_state: PodState, monitor: Monitor) -> None:
@@ -54,7 +55,7 @@ class SidecarApp(ApplicationBase[Connection]):
         self._encoded = json_response(200, self._verdict.to_json().encode())
         # never with an older verdict than /verdict has
         self._exposed = _Shared(self._exposition, _EXPOSITION_AGE, pod_state.verdict)
-        self._reported = _Shared(self._measurements, monitor.measurements_age)
+        self._reported = _Shared(self._measurements, _MEASUREMENTS_AGE)
         self._answering: dict[Connection, asyncio.Task[None]] = {}
 
     async def sweep(self) -> None:
@@ -64,20 +65,14 @@ class SidecarApp(ApplicationBase[Connection]):
             self.renew_date()
             await self.check_connections()
 
-    # `HttpApplication`, called by `Connection`.
-
     @override
     def disconnected(self, connection: Connection) -> None:
         super().disconnected(connection)
         if answering := self._answering.pop(connection, None):
             answering.cancel()
 
-    def refuse(self, status: int, message: str, headers: bytes = b"") -> HttpResponse:
-        """Build an error response."""
-        return json_response(status, {"error": message}, headers)
-
+    @override
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse all but a GET of an existing path without a body."""
         if request.method not in (b"GET", b"HEAD"):
             return self.refuse(405, "use GET", b"Allow: GET, HEAD\r\n")
         if _target(request).path not in _PATHS:
@@ -86,34 +81,8 @@ class SidecarApp(ApplicationBase[Connection]):
             return self.refuse(413, "send no body")
         return None
 
-    def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        """Do nothing: `admit` has refused every body."""
-        del request, size
-        return None
-
-    def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
-        """Refuse a body."""
-        del request
-        return self.refuse(503, "too many bytes are in flight", _RETRY_AFTER)
-
-    def release(self, request: HttpRequest) -> None:
-        """Do nothing: no body is accepted."""
-
-    def left(self, connection: Connection, request: HttpRequest, began: float) -> None:
-        """Report nothing: there are no inferences."""
-
-    def refused(
-        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
-    ) -> None:
-        """Report nothing: the sidecar has no access log."""
-
-    def answered(
-        self, connection: Connection, request: HttpRequest, response: HttpResponse, began: float
-    ) -> None:
-        """Do nothing: no request is an inference."""
-
+    @override
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
-        """Answer; /metrics and /measurements later, since the server is asked first."""
         target = _target(request)
         match target.path:
             case "/readyz":
@@ -128,7 +97,7 @@ class SidecarApp(ApplicationBase[Connection]):
                 answer = self._reported
             case _:
                 answer = self._exposed
-        request.replaceable = True
+        request.replaceable = True  # the server is asked first
         task = asyncio.create_task(self._respond(connection, answer))
         self._answering[connection] = task
         return None
@@ -157,15 +126,14 @@ class SidecarApp(ApplicationBase[Connection]):
             await self._monitor.measure()
         document = self._pod_state.measurements.document
         if document is None:
-            return self.refuse(503, "the server has not reported measurements yet", _RETRY_AFTER)
+            return self.refuse(503, "the server has not reported measurements yet", RETRY_AFTER)
         return json_response(200, document.to_json().encode())
 
 
 class _Shared:
-    """A response that is built once for all who ask within `age` seconds, while `state` returns the same object.
+    """A response that is built once for all requests within `age` seconds, while `state` returns the same object.
 
-    Its content is of the moment at which it is complete, so that those who ask meanwhile share it. An error
-    is returned to these only.
+    Requests that arrive while it is built share it. An error is returned to these only.
     """
 
     def __init__(
@@ -186,10 +154,10 @@ class _Shared:
         task, now = self._task, time.monotonic()
         if task is None or not self._applies(task, now):
             self._began = now
-            task = self._task = asyncio.create_task(self._built())
+            task = self._task = asyncio.create_task(self._rebuild())
         return await asyncio.shield(task)
 
-    async def _built(self) -> HttpResponse:
+    async def _rebuild(self) -> HttpResponse:
         response = await self._build()
         self._state = self._current_state()
         return response

@@ -1,8 +1,7 @@
-"""Compares time in the model with the benchmark of the pod's class. Pure.
+"""Compares time in the model with the benchmark of the pod's class, for the same shapes. Pure.
 
-A pod that is slow from its start, for example throttled, on another MIG profile or beside other load,
-does not show against its own baseline. The comparison is for the same shapes and for time in the
-model only; without such a benchmark in the manifest the result is unknown.
+A pod that is slow from its start, for example throttled, on another MIG profile or beside other load, is not
+slow against its own baseline.
 """
 
 from collections.abc import Callable
@@ -23,15 +22,11 @@ def compared(
     usual: Baseline | None,
     current: Callable[[str], float | None],
 ) -> tuple[str, Slowness] | None:
-    """Return the shapes that come closest to their benchmark, and by how much; None: not comparable.
+    """Return the shapes that come closest to their benchmark, and the comparison, or None without a benchmark.
 
-    The closest one counts, since each of both measurements can be too slow: the one at startup by other
-    load, a later golden inference by the low clocks of an idle device.
-
-    Args:
-        manifest: of the served artefact.
-        usual: the baseline that the server measured before it was ready.
-        current: returns the seconds in the model that a golden sample takes now.
+    The closest one counts, since both measurements can be too slow: `usual`, which the server measured at
+    startup, by other load, and `current`, the seconds in the model that a golden sample takes now, by the low
+    clocks of an idle device.
     """
     engine = manifest.engine
     if engine is None:
@@ -49,11 +44,11 @@ def compared(
     return min(rows, key=lambda row: row[1].rank, default=None)
 
 
-def outcome(manifest: Manifest, found: tuple[str, Slowness] | None) -> CheckResult:
-    """Return the check's result for what `compared` found."""
-    if found is None:
+def outcome(manifest: Manifest, comparison: tuple[str, Slowness] | None) -> CheckResult:
+    """Return the check's result for a result of `compared`."""
+    if comparison is None:
         return CheckResult.unknown(_why_not(manifest))
-    shapes, slowness = found
+    shapes, slowness = comparison
     usual = (
         f"{slowness.limit:g} times the benchmark of the class, {milliseconds(slowness.usual)}"
         f" for shapes {shapes!r}"

@@ -1,7 +1,4 @@
-"""The last result of every check and its expiry. Pure.
-
-No check is ok by default: one that has not run recently is unknown.
-"""
+"""The last result of every check and its expiry: a check that has not run recently is unknown. Pure."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -28,32 +25,26 @@ class CheckResult:
 
     @classmethod
     def failed(cls, reason: Reason, message: str) -> Self:
-        """Return the result of a check that failed, and why."""
+        """Return the result of a check that failed."""
         return cls("failed", reason, message)
 
     @classmethod
     def unknown(cls, message: str, reason: Reason | None = None) -> Self:
-        """Return an unknown result, and why; `reason`: if it will remain unknown."""
+        """Return an unknown result, with a `reason` if it will remain unknown."""
         return cls("unknown", reason, message)
-
-
-@dataclass(slots=True)
-class _Recorded:
-    outcome: CheckResult
-    until: float  # time at which it expires
 
 
 class CheckBoard:
     """The results by check."""
 
     def __init__(self) -> None:
-        self._entries: dict[Check, _Recorded] = {}
+        self._entries: dict[Check, tuple[CheckResult, float]] = {}  # and when each expires
         self._missed: dict[Check, str] = {}  # why the last run had no result
         self.failures: Counter[Check] = Counter(dict.fromkeys(Check, 0))
 
     def record(self, check: Check, outcome: CheckResult, until: float) -> None:
         """Record the result of a check, valid until the time `until`."""
-        self._entries[check] = _Recorded(outcome, until)
+        self._entries[check] = outcome, until
         self._missed.pop(check, None)
         if outcome.state == "failed":
             self.failures[check] += 1
@@ -63,24 +54,24 @@ class CheckBoard:
         self._missed[check] = why
 
     def forget(self, why: str) -> None:
-        """Discard all results, which were of a process that has ended."""
+        """Discard all results: the process that they describe has ended."""
         self._entries.clear()
         self._missed = dict.fromkeys(Check, why)
 
     def verdict(self, check: Check, now: float) -> CheckVerdict:
         """Return the verdict of `check`."""
         entry = self._entries.get(check)
-        if entry is None or now > entry.until:
+        if entry is None or now > entry[1]:
             why = self._missed.get(check, _NOT_YET if entry is None else "not checked recently")
             return CheckVerdict(check=check, message=why)
-        found = entry.outcome
+        outcome, _ = entry
         return CheckVerdict(
-            check=check, state=found.state, reason=found.reason, message=found.message
+            check=check, state=outcome.state, reason=outcome.reason, message=outcome.message
         )
 
     def expires(self, now: float) -> float:
-        """Return the time from `now` on at which the next result expires; infinite: none does."""
-        valid = (entry.until for entry in self._entries.values() if entry.until >= now)
+        """Return the time from `now` on at which the next result expires, infinite if none does."""
+        valid = (until for _, until in self._entries.values() if until >= now)
         return min(valid, default=float("inf"))
 
     def verdicts(self, now: float) -> tuple[CheckVerdict, ...]:

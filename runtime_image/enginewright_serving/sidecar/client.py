@@ -1,7 +1,7 @@
 """An HTTP client for servers like the pod's own: one keep-alive connection, a timeout for every request.
 
-A sidecar sends about six small requests a second. A client library would use more memory than the
-rest of the sidecar, so httptools, which the server needs anyway, parses the responses.
+A client library would use more memory than the rest of the sidecar, so httptools, which the server needs
+anyway, parses the responses.
 """
 
 import asyncio
@@ -54,15 +54,10 @@ class Client:
         tls: bool = False,
         expected: Callable[[], bytes] | None = None,
     ) -> None:
-        """Connect on first use.
+        """Connect on first use, to the IP address `host`.
 
-        Args:
-            port: of the server.
-            host: its IP address.
-            response_bytes: limit of a response.
-            tls: whether the server speaks TLS. Its certificate is for other names than the address.
-            expected: returns the certificate (DER) that the server must have; None: any, since the
-                connection does not leave the pod.
+        With `tls` the server's certificate is for other names than the address. `expected` returns the
+        certificate (DER) that it must have; without it any is accepted, as the connection stays in the pod.
         """
         self._tls = _any_certificate() if tls else None
         self._expected = expected
@@ -81,11 +76,7 @@ class Client:
         return self._tls is not None
 
     async def get(self, path: str, seconds: float, headers: str = "") -> ServerResponse:
-        """GET `path` within `seconds`, with extra header lines, each with its CRLF.
-
-        Raises:
-            UnreachableError: there was no complete response.
-        """
+        """GET `path` within `seconds`, with extra header lines, each with its CRLF; may raise UnreachableError."""
         head = f"GET {path} HTTP/1.1\r\nHost: {self._authority}\r\n{headers}\r\n"
         return await self._ask((head.encode(),), seconds)
 
@@ -154,8 +145,8 @@ class Client:
         return reader, writer
 
     def _check_certificate(self, writer: asyncio.StreamWriter) -> None:
-        found: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-        self.certificate = found or b""
+        own: bytes | None = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
+        self.certificate = own or b""
         if self._expected is not None and self._expected() != self.certificate:
             writer.close()
             raise UnreachableError("has another certificate than the pod", sent=False)
@@ -196,7 +187,7 @@ class _StaleError(Exception):
 
 
 class _TooLongError(Exception):
-    """The response is longer than its limit; not a lost connection, which would be tried again."""
+    """The response is longer than its limit, which unlike a lost connection is not retried."""
 
 
 class _Receiver:

@@ -21,9 +21,8 @@ _MANY_REFUSALS: Final = 0.5  # as in the alert EnginewrightRequestsRefused
 
 
 def response_counts(exposition: bytes | bytearray) -> dict[int, float] | None:
-    """Return responses by status code from the server's metrics; None: they are not counted."""
-    found = {int(code): float(count) for code, count in _ANSWERS.findall(exposition)}
-    return found or None
+    """Return responses by status code from the server's metrics, or None if they are not counted."""
+    return {int(code): float(count) for code, count in _ANSWERS.findall(exposition)} or None
 
 
 class ErrorShare:

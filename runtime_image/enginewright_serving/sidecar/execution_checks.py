@@ -17,15 +17,11 @@ from enginewright_serving.sidecar.checks import CheckResult
 
 
 def cause(reported: Execution, backend: str, admitted: PlacementFacts | None) -> Finding | None:
-    """Return why the provider of `backend` does not run the model; None: it does.
+    """Return why the provider of the promised `backend` does not run the model, or None if it does.
 
     The checks of provider and placement, the fallback verdict and everything derived from them
-    (metrics, alerts, conditions, Events) report this one cause.
-
-    Args:
-        reported: what the server reports.
-        backend: the promised one.
-        admitted: placement when the pod was admitted; None: it is not admitted yet.
+    (metrics, alerts, conditions, Events) report this one cause. `admitted` is the placement when the pod was
+    admitted.
     """
     if reported.session > 1 and admitted is not None and _moved(reported.placement, admitted):
         message = "ONNX Runtime replaced the session after the pod was admitted"
@@ -38,7 +34,7 @@ def cause(reported: Execution, backend: str, admitted: PlacementFacts | None) ->
 
 
 def _wrong(reported: Execution, backend: str) -> Iterator[Finding]:
-    """Yield what is wrong with the provider, without consequences of a cause already found."""
+    """Yield the faults of the provider, without consequences of an earlier one."""
     if reported.provider != PROVIDERS[backend]:
         message = (
             f"the server reports {reported.provider} as the provider of backend {backend},"
@@ -66,56 +62,49 @@ def _wrong(reported: Execution, backend: str) -> Iterator[Finding]:
         yield Finding(reason=Reason.UNSUPPORTED_OPERATOR, cause=message)
 
 
-def provider(reported: Execution, found: Finding | None) -> CheckResult:
+def provider(reported: Execution, fault: Finding | None) -> CheckResult:
     """Return the result of check provider: the provider was created and its driver is present."""
-    if found is None:
+    if fault is None:
         return CheckResult.ok(f"the session has {reported.provider}")
-    return CheckResult.failed(found.reason, found.cause)
+    return CheckResult.failed(fault.reason, fault.cause)
 
 
 def fallback(
     reported: Execution,
     manifest: Manifest,
     task: ServeTask,
-    found: Finding | None,
+    fault: Finding | None,
 ) -> FallbackVerdict:
-    """Return `promise.judge`'s verdict on the placement, with the reason that `cause` found.
-
-    Args:
-        reported: what the server reports.
-        manifest: of the served artefact.
-        task: has the promise.
-        found: the result of `cause`.
-    """
+    """Return `promise.judge`'s verdict on the placement, with the `fault` that `cause` returns."""
     verdict = promise.judge(
         reported.placement,
         reported.provider,
         manifest,
         task.promise,
-        cause=found.reason if found else None,
+        cause=fault.reason if fault else None,
     )
-    if found is not None and verdict.active and verdict.reason is found.reason:
-        verdict = verdict.model_copy(update={"message": f"{found.cause}: {verdict.message}"})
+    if fault is not None and verdict.active and verdict.reason is fault.reason:
+        verdict = verdict.model_copy(update={"message": f"{fault.cause}: {verdict.message}"})
     return verdict
 
 
-def placement(found: FallbackVerdict) -> CheckResult:
+def placement(verdict: FallbackVerdict) -> CheckResult:
     """Return the result of check placement for the fallback verdict."""
-    if found.broken:
-        return CheckResult.failed(found.reason or Reason.NODE_FALLBACK, found.message)
-    return CheckResult.ok(found.message)
+    if verdict.broken:
+        return CheckResult.failed(verdict.reason or Reason.NODE_FALLBACK, verdict.message)
+    return CheckResult.ok(verdict.message)
 
 
 def original_nodes(
-    facts: PlacementFacts, provider_name: str, found: FallbackVerdict
+    facts: PlacementFacts, provider_name: str, verdict: FallbackVerdict
 ) -> dict[str, int]:
     """Return compute nodes by provider as the fallback verdict counts them, with those in engines.
 
     The server's counts by provider include shape arithmetic, so with several other providers the split
     of their compute nodes is approximate: the provider with most nodes gets the remainder.
     """
-    nodes = {provider_name: found.nodes_total - found.nodes_elsewhere}
-    left = found.nodes_elsewhere
+    nodes = {provider_name: verdict.nodes_total - verdict.nodes_elsewhere}
+    left = verdict.nodes_elsewhere
     others = sorted(((count, name) for name, count in facts.nodes.items() if name != provider_name))
     for index, (count, name) in enumerate(others):
         nodes[name] = left if index == len(others) - 1 else min(left, count)

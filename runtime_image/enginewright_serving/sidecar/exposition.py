@@ -18,12 +18,12 @@ Row = tuple[Mapping[str, str], float]
 
 
 class Family(NamedTuple):
-    """One metric family: what its series have in common."""
+    """One metric family."""
 
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = ()  # in addition to the common ones
+    kind: Literal["counter", "gauge", "histogram"] = "gauge"
 
     def header(self) -> tuple[str, str]:
         """Return the HELP and TYPE lines."""

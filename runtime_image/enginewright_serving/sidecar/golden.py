@@ -30,18 +30,18 @@ class ProbeResult:
     """The result of one golden inference."""
 
     sample: str
-    seconds: float  # from the first byte sent to the last one received
-    own_seconds: float  # CPU time of the sidecar, to encode and compare
+    seconds: float = 0.0  # from the first byte sent to the last one received
+    own_seconds: float = 0.0  # CPU time of the sidecar, to encode and compare
     queued: float = 0.0  # of `seconds`: waiting for the model, as the server reports
-    compute: float | None = None  # of `seconds`: in the model, likewise; None: not reported
-    wrong: str | None = None  # how the outputs differ; None: they agree
+    compute: float | None = None  # of `seconds`: in the model, if the server reports it
+    wrong: str | None = None  # how the outputs differ, if they do
     not_run: str | None = None  # why there are no outputs; `wrong` is then meaningless
     unreachable: bool = False  # connection refused
     late: bool = False  # timed out after `seconds`
     fails: bool = False  # the model no longer runs the sample; `not_run` says why
     reason: Reason | None = None  # with `fails`, from the server's error
-    error: float | None = None  # largest absolute error; None: there are no numeric outputs
-    inputs: str = ""  # digest of the sample's inputs; "": not run
+    error: float | None = None  # largest absolute error over the numeric outputs
+    inputs: str = ""  # digest of the sample's inputs, if it has run
     compared: int = 0  # outputs that were compared, by value or by distribution
 
     @property
@@ -79,27 +79,23 @@ class GoldenProbe:
             seconds = self._inferences.seconds if error.late else 0.0
             why = f"the server {error}"
             return ProbeResult(
-                name, seconds, 0.0, not_run=why, unreachable=error.unreachable, late=error.late
+                name, seconds, not_run=why, unreachable=error.unreachable, late=error.late
             )
         except FailsError as error:
-            return ProbeResult(name, 0.0, 0.0, not_run=str(error), fails=True, reason=error.reason)
+            return ProbeResult(name, not_run=str(error), fails=True, reason=error.reason)
         except (UnansweredError, UnencodableError) as error:
-            return ProbeResult(name, 0.0, 0.0, not_run=str(error))
+            return ProbeResult(name, not_run=str(error))
         except TooLargeError as error:
-            why = f"the response to golden sample {name!r} {error}"
-            return ProbeResult(name, 0.0, 0.0, not_run=why)
+            return ProbeResult(name, not_run=f"the response to golden sample {name!r} {error}")
         except (OSError, ValueError) as error:
-            why = f"cannot read the golden samples: {error}"
-            return ProbeResult(name, 0.0, 0.0, not_run=why)
+            return ProbeResult(name, not_run=f"cannot read the golden samples: {error}")
 
     async def _compare(self, sample: GoldenSample, defer: float) -> ProbeResult:
         began_cpu = time.process_time()
         types = self._samples.types
         inputs = self._samples.inputs_digest(sample)
         request = self._inferences.encode(sample, types)
-        own_seconds = (
-            time.process_time() - began_cpu
-        )  # without waiting, during which other checks run
+        own_seconds = time.process_time() - began_cpu  # without waiting: other checks run meanwhile
         began = time.monotonic()
         response = await self._inferences.post(request, defer)
         seconds = time.monotonic() - began
@@ -147,12 +143,10 @@ class GoldenProbe:
 
 
 def _described(differences: Mapping[str, str | None], sample: str) -> str | None:
-    """Return a message for the first output that differs; None: all agree."""
-    found = ((name, differs) for name, differs in differences.items() if differs is not None)
-    return next(
-        (f"output {name!r} of golden sample {sample!r} {differs}" for name, differs in found),
-        None,
-    )
+    for name, differs in differences.items():
+        if differs is not None:
+            return f"output {name!r} of golden sample {sample!r} {differs}"
+    return None
 
 
 def _largest_error(

@@ -1,4 +1,4 @@
-"""Whether the outputs of one server process agree, by what its golden inferences returned. Pure."""
+"""Whether the outputs of one server process agree, from its golden inferences. Pure."""
 
 from collections.abc import Set as AbstractSet
 from typing import Final
@@ -17,40 +17,39 @@ class GoldenResults:
     """The last result of each golden sample."""
 
     def __init__(self, manifest: Manifest, samples: int) -> None:
-        """Create it for so many samples."""
         self._manifest = manifest
         self._samples = samples
-        self._found: dict[str, ProbeResult] = {}  # by sample
+        self._last: dict[str, ProbeResult] = {}  # by sample
         self._failing = 0  # in a row that the server could not run
 
-    def add(self, found: ProbeResult) -> CheckResult | None:
-        """Record a result; return that of the check, None: this one says nothing."""
-        self._failing = self._failing + 1 if found.fails else 0
-        if found.not_run is None:
-            self._found[found.sample] = found
+    def add(self, result: ProbeResult) -> CheckResult | None:
+        """Record a result; return that of the check, or None if this one proves nothing."""
+        self._failing = self._failing + 1 if result.fails else 0
+        if result.not_run is None:
+            self._last[result.sample] = result
             return self._outcome()
-        if found.reason is not None and self._failing >= _FAILURES:
-            return CheckResult.failed(found.reason, found.not_run)
+        if result.reason is not None and self._failing >= _FAILURES:
+            return CheckResult.failed(result.reason, result.not_run)
         return None
 
     @property
     def proven(self) -> AbstractSet[str]:
         """Samples whose last outputs agreed."""
-        return {name for name, found in self._found.items() if found.wrong is None}
+        return {name for name, result in self._last.items() if result.wrong is None}
 
     @property
     def max_abs_error(self) -> float | None:
-        """Largest absolute error in the samples' last outputs, to two digits; None: unknown."""
-        errors = [found.error for found in self._found.values() if found.error is not None]
+        """Largest absolute error in the samples' last outputs, to two digits."""
+        errors = [result.error for result in self._last.values() if result.error is not None]
         return float(f"{max(errors):.1e}") if errors else None
 
     def _outcome(self) -> CheckResult:
-        wrong = next((each.wrong for each in self._found.values() if each.wrong), None)
+        wrong = next((each.wrong for each in self._last.values() if each.wrong), None)
         if wrong is not None:
             return CheckResult.failed(Reason.PARITY_FAILED, wrong)
-        if len(self._found) < self._samples:
+        if len(self._last) < self._samples:
             return CheckResult.unknown("not all golden samples have run yet")
-        if not any(each.compared for each in self._found.values()):
+        if not any(each.compared for each in self._last.values()):
             return CheckResult.unknown(
                 "no output of the golden samples can be compared: every output differs between"
                 " runs of the source model, and the distribution of its values is unknown",

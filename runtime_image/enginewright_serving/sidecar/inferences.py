@@ -38,7 +38,7 @@ class Inferences:
     """The sidecar's inferences; the client runs one at a time."""
 
     def __init__(self, client: Client, model: str, seconds: float, own: str = "") -> None:
-        """Create it; `seconds` is the timeout, `own` the header line that identifies the sidecar."""
+        """Send with a timeout of `seconds`, and with `own`, the header line that identifies the sidecar."""
         self._client = client
         self._path = f"/v2/models/{model}/infer"
         self._own = own
@@ -54,7 +54,7 @@ class Inferences:
 
         Raises:
             UnreachableError: there was no complete response.
-            UnansweredError: the server was too busy, or the status is none of an inference.
+            UnansweredError: the server was too busy, or the status is not one of an inference.
             FailsError: the server rejects the inputs, or their run fails.
         """
         headers = self._own
@@ -80,12 +80,7 @@ class Inferences:
     def read(
         response: ServerResponse, expected: Mapping[str, NDArray[Any]], types: Types
     ) -> dict[str, NDArray[Any]]:
-        """Return the outputs of a response that `expected` names.
-
-        Raises:
-            ResponseError: it has other outputs.
-            TooLargeError: it is JSON that would take too much memory.
-        """
+        """Return the `expected` outputs of a response; raise ResponseError, or TooLargeError if its JSON takes too much memory."""
         length = response.headers.get(_LENGTH, b"")
         json_length = int(length) if length.isdigit() else None
         most = max(JSON_BYTES, sum(each.nbytes for each in expected.values()))

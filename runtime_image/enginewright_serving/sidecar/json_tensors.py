@@ -1,7 +1,7 @@
 """Tensors in JSON, read and written within a bounded amount of memory.
 
-As Python's objects the numbers of a JSON text take up to thirty times its bytes, which a sidecar does
-not have. So they are converted in pieces, and only the rest of the text as one document.
+As Python objects the numbers of a JSON text take up to thirty times its bytes, which a sidecar does not have.
+So they are converted in pieces, and only the rest of the text as one document.
 """
 
 import re
@@ -14,8 +14,8 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-JSON_BYTES: Final = 64 * 1024 * 1024  # that a JSON text, or what is decoded of one, may take
-_PIECE: Final = 64 * 1024  # bytes of text, or elements, that are Python's objects at a time
+JSON_BYTES: Final = 64 * 1024 * 1024  # that a JSON text, encoded or decoded, may take
+_PIECE: Final = 64 * 1024  # bytes of text, or elements, that are Python objects at a time
 _DATA: Final = re.compile(rb'"data"\s*:\s*(\[[^"{}]*\])')  # an array without strings and objects
 _PLACE: Final = secrets.token_hex(8)  # no key of a server's own
 _FLAT: Final = bytes.maketrans(b"[]", b"  ")
@@ -48,8 +48,8 @@ def parse(text: Buffer, most: int) -> tuple[Any, list[memoryview]]:
     rest = bytearray()
     arrays: list[memoryview] = []
     at = 0
-    for found in _DATA.finditer(view):
-        start, end = found.span(1)
+    for match in _DATA.finditer(view):
+        start, end = match.span(1)
         rest += view[at:start]
         rest += b'{"%b":%d}' % (_PLACE.encode(), len(arrays))
         arrays.append(view[start:end])
@@ -62,14 +62,14 @@ def parse(text: Buffer, most: int) -> tuple[Any, list[memoryview]]:
 
 
 def index_of(data: object) -> int | None:
-    """Return which of the arrays of `parse` a `data` of its document is; None: none of them."""
+    """Return the index among the arrays of `parse` that a `data` of its document refers to, if it does."""
     return data.get(_PLACE) if isinstance(data, dict) else None
 
 
 def read_numbers(text: memoryview, dtype: np.dtype[Any], most: int) -> NDArray[Any]:
     """Return the elements of a nested JSON array in order, one-dimensional; null becomes NaN.
 
-    How they are nested is not compared with anything, since a tensor has a shape.
+    The nesting is ignored, since a tensor has a shape.
 
     Raises:
         ValueError, TypeError, OverflowError: it is not an array of `dtype`.
@@ -109,11 +109,7 @@ def _pieces(text: memoryview) -> Iterator[bytes]:
 
 
 def write_numbers(array: NDArray[Any]) -> Iterator[bytes]:
-    """Yield the elements in order as parts of a JSON array, without its brackets.
-
-    Raises:
-        ValueError: there is NaN or infinity, which JSON cannot represent.
-    """
+    """Yield the elements in order as parts of a JSON array, without its brackets; raise ValueError for NaN and infinity."""
     flat = np.asarray(array).reshape(-1)
     for start in range(0, flat.size, _PIECE):
         piece = np.ascontiguousarray(flat[start : start + _PIECE])

@@ -1,10 +1,10 @@
 """Compares time in the model with the pod's own baseline, for golden inferences and requests. Pure.
 
-Each sample and each size of request is compared only with itself. Waiting is excluded, so that a full
-queue is not mistaken for a slow model. Medians are compared, never single measurements.
+Each sample and each size of request is compared only with itself, by medians. Waiting is excluded, so that a
+full queue is not mistaken for a slow model.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -15,7 +15,6 @@ from typing_extensions import override
 
 from enginewright_serving.sidecar.checks import CheckResult
 from enginewright_serving.sidecar.golden import ProbeResult
-from enginewright_serving.sidecar.settings import SidecarSettings
 from enginewright_serving.sidecar.trend import Trend
 
 _Key = TypeVar("_Key")
@@ -57,18 +56,17 @@ class Slowness:
 class _Latency(Generic[_Key]):
     """Trends by key."""
 
-    def __init__(self, settings: SidecarSettings) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._trends: dict[_Key, Trend] = {}
 
     def restart(self) -> None:
-        """Discard the measurements but keep the baselines, which apply to a new server process too."""
+        """Discard the measurements but keep the baselines, which hold for a new server process too."""
         for trend in self._trends.values():
             trend.restart()
 
     @property
     def lowered(self) -> int:
-        """How often a baseline was lowered because it proved too high."""
+        """How often a baseline proved too high and was lowered."""
         return sum(trend.lowered for trend in self._trends.values())
 
     def _current(self, key: _Key, now: float, age: float) -> float | None:
@@ -77,74 +75,69 @@ class _Latency(Generic[_Key]):
 
 
 class ProbeLatency(_Latency[tuple[str, float]]):
-    """Latency of golden inferences by sample: in the model, and end to end while the pod is idle.
+    """Latency of golden inferences by sample and floor: in the model, and end to end while the pod is idle.
 
     The first is reported by the server and not affected by queueing; the second is measured here, and
     covers a server that reports wrongly or not at all.
     """
 
-    def __init__(self, settings: SidecarSettings) -> None:
-        super().__init__(settings)  # trends by sample and floor
+    def __init__(self) -> None:
+        super().__init__()
         self._reports_compute = False  # whether the server reports time in the model
 
-    def add(self, found: ProbeResult, now: float, *, idle: bool) -> None:
+    def add(self, result: ProbeResult, now: float, *, idle: bool) -> None:
         """Record a golden inference that succeeded or timed out; `idle`: without other requests."""
-        if found.compute is not None:
+        if result.compute is not None:
             self._reports_compute = True
-            self._add(found.sample, FLOOR, found.compute, now)
+            self._add(result.sample, FLOOR, result.compute, now)
         if idle or not self._reports_compute:
             floor = _ANSWER_FLOOR if self._reports_compute else FLOOR
-            self._add(found.sample, floor, found.seconds, now)
+            self._add(result.sample, floor, result.seconds, now)
 
     def _add(self, sample: str, floor: float, seconds: float, now: float) -> None:
         key = sample, floor
         if key not in self._trends:
-            self._trends[key] = Trend(self._settings, first_runs=1)
+            self._trends[key] = Trend(first_runs=1)
         self._trends[key].add(seconds, now)
 
     @property
     def baseline(self) -> float | None:
-        """Seconds of the fastest sample that has a baseline; None: there is none yet."""
-        known = (trend.baseline for trend in self._trends.values())
-        return min((each for each in known if each), default=None)
+        """Seconds of the fastest sample that has a baseline."""
+        baselines = (trend.baseline for trend in self._trends.values())
+        return min((each for each in baselines if each), default=None)
 
     def current(self, sample: str, now: float) -> float | None:
-        """Return the current seconds in the model of `sample`; None: too few measurements."""
+        """Return the current seconds in the model of `sample`, or None with too few measurements."""
         return self._current((sample, FLOOR), now, _PROBE_AGE)
 
     def worst(self, now: float) -> Slowness | None:
-        """Return the comparison furthest above its baseline; None: unknown."""
-        age = _PROBE_AGE
-        return self._worst(
-            (each.current(now, age), *key, each) for key, each in self._trends.items()
-        )
+        """Return the comparison furthest above its baseline, if there is one."""
+        return self._worst(lambda trend: trend.current(now, _PROBE_AGE))
 
     def undecided(self, now: float) -> bool:
         """Return whether more measurements are needed soon: no baseline yet, or the last was slow."""
         if self.baseline is None:
             return True
-        age = _PROBE_AGE
-        found = self._worst((each.last(now, age), *key, each) for key, each in self._trends.items())
-        return found is not None and found.exceeds
+        worst = self._worst(lambda trend: trend.last(now, _PROBE_AGE))
+        return worst is not None and worst.exceeds
 
-    def _worst(self, rows: Iterable[tuple[float | None, str, float, Trend]]) -> Slowness | None:
-        limit = _RATIO
-        found = [
-            Slowness(now, trend.baseline, limit, floor)
-            for now, _, floor, trend in rows
-            if now is not None and trend.baseline
+    def _worst(self, seconds: Callable[[Trend], float | None]) -> Slowness | None:
+        comparisons = [
+            Slowness(now, trend.baseline, _RATIO, floor)
+            for (_, floor), trend in self._trends.items()
+            if trend.baseline and (now := seconds(trend)) is not None
         ]
-        return max(found, key=lambda each: each.rank, default=None)
+        return max(comparisons, key=lambda each: each.rank, default=None)
 
     def outcome(self, now: float) -> CheckResult:
         """Return the check's result for the recent golden inferences."""
         if self.baseline is None:
             return CheckResult.unknown("the baseline is being measured")
-        found = self.worst(now)
-        if found is None:
+        worst = self.worst(now)
+        if worst is None:
             return CheckResult.unknown("too few golden inferences recently")
-        usual = f"{found.limit:g} times the pod's own baseline of {milliseconds(found.usual)}"
-        if found.exceeds:
+        usual = f"{worst.limit:g} times the pod's own baseline of {milliseconds(worst.usual)}"
+        if worst.exceeds:
             return CheckResult.failed(
                 Reason.SLOWER_THAN_BASELINE, f"golden inferences take more than {usual}"
             )
@@ -154,8 +147,8 @@ class ProbeLatency(_Latency[tuple[str, float]]):
 class LiveLatency(_Latency[int]):
     """Time in the model of requests by size, compared with the pod's baseline and its best warm-up run."""
 
-    def __init__(self, settings: SidecarSettings) -> None:
-        super().__init__(settings)  # trends by size
+    def __init__(self) -> None:
+        super().__init__()
         self._warmup: dict[int, float] = {}
         self._before: dict[int, ComputeBucket] = {}
 
@@ -170,45 +163,45 @@ class LiveLatency(_Latency[int]):
         current = {bucket.elements: bucket for bucket in buckets}
         if _fell(self._before, current):
             self.restart()  # the server's counters were reset
-        known = bool(self._before)
+        is_first = not self._before
         for elements, bucket in current.items():
             if bucket.warmup_seconds:
                 self._warmup[elements] = bucket.warmup_seconds
             before = self._before.get(elements)
             if before is None:
                 # requests that were counted before the first poll may be old
-                self._before[elements] = ComputeBucket(elements=elements) if known else bucket
-                before = self._before[elements]
+                before = bucket if is_first else ComputeBucket(elements=elements)
+                self._before[elements] = before
             count = bucket.count - before.count
             if count >= _LIVE_LEAST:
-                trend = self._trends.setdefault(elements, Trend(self._settings))
+                trend = self._trends.setdefault(elements, Trend())
                 trend.add((bucket.seconds - before.seconds) / count, now)
                 self._before[elements] = bucket
 
     def current(self, elements: int, now: float) -> float | None:
-        """Return the current seconds of requests of a size; None: too few recent ones."""
+        """Return the current seconds of requests of a size, or None with too few recent ones."""
         return self._current(elements, now, _LIVE_AGE)
 
     def worst(self, now: float) -> Slowness | None:
-        """Return the comparison furthest above its limit; None: unknown."""
-        found = self._compared(now)
-        return found[1] if found else None
+        """Return the comparison furthest above its limit, if there is one."""
+        worst = self._compare(now)
+        return worst[1] if worst else None
 
     def outcome(self, now: float) -> CheckResult:
         """Return the check's result for the recent requests."""
-        worst = self._compared(now)
+        worst = self._compare(now)
         if worst is None:
             return CheckResult.unknown("too few requests of one size recently")
-        size, found, usual = worst
-        if found.exceeds:
+        size, slowness, usual = worst
+        if slowness.exceeds:
             return CheckResult.failed(
                 Reason.SLOWER_THAN_BASELINE,
-                f"requests of up to {counted(size, 'element')} spend more than {found.limit:g} times"
-                f" {usual} of {milliseconds(found.usual)} in the model",
+                f"requests of up to {counted(size, 'element')} spend more than {slowness.limit:g} times"
+                f" {usual} of {milliseconds(slowness.usual)} in the model",
             )
         return CheckResult.ok("requests spend about as much time in the model as usual")
 
-    def _compared(self, now: float) -> tuple[int, Slowness, str] | None:
+    def _compare(self, now: float) -> tuple[int, Slowness, str] | None:
         """Return the comparison furthest above its limit: size, comparison, what it is compared with."""
         rows: list[tuple[int, Slowness, str]] = []
         for size, trend in self._trends.items():
@@ -218,8 +211,7 @@ class LiveLatency(_Latency[int]):
                 (trend.baseline, _RATIO, "the pod's own baseline"),
             ):
                 if current is not None and usual:
-                    found = Slowness(current, usual, limit, FLOOR)
-                    rows.append((size, found, name))
+                    rows.append((size, Slowness(current, usual, limit, FLOOR), name))
         return max(rows, key=lambda row: row[1].rank, default=None)
 
 

@@ -1,7 +1,6 @@
 """The sidecar's process: reads manifest and golden samples, opens its port, monitors until SIGTERM.
 
-As a native sidecar container it starts before the server and ends after it, so it keeps running while
-the server is not there yet or drains.
+As a native sidecar container it starts before the server and ends after it.
 """
 
 import asyncio
@@ -22,7 +21,6 @@ from enginewright_serving.sidecar.app import SidecarApp
 from enginewright_serving.sidecar.monitor import Monitor
 from enginewright_serving.sidecar.pod_state import PodState
 from enginewright_serving.sidecar.samples import GoldenSamples
-from enginewright_serving.sidecar.settings import SidecarSettings
 from enginewright_serving.transport.acceptor import Acceptor
 from enginewright_serving.transport.application import listen
 from enginewright_serving.transport.connection import RECEIVE_BYTES, Connection
@@ -37,41 +35,29 @@ def run(
     *,
     port: int = SIDECAR_PORT,
     server_port: int = HTTP_PORT,
-    settings: SidecarSettings | None = None,
 ) -> int:
-    """Monitor until SIGTERM and return the exit code.
-
-    Args:
-        task: what the server serves.
-        paths: of artefact and termination log; None: the contract's.
-        port: TCP port on all addresses.
-        server_port: of the server, on this machine.
-        settings: timeouts and limits; None: the defaults.
-    """
+    """Monitor the server on this machine until SIGTERM, listen on all addresses; return the exit code."""
     paths = paths or Paths.from_environment()
     try:
-        pod_state, monitor = _prepare(task, paths, settings or SidecarSettings(), server_port)
+        pod_state, monitor = _prepare(task, paths, server_port)
         asyncio.run(_run(pod_state, monitor, port))
     except StageFailure as failure:
-        report = failed(SIDECAR, failure)
-        _log.error("%s: %s", report.reason, report.outcome)
-        write_termination_message(paths, report.termination_message())
-        return int(exit_code(failure.reason))
+        return _report(paths, failure)
     except OSError as error:
-        report = failed(
-            SIDECAR,
-            StageFailure(Reason.INTERNAL_ERROR, f"cannot listen on port {port}: {error}"),
-        )
-        _log.error("%s: %s", report.reason, report.outcome)
-        write_termination_message(paths, report.termination_message())
-        return ExitCode.INTERNAL
+        cause = f"cannot listen on port {port}: {error}"
+        return _report(paths, StageFailure(Reason.INTERNAL_ERROR, cause))
     write_termination_message(paths, "")
     return ExitCode.OK
 
 
-def _prepare(
-    task: ServeTask, paths: Paths, settings: SidecarSettings, server_port: int
-) -> tuple[PodState, Monitor]:
+def _report(paths: Paths, failure: StageFailure) -> int:
+    report = failed(SIDECAR, failure)
+    _log.error("%s: %s", report.reason, report.outcome)
+    write_termination_message(paths, report.termination_message())
+    return int(exit_code(failure.reason))
+
+
+def _prepare(task: ServeTask, paths: Paths, server_port: int) -> tuple[PodState, Monitor]:
     manifest = read_manifest(task, paths.artifact)
     try:
         samples = GoldenSamples(paths.artifact, manifest)
@@ -79,8 +65,8 @@ def _prepare(
         raise StageFailure(
             Reason.ARTIFACT_CORRUPT, f"the golden samples of the artefact are unusable: {error}"
         ) from error
-    pod_state = PodState(task, manifest, len(samples.names), settings, time.monotonic)
-    return pod_state, Monitor(pod_state, samples, settings, paths, server_port)
+    pod_state = PodState(task, manifest, len(samples.names), time.monotonic)
+    return pod_state, Monitor(pod_state, samples, paths, server_port)
 
 
 async def _run(pod_state: PodState, monitor: Monitor, port: int) -> None:

@@ -1,8 +1,7 @@
 """What the operator compares during a rollout, since the server process started. Pure.
 
-Requests are measured by the server, golden inferences here. All of it belongs to one server process:
-the time before a restart says nothing about the process that serves now. Only the answers to another
-revision's samples, and another revision's to our requests, stay: they depend on the artefacts.
+Requests are measured by the server, golden inferences here. A restart of the server discards all but the answers
+to another revision's samples, and another revision's to our requests, which depend on the artefacts only.
 """
 
 from typing import Generic, TypeVar
@@ -34,10 +33,7 @@ class History(Generic[_Sample]):
         self.samples: list[_Sample] = []
 
     def add(self, sample: _Sample) -> None:
-        """Add the latest sample; of too many, remove the one whose gap would be shortest for its age.
-
-        Where the clock was set back, those of later moments go, so that the samples stay in order.
-        """
+        """Add the latest sample; of too many, remove the one with the shortest gap for its age. Later ones go if the clock was set back."""
         samples = self.samples
         while samples and samples[-1].at > sample.at:
             samples.pop()
@@ -49,7 +45,7 @@ class History(Generic[_Sample]):
             age = sample.at - samples[index].at
             return (samples[index + 1].at - samples[index - 1].at) / age if age > 0 else 0.0
 
-        # never the first and the last one, between which everything happened
+        # never the first or the last one
         del samples[min(range(1, len(samples) - 1), key=relative_gap)]
 
 
@@ -73,13 +69,11 @@ class PodMeasurements:
 
     def server(self, reported: ServerMeasurements, now: float, *, sample: bool) -> None:
         """Record the server's report at the Unix time `now`; `sample`: in the histories too."""
-        if self._server is None:
-            sample = True
-        elif self._server.started != reported.started:
+        is_new = self._server is None or self._server.started != reported.started
+        if self._server is not None and is_new:
             self.restart()
-            sample = True
         self._server = reported
-        if sample:
+        if sample or is_new:
             at = round(now, 3)
             self._memory.add(MemorySample(at=at, bytes=reported.memory_bytes))
             self._counts.add(
@@ -92,24 +86,21 @@ class PodMeasurements:
                 )
             )
 
-    def golden(self, found: ProbeResult, now: float) -> None:
-        """Count a golden inference that ended at the Unix time `now`.
-
-        One that found the server too busy proves nothing, and is not counted.
-        """
-        if found.wrong is not None:
+    def golden(self, result: ProbeResult, now: float) -> None:
+        """Count a golden inference that ended at the Unix time `now`, unless the server was too busy for it."""
+        if result.wrong is not None:
             self._wrong += 1
-        elif found.not_run is None:
+        elif result.not_run is None:
             self._ok += 1
-        elif found.fails or found.late:
+        elif result.fails or result.late:
             self._failed += 1
-        if found.not_run is None and found.compute is not None:
-            windows = self._golden.setdefault((found.sample, found.inputs), Windows())
-            windows.add(found.compute, now)
+        if result.not_run is None and result.compute is not None:
+            windows = self._golden.setdefault((result.sample, result.inputs), Windows())
+            windows.add(result.compute, now)
 
     @property
     def document(self) -> Measurements | None:
-        """Return everything measured; None: the server has not reported yet."""
+        """Return everything measured, once the server has reported."""
         server = self._server
         if server is None:
             return None

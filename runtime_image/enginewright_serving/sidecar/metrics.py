@@ -1,8 +1,8 @@
 """The sidecar's metrics. Unknown values are omitted, since zero would be a false value.
 
 The names are a public interface for alerts and dashboards (docs/reference/metrics.md lists them). What changes with
-the state, such as a reason, is a label only of series that exist as long as that state does: in others, its
-change would end one series and begin another, and so every `for` and `changes()` of it.
+the state, such as a reason, is a label only of series that exist as long as that state does: otherwise its change
+would end one series and begin another, and reset every `for` and `changes()`.
 """
 
 from typing import Final, get_args
@@ -15,124 +15,90 @@ from enginewright_serving.sidecar.pod_state import PodState
 
 _PLACEMENT_NODES: Final = Family(
     "enginewright_placement_nodes",
-    "gauge",
     "Compute nodes of the model by the execution provider that runs them; nodes inside engines are counted.",
     ("provider",),
 )
 _FALLBACK_NODES: Final = Family(
     "enginewright_fallback_nodes",
-    "gauge",
     "Compute nodes that run on another execution provider than promised.",
 )
 _FALLBACK_RATIO: Final = Family(
     "enginewright_fallback_ratio",
-    "gauge",
     "Share of the profiled compute time that these nodes take, 0 to 1.",
 )
 _FALLBACK_ACTIVE: Final = Family(
     "enginewright_fallback_active",
-    "gauge",
     "1 while the model falls back in this way (kind NodeFallback or BackendFallback), else 0.",
     ("kind",),
 )
 _FALLBACK_REASON: Final = Family(
     "enginewright_fallback_reason",
-    "gauge",
     "1, with the reason of enginewright_fallback_active, while that is 1; else absent.",
     ("kind", "reason"),
 )
 _PROVIDER_AVAILABLE: Final = Family(
     "enginewright_provider_available",
-    "gauge",
     "1 when check provider is ok: the execution provider was created and its driver is present; 0 when it failed.",
     ("provider",),
 )
 _OPSET_SUPPORTED: Final = Family(
     "enginewright_opset_supported",
-    "gauge",
     "1 when the serving ONNX Runtime is the one that the model was prepared for and supports the model's opset.",
 )
 _INFO: Final = Family(
     "enginewright_info",
-    "gauge",
     "What serves, as the server reports it; always 1.",
     ("model_digest", "engine_key", "opset", "ort_version", "backend_version"),
 )
 _CHECK: Final = Family(
     "enginewright_check",
-    "gauge",
     "1 for the state that the check is in, 0 for the other two.",
     ("check", "state"),
 )
 _RUNS_FAILING: Final = Family(
     "enginewright_runs_failing",
-    "gauge",
     "1 while the server answers and every run of the model fails, else 0.",
 )
 _RUNS_FAILING_REASON: Final = Family(
     "enginewright_runs_failing_reason",
-    "gauge",
     "1, with the reason of enginewright_runs_failing (DeviceLost or RunsFail), while that is 1; else absent.",
     ("reason",),
 )
 _PROBE_FAILURES: Final = Family(
-    "enginewright_probe_failures_total", "counter", "Runs of a check that failed.", ("check",)
+    "enginewright_probe_failures_total", "Runs of a check that failed.", ("check",), "counter"
 )
 _PROBE_DURATION: Final = Family(
     "enginewright_probe_duration_seconds",
-    "histogram",
     "Duration of golden inferences, from the first byte sent to the last one received.",
+    kind="histogram",
 )
 _BASELINE_LATENCY: Final = Family(
     "enginewright_baseline_latency_seconds",
-    "gauge",
     "Baseline of the verdict: time in the model for the usual shapes right after loading, by quantile (0.5, 0.9, 0.99).",
     ("quantile",),
 )
 _USUAL_LATENCY: Final = Family(
     "enginewright_usual_latency_seconds",
-    "gauge",
     "Time in the model for the usual shapes, the lower of startup and now; pods of one class are compared by it.",
     ("shapes",),
 )
 _LATENCY_RATIO: Final = Family(
     "enginewright_latency_ratio",
-    "gauge",
     "Current latency over the pod's baseline (probe-latency, live-latency) or over the class's benchmark (class-latency); the worst of what is measured.",
     ("check",),
 )
 _BASELINE_LOWERED: Final = Family(
     "enginewright_baseline_lowered_total",
-    "counter",
     "Times that a baseline proved too high and was measured again.",
     ("check",),
+    "counter",
 )
 _PARITY_MAX_ABS_ERROR: Final = Family(
     "enginewright_parity_max_abs_error",
-    "gauge",
     "Largest absolute error in the latest answers to the golden samples.",
 )
 
-FAMILIES: Final = (
-    _PLACEMENT_NODES,
-    _FALLBACK_NODES,
-    _FALLBACK_RATIO,
-    _FALLBACK_ACTIVE,
-    _FALLBACK_REASON,
-    _PROVIDER_AVAILABLE,
-    _OPSET_SUPPORTED,
-    _INFO,
-    _CHECK,
-    _RUNS_FAILING,
-    _RUNS_FAILING_REASON,
-    _PROBE_FAILURES,
-    _PROBE_DURATION,
-    _BASELINE_LATENCY,
-    _USUAL_LATENCY,
-    _LATENCY_RATIO,
-    _BASELINE_LOWERED,
-    _PARITY_MAX_ABS_ERROR,
-)
+FAMILIES: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Family))
 
 
 def expose(pod_state: PodState, server: bytes) -> bytes:
@@ -152,15 +118,15 @@ def _placement(pod_state: PodState, text: Exposition) -> None:
     text.family(
         _PLACEMENT_NODES, [({"provider": name}, count) for name, count in placed.nodes.items()]
     )
-    found = placed.fallback
-    share = found.compute_share if found.nodes_elsewhere else 0.0
-    text.family(_FALLBACK_NODES, [({}, found.nodes_elsewhere)])
+    fallback = placed.fallback
+    share = fallback.compute_share if fallback.nodes_elsewhere else 0.0
+    text.family(_FALLBACK_NODES, [({}, fallback.nodes_elsewhere)])
     text.family(_FALLBACK_RATIO, [] if share is None else [({}, share)])
-    active = found.active_kind
+    active = fallback.active_kind
     text.family(_FALLBACK_ACTIVE, [({"kind": kind}, kind == active) for kind in FALLBACK_KINDS])
     if active is not None:
         text.family(
-            _FALLBACK_REASON, [({"kind": active, "reason": str(found.reason or active)}, 1)]
+            _FALLBACK_REASON, [({"kind": active, "reason": str(fallback.reason or active)}, 1)]
         )
 
 
@@ -168,7 +134,7 @@ def _versions(pod_state: PodState, text: Exposition) -> None:
     reported = pod_state.reported
     if reported is None:
         return
-    states = {found.check: found.state for found in pod_state.verdict().checks}
+    states = {verdict.check: verdict.state for verdict in pod_state.verdict().checks}
     if states[Check.PROVIDER] != "unknown":
         text.family(
             _PROVIDER_AVAILABLE, [({"provider": reported.provider}, states[Check.PROVIDER] == "ok")]
@@ -195,8 +161,8 @@ def _checks(pod_state: PodState, text: Exposition) -> None:
     text.family(
         _CHECK,
         [
-            ({"check": found.check, "state": state}, found.state == state)
-            for found in pod_state.verdict().checks
+            ({"check": verdict.check, "state": state}, verdict.state == state)
+            for verdict in pod_state.verdict().checks
             for state in get_args(CheckState)
         ],
     )

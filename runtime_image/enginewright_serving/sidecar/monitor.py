@@ -1,7 +1,6 @@
-"""Polls the server, each endpoint at its own interval, for as long as the sidecar runs.
+"""Polls the server, in one loop for each kind of poll, for as long as the sidecar runs.
 
-One loop for each kind of poll. An exception does not end a loop, and results that are not renewed
-expire to unknown.
+An exception does not end a loop, and results that are not renewed expire to unknown.
 """
 
 import asyncio
@@ -22,6 +21,7 @@ from pydantic import ValidationError
 
 from enginewright_serving.mounted_secret import MountedSecret
 from enginewright_serving.probe_token import HEADER, read_or_create
+from enginewright_serving.sidecar import settings
 from enginewright_serving.sidecar.answers import AnswerComparison
 from enginewright_serving.sidecar.client import (
     RESPONSE_BYTES,
@@ -38,12 +38,13 @@ from enginewright_serving.sidecar.probe_schedule import ProbeSchedule
 from enginewright_serving.sidecar.protocol import BINARY_EXTENSION
 from enginewright_serving.sidecar.readiness import seconds_left
 from enginewright_serving.sidecar.samples import GoldenSamples
-from enginewright_serving.sidecar.settings import STALE_INTERVALS, SidecarSettings
 from enginewright_serving.sidecar.shadow import Shadow
 
 _log: Final = logging.getLogger(__name__)
 _EXPOSITION_BYTES: Final = 8 * 1024 * 1024  # larger metrics of the server are not passed on
 _LARGE_BYTES: Final = 16 * 1024 * 1024  # of outputs, which do not fit beside a canary's answers
+_SCRAPE_SECONDS: Final = 1.0  # timeout of the server's metrics and measurements
+_MEMORY_INTERVAL: Final = 2.0  # seconds between samples of the server's memory
 _PROBE_SECONDS: Final = 30.0  # timeout of a golden inference
 _HUNG_SECONDS: Final = 60.0  # beyond the longest regular interval of a loop
 
@@ -52,33 +53,24 @@ class Monitor:
     """The loops of one sidecar."""
 
     def __init__(
-        self,
-        pod_state: PodState,
-        samples: GoldenSamples,
-        settings: SidecarSettings,
-        paths: Paths,
-        server_port: int,
+        self, pod_state: PodState, samples: GoldenSamples, paths: Paths, server_port: int
     ) -> None:
         self._pod_state = pod_state
         self._release = paths.release
-        self._settings = settings
-        tls = pod_state.task.tls
-        self._health = Client(server_port, tls=tls)
-        self._queries = Client(server_port, tls=tls)
-        self._scrapes = Client(server_port, tls=tls)
-        largest = max(JSON_BYTES, samples.largest_outputs + RESPONSE_BYTES)
-        token = read_or_create(paths.probe_token)
-        inferring = Client(server_port, response_bytes=largest, tls=tls)
-        self._measuring = Client(server_port, tls=tls)
-        copies = Client(server_port, tls=tls)
-        self._clients = (
-            *(self._health, self._queries, self._scrapes, self._measuring),
-            *(inferring, copies),
-        )
+        self._clients: list[Client] = []
+
+        def connect(response_bytes: int = RESPONSE_BYTES) -> Client:
+            client = Client(server_port, response_bytes=response_bytes, tls=pod_state.task.tls)
+            self._clients.append(client)
+            return client
+
+        self._health, self._queries, self._scrapes = connect(), connect(), connect()
+        self._measuring, copies = connect(), connect()
+        inferring = connect(max(JSON_BYTES, samples.largest_outputs + RESPONSE_BYTES))
         model = pod_state.task.model
         self._execution_path = f"/v2/models/{model}/execution"
         self._measurements_path = f"/v2/models/{model}/measurements"
-        self.measurements_age = settings.measurements_age
+        token = read_or_create(paths.probe_token)
         self._own = f"{HEADER}: {token}\r\n" if token else ""
         self._inferences = Inferences(inferring, model, _PROBE_SECONDS, self._own)
         self._probe = GoldenProbe(self._inferences, samples, pod_state.manifest)
@@ -99,11 +91,10 @@ class Monitor:
             samples,
             pod_state.manifest,
             paths.shadow,
-            settings,
             self._memory,
             tokens=MountedSecret(paths.tokens),
         )
-        self._schedule = ProbeSchedule(samples.names, settings)
+        self._schedule = ProbeSchedule(samples.names)
         self._golden_began = float("-inf")
         self._serving = asyncio.Event()
         self._due = dict.fromkeys(OF_EXECUTION, 0.0)
@@ -114,14 +105,13 @@ class Monitor:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        interval = self._settings.intervals
         try:
             async with asyncio.TaskGroup() as group:
                 for name, act in {
-                    "server": lambda: self._poll_health(interval[Check.SERVER]),
+                    "server": self._poll_health,
                     "execution": self._poll_execution,
                     "golden": self._run_golden,
-                    "errors": lambda: self._poll_errors(interval[Check.ERRORS]),
+                    "errors": self._poll_errors,
                     "release": self._read_release,
                     "measurements": self._sample,
                     "shadow": self._compare_shadow,
@@ -135,16 +125,14 @@ class Monitor:
     @property
     def alive(self) -> bool:
         """Whether all loops make progress."""
-        settings = self._settings
-        deferred = STALE_INTERVALS * settings.slowest_interval
+        deferred = settings.STALE_INTERVALS * settings.SLOWEST_INTERVAL
         longest = deferred + _PROBE_SECONDS + _HUNG_SECONDS
         return all(time.monotonic() - beat < longest for beat in self._beats.values())
 
     async def scrape(self) -> bytes:
-        """Return the server's metrics; empty if it has none or does not respond in time."""
+        """Return the server's metrics, empty if it has none or does not respond in time."""
         with contextlib.suppress(UnreachableError):
-            seconds = self._settings.scrape_seconds
-            response = await self._scrapes.get("/metrics", seconds, self._own)
+            response = await self._scrapes.get("/metrics", _SCRAPE_SECONDS, self._own)
             plain = response.headers.get(b"content-type", b"").startswith(b"text/plain")
             if response.status == 200 and plain and len(response.body) <= _EXPOSITION_BYTES:
                 return bytes(response.body)
@@ -153,8 +141,9 @@ class Monitor:
     async def measure(self, *, sample: bool = False) -> None:
         """Read the server's measurements; `sample`: for the histories too."""
         with contextlib.suppress(UnreachableError, ValidationError):
-            seconds = self._settings.scrape_seconds
-            response = await self._measuring.get(self._measurements_path, seconds, self._own)
+            response = await self._measuring.get(
+                self._measurements_path, _SCRAPE_SECONDS, self._own
+            )
             if response.status == 200:
                 reported = ServerMeasurements.model_validate_json(response.body)
                 self._pod_state.measurements.server(reported, time.time(), sample=sample)
@@ -162,7 +151,7 @@ class Monitor:
     async def _sample(self) -> float:
         began = time.monotonic()
         await self.measure(sample=True)
-        return _rest(self._settings.memory_interval, began)
+        return _rest(_MEMORY_INTERVAL, began)
 
     async def _loop(self, name: str, act: Callable[[], Awaitable[float]]) -> None:
         """Run `act` until cancelled; it returns the seconds to sleep."""
@@ -172,10 +161,10 @@ class Monitor:
                 pause = await act()
             except Exception:  # noqa: BLE001 - an error in one check must not end the others
                 _log.exception("unexpected error while checking: %s", name)
-                pause = self._settings.slowest_interval
+                pause = settings.SLOWEST_INTERVAL
             await asyncio.sleep(pause)
 
-    async def _poll_health(self, interval: float) -> float:
+    async def _poll_health(self) -> float:
         began = time.monotonic()
         try:
             live = await self._get(self._health, LIVE_PATH)
@@ -195,7 +184,7 @@ class Monitor:
                 self._inferences.binary = await self._supports_binary()
                 self._serving.set()
         self._log_changes()
-        return _rest(interval, began)
+        return _rest(settings.INTERVALS[Check.SERVER], began)
 
     async def _supports_binary(self) -> bool:
         response = await self._get(self._health, "/v2")
@@ -210,7 +199,7 @@ class Monitor:
         except OSError:  # it does not exist outside a pod
             annotation = ""
         self._pod_state.release(seconds_left(annotation, time.time()))
-        return self._settings.release_interval
+        return settings.RELEASE_INTERVAL
 
     async def _poll_execution(self) -> float:
         began = time.monotonic()
@@ -219,67 +208,66 @@ class Monitor:
             succeeded = await self._execution(due)
             for check in due:
                 # after a failure, retry at the shortest interval
-                pause = self._settings.intervals[check if succeeded else Check.PLACEMENT]
+                pause = settings.INTERVALS[check if succeeded else Check.PLACEMENT]
                 self._due[check] = began + pause
         return max(0.0, min(self._due.values()) - time.monotonic())
 
     async def _execution(self, due: list[Check]) -> bool:
         """Poll the execution report; return False if it should be retried soon."""
-        pod_state = self._pod_state
+        foreign = False
         try:
             response = await self._get(self._queries, self._execution_path)
+            is_ok = response.status == 200
+            reported = Execution.model_validate_json(response.body) if is_ok else None
         except UnreachableError as error:
-            pod_state.execution_missed(f"the server {error}", due, foreign=False)
-            return False
-        if response.status == 404:
-            why = "the server has no execution report: it is not Enginewright's server"
-            pod_state.execution_missed(why, due, foreign=True)
-            return True
-        if response.status != 200:
-            why = f"the server returned {response.status} for its execution report"
-            pod_state.execution_missed(why, due, foreign=False)
-            return False
-        try:
-            reported = Execution.model_validate_json(response.body)
+            why = f"the server {error}"
         except ValidationError as error:
             where = ".".join(map(str, error.errors()[0]["loc"])) or "the document"
             why = f"the server's execution report is invalid: {where}"
-            pod_state.execution_missed(why, due, foreign=False)
-            return False
-        pod_state.execution(reported, due)
-        return True
+        else:
+            if reported is not None:
+                self._pod_state.execution(reported, due)
+                return True
+            foreign = response.status == 404
+            why = (
+                "the server has no execution report: it is not Enginewright's server"
+                if foreign
+                else f"the server returned {response.status} for its execution report"
+            )
+        self._pod_state.execution_missed(why, due, foreign=foreign)
+        return foreign
 
     async def _run_golden(self) -> float:
         """Run the next golden inference if it is due.
 
-        When it is changes in the meantime: the operator may ask for a higher rate, or the server
-        restart.
+        That is checked at least once in the server check's interval, since the operator may ask for a higher
+        rate, or the server restart.
         """
         try:
-            async with asyncio.timeout(self._settings.intervals[Check.SERVER]):
+            async with asyncio.timeout(settings.INTERVALS[Check.SERVER]):
                 await self._serving.wait()
         except TimeoutError:
             return 0.0
         began = time.monotonic()
-        known = self._pod_state.known
-        rest = self._golden_began + self._schedule.pace(known) - began
+        facts = self._pod_state.probe_facts
+        rest = self._golden_began + self._schedule.pace(facts) - began
         if rest > 0:
-            return min(rest, self._settings.intervals[Check.SERVER])
+            return min(rest, settings.INTERVALS[Check.SERVER])
         self._golden_began = began
-        turn = self._schedule.next(known, began)
+        turn = self._schedule.next(facts, began)
         async with self._memory:
-            found = await self._probe.run(turn.sample, turn.defer)
-        if found.unreachable:
+            result = await self._probe.run(turn.sample, turn.defer)
+        if result.unreachable:
             self._serving.clear()  # the health loop sets it again
-        interval = self._schedule.interval(found, self._pod_state.known)
-        self._pod_state.golden(found, interval)
-        self._pod_state.measurements.golden(found, time.time())
+        interval = self._schedule.interval(result, self._pod_state.probe_facts)
+        self._pod_state.golden(result, interval)
+        self._pod_state.measurements.golden(result, time.time())
         self._report_left_out()
         await self._compare_answers()
         return 0.0
 
     def _report_left_out(self) -> None:
-        names = self._schedule.left_out(self._pod_state.known)
+        names = self._schedule.left_out(self._pod_state.probe_facts)
         self._pod_state.measurements.left_out = names
         for name in sorted(set(names) - self._logged_left_out):
             self._logged_left_out.add(name)
@@ -292,7 +280,7 @@ class Monitor:
         if comparison is None or comparison.result is not None or not self._pod_state.admitted:
             return
         # so that the next golden inference runs before the result of the last one expires
-        pace = self._schedule.pace(self._pod_state.known)
+        pace = self._schedule.pace(self._pod_state.probe_facts)
         await comparison.step(pace, self._pod_state.restarts)
         self._pod_state.measurements.answers = comparison.result
 
@@ -301,7 +289,7 @@ class Monitor:
         self._pod_state.measurements.shadow = self._shadow.result
         return pause
 
-    async def _poll_errors(self, interval: float) -> float:
+    async def _poll_errors(self) -> float:
         began = time.monotonic()
         try:
             response = await self._get(self._queries, "/metrics")
@@ -313,27 +301,26 @@ class Monitor:
                 self._pod_state.responses_missed("the server does not count its responses")
             else:
                 self._pod_state.responses(counts)
-        return _rest(interval, began)
+        return _rest(settings.INTERVALS[Check.ERRORS], began)
 
     async def _get(self, client: Client, path: str) -> ServerResponse:
-        return await client.get(path, self._settings.request_seconds, self._own)
+        return await client.get(path, settings.REQUEST_SECONDS, self._own)
 
     def _log_changes(self) -> None:
-        """Log checks whose state or reason changed."""
         verdict = self._pod_state.verdict()
-        for found in verdict.checks:
-            before = self._logged.get(found.check)
-            if before is None or before.state != found.state or before.reason != found.reason:
-                self._logged[found.check] = found
-                level = logging.WARNING if found.state == "failed" else logging.INFO
-                _log.log(level, "check %s is %s: %s", found.check, found.state, found.message)
+        for now in verdict.checks:
+            before = self._logged.get(now.check)
+            if before is None or before.state != now.state or before.reason != now.reason:
+                self._logged[now.check] = now
+                level = logging.WARNING if now.state == "failed" else logging.INFO
+                _log.log(level, "check %s is %s: %s", now.check, now.state, now.message)
         if verdict.ready != self._logged_ready:
             self._logged_ready = verdict.ready
             _log.info("the pod is %s", "ready" if verdict.ready else "not ready")
 
 
 def _error_of(response: ServerResponse) -> tuple[Reason | None, str]:
-    """Return why the server's runs fail, as it reports; (None, ""): they do not."""
+    """Return why the server's runs fail, as it reports, or (None, "") if they do not."""
     if response.status == 200:
         return None, ""
     try:
@@ -345,5 +332,4 @@ def _error_of(response: ServerResponse) -> tuple[Reason | None, str]:
 
 
 def _rest(interval: float, began: float) -> float:
-    """Return the rest of `interval` that began at `began`."""
     return max(0.0, interval - (time.monotonic() - began))

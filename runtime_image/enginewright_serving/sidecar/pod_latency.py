@@ -8,11 +8,10 @@ from enginewright_contract.manifest import Manifest
 from enginewright_contract.verdict import Check
 
 from enginewright_serving.histogram import DurationHistogram
-from enginewright_serving.sidecar import benchmark
+from enginewright_serving.sidecar import benchmark, settings, trend
 from enginewright_serving.sidecar.checks import CheckResult
 from enginewright_serving.sidecar.golden import ProbeResult
 from enginewright_serving.sidecar.latency import LiveLatency, ProbeLatency, Slowness
-from enginewright_serving.sidecar.settings import SidecarSettings
 
 _PROBE_BOUNDS: Final = (
     *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
@@ -23,14 +22,11 @@ _PROBE_BOUNDS: Final = (
 class PodLatency:
     """The latency of golden inferences and of requests."""
 
-    def __init__(
-        self, manifest: Manifest, settings: SidecarSettings, clock: Callable[[], float]
-    ) -> None:
-        self.probes = ProbeLatency(settings)
-        self.live = LiveLatency(settings)
+    def __init__(self, manifest: Manifest, clock: Callable[[], float]) -> None:
+        self.probes = ProbeLatency()
+        self.live = LiveLatency()
         self.durations = DurationHistogram(_PROBE_BOUNDS)  # of golden inferences
         self._manifest = manifest
-        self._settings = settings
         self._clock = clock
         self._probed_at = float("-inf")  # when `probes` got its last measurement
         self.reported: Baseline | None = None  # by the server; belongs to the pod
@@ -40,20 +36,17 @@ class PodLatency:
         self.probes.restart()
         self.live.restart()
 
-    def add_probe(self, found: ProbeResult, *, idle: bool, probing: bool) -> None:
-        """Record a latency; of a higher rate only one in the usual interval, for which trends are made.
-
-        Otherwise a second of the higher rate could lower the baseline, and three could be slow.
-        """
-        now, usual = self._clock(), self._settings.intervals[Check.GOLDEN]
-        if probing and now - self._probed_at < usual:
+    def add_probe(self, result: ProbeResult, *, idle: bool, probing: bool) -> None:
+        """Record a latency; while `probing` at a higher rate, one in the usual interval, as trends expect."""
+        now = self._clock()
+        if probing and now - self._probed_at < settings.INTERVALS[Check.GOLDEN]:
             return
         self._probed_at = now
-        self.probes.add(found, now, idle=idle)
+        self.probes.add(result, now, idle=idle)
 
     def judge_class(self) -> CheckResult:
         """Return the check's result for the comparison with the benchmark of the class."""
-        return benchmark.outcome(self._manifest, self._benchmarked())
+        return benchmark.outcome(self._manifest, self._compare_class())
 
     @property
     def baseline(self) -> Baseline | None:
@@ -61,14 +54,14 @@ class PodLatency:
         seconds = self.probes.baseline
         if self.reported is not None or seconds is None:
             return self.reported
-        return Baseline(p50=seconds, samples=self._settings.baseline_probes)
+        return Baseline(p50=seconds, samples=trend.BASELINE_PROBES)
 
     @property
     def usual(self) -> tuple[str, float] | None:
-        """The baseline's shapes and the seconds of a run: the lower of startup and now; None: unknown.
+        """The baseline's shapes and the seconds of a run, by which pods of one class are compared.
 
-        Pods of one class are compared by it. The lower one counts, since other load slows the
-        measurement at startup, and the low clocks of an idle device slow later ones.
+        The lower of startup and now, since other load slows the measurement at startup, and the low clocks
+        of an idle device slow later ones.
         """
         usual = self.reported
         if usual is None or usual.shapes is None:
@@ -79,15 +72,15 @@ class PodLatency:
     def ratios(self) -> dict[Check, float]:
         """Return current latency relative to the usual one, by check; unknown ones are omitted."""
         now = self._clock()
-        found = {
+        of_class = self._compare_class()
+        comparisons = {
             Check.PROBE_LATENCY: self.probes.worst(now),
             Check.LIVE_LATENCY: self.live.worst(now),
+            Check.CLASS_LATENCY: of_class[1] if of_class else None,
         }
-        if benchmarked := self._benchmarked():
-            found[Check.CLASS_LATENCY] = benchmarked[1]
-        return {check: each.ratio for check, each in found.items() if each is not None}
+        return {check: each.ratio for check, each in comparisons.items() if each is not None}
 
-    def _benchmarked(self) -> tuple[str, Slowness] | None:
+    def _compare_class(self) -> tuple[str, Slowness] | None:
         now = self._clock()
         return benchmark.compared(
             self._manifest, self.reported, lambda sample: self.probes.current(sample, now)

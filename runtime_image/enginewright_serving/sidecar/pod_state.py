@@ -14,7 +14,7 @@ from enginewright_contract.reasons import NOTHING_RUNS, Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check, FallbackVerdict, Verdict
 
-from enginewright_serving.sidecar import execution_checks
+from enginewright_serving.sidecar import execution_checks, settings
 from enginewright_serving.sidecar.checks import CheckBoard, CheckResult
 from enginewright_serving.sidecar.errors import ErrorShare
 from enginewright_serving.sidecar.golden import ProbeResult
@@ -23,7 +23,6 @@ from enginewright_serving.sidecar.measurements import PodMeasurements
 from enginewright_serving.sidecar.pod_latency import PodLatency
 from enginewright_serving.sidecar.probe_schedule import ProbeFacts, Traffic
 from enginewright_serving.sidecar.readiness import Gate
-from enginewright_serving.sidecar.settings import STALE_INTERVALS, SidecarSettings
 
 _log: Final = logging.getLogger(__name__)
 
@@ -49,17 +48,12 @@ class PodState:
     """Records what polls and probes found, and derives the verdict."""
 
     def __init__(
-        self,
-        task: ServeTask,
-        manifest: Manifest,
-        samples: int,
-        settings: SidecarSettings,
-        clock: Callable[[], float],
+        self, task: ServeTask, manifest: Manifest, samples: int, clock: Callable[[], float]
     ) -> None:
         self.task = task
         self.manifest = manifest
         self.board = CheckBoard()
-        self.latency = PodLatency(manifest, settings, clock)
+        self.latency = PodLatency(manifest, clock)
         self._samples = samples
         self.golden_results = GoldenResults(manifest, samples)
         self.reported: Execution | None = None
@@ -67,7 +61,6 @@ class PodState:
         self.restarts = 0  # rises while the server's process is not running
         self._probing_until = float("-inf")
         self._gate = Gate(task.promise.policy)
-        self._settings = settings
         self._clock = clock
         self._traffic = Traffic()
         self._errors = ErrorShare()
@@ -76,7 +69,7 @@ class PodState:
         self._foreign = False
         self._was_ready = False
         self._released_until = float("-inf")
-        self._verdict: Verdict | None = None  # None: what it depends on has changed
+        self._verdict: Verdict | None = None  # unless what it depends on has changed
         self._verdict_until = float("-inf")  # when it changes by itself
 
     # Results of polls and golden inferences.
@@ -84,7 +77,7 @@ class PodState:
     def server(
         self, *, live: bool, ready: bool, reason: Reason | None = None, why: str = ""
     ) -> None:
-        """The server reported its health; `reason` and `why`: the problem that it reports."""
+        """The server reported its health, and `reason` and `why` of a problem."""
         if live and ready:
             self._was_ready = True
             self._record(Check.SERVER, CheckResult.ok("the server is live and ready"))
@@ -126,21 +119,21 @@ class PodState:
                 self.board.miss(check, why)
         self._changed()
 
-    def golden(self, found: ProbeResult, interval: float) -> None:
+    def golden(self, result: ProbeResult, interval: float) -> None:
         """A golden inference has ended; the next one starts in `interval` seconds."""
-        idle = self.known.idle >= self._settings.idle_seconds
-        if found.late or (found.wrong is None and found.not_run is None):
-            self.latency.add_probe(found, idle=idle, probing=self._probing)
-        outcome = self.golden_results.add(found)
-        if found.not_run is None:
-            self.latency.durations.observe(max(0.0, found.seconds - found.queued))
+        if result.late or (result.wrong is None and result.not_run is None):
+            idle = self.probe_facts.is_idle
+            self.latency.add_probe(result, idle=idle, probing=self._probing)
+        outcome = self.golden_results.add(result)
+        if result.not_run is None:
+            self.latency.durations.observe(max(0.0, result.seconds - result.queued))
         if outcome is None:
-            self.board.miss(Check.GOLDEN, found.not_run or "")
+            self.board.miss(Check.GOLDEN, result.not_run or "")
         else:
-            taken = found.seconds if found.not_run is None else 0.0
+            taken = result.seconds if result.not_run is None else 0.0
             self._record(Check.GOLDEN, outcome, interval + taken)
-        found_latency = self.latency.probes.outcome(self._clock())
-        self._record(Check.PROBE_LATENCY, found_latency, interval + found.seconds)
+        latency = self.latency.probes.outcome(self._clock())
+        self._record(Check.PROBE_LATENCY, latency, interval + result.seconds)
         self._changed()
 
     def responses(self, counts: Mapping[int, float]) -> None:
@@ -155,7 +148,7 @@ class PodState:
         self._changed()
 
     def release(self, seconds: float) -> None:
-        """The operator releases the pod for a broken promise, for `seconds` from now; 0: it does not."""
+        """The operator releases the pod for a broken promise, for `seconds` from now, if not 0."""
         self._released_until = self._clock() + seconds if seconds else float("-inf")
         self._changed()
 
@@ -174,8 +167,8 @@ class PodState:
     def fault(self) -> Reason | None:
         """Why every run fails although the server responds: DeviceLost or RunsFail; else None."""
         now = self._clock()
-        found = (self.board.verdict(check, now) for check in (Check.SERVER, Check.GOLDEN))
-        reasons = (each.reason for each in found if each.reason in NOTHING_RUNS)
+        verdicts = (self.board.verdict(check, now) for check in (Check.SERVER, Check.GOLDEN))
+        reasons = (each.reason for each in verdicts if each.reason in NOTHING_RUNS)
         return min(reasons, key=NOTHING_RUNS.index, default=None)
 
     @property
@@ -189,7 +182,7 @@ class PodState:
         return self._gate.admitted
 
     @property
-    def known(self) -> ProbeFacts:
+    def probe_facts(self) -> ProbeFacts:
         """What the next golden inference depends on."""
         return ProbeFacts(
             proven=self.golden_results.proven,
@@ -205,7 +198,7 @@ class PodState:
 
     @property
     def placed(self) -> Placed | None:
-        """Where the nodes run; None: not recently known."""
+        """Where the nodes run, if that was reported recently."""
         state = self.board.verdict(Check.PLACEMENT, self._clock()).state
         return None if state == "unknown" else self._placed
 
@@ -221,7 +214,6 @@ class PodState:
     # Internal.
 
     def _changed(self) -> None:
-        """Decide again: something that the verdict depends on has changed."""
         self._verdict = None
         self._decide()
 
@@ -242,9 +234,8 @@ class PodState:
         )
 
     def _record(self, check: Check, outcome: CheckResult, interval: float = 0.0) -> None:
-        settings = self._settings
-        seconds = STALE_INTERVALS * max(settings.intervals[check], interval)
-        self.board.record(check, outcome, self._clock() + seconds + settings.request_seconds)
+        seconds = settings.STALE_INTERVALS * max(settings.INTERVALS[check], interval)
+        self.board.record(check, outcome, self._clock() + seconds + settings.REQUEST_SECONDS)
 
     def _server_failed(self, why: str) -> None:
         if self._was_ready:
@@ -272,14 +263,14 @@ class PodState:
             case Check.PROVIDER:
                 return execution_checks.provider(reported, self._cause(reported))
             case Check.PLACEMENT:
-                found = execution_checks.fallback(
+                verdict = execution_checks.fallback(
                     reported, self.manifest, self.task, self._cause(reported)
                 )
                 nodes = execution_checks.original_nodes(
-                    reported.placement, reported.provider, found
+                    reported.placement, reported.provider, verdict
                 )
-                self._placed = Placed(found, nodes)
-                return execution_checks.placement(found)
+                self._placed = Placed(verdict, nodes)
+                return execution_checks.placement(verdict)
             case Check.DISTRIBUTION:
                 return execution_checks.distribution(reported)
             case Check.VERSIONS:
@@ -297,7 +288,7 @@ class PodState:
         now = self._clock()
         before = self._gate.admitted
         ready = self._gate.decide(
-            {found.check: found for found in self.board.verdicts(now)},
+            {verdict.check: verdict for verdict in self.board.verdicts(now)},
             foreign=self._foreign,
             released=now < self._released_until,
         )

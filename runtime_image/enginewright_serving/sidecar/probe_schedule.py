@@ -1,11 +1,11 @@
 """Which golden sample runs next, when, and how long it may be deferred. Pure.
 
-To be admitted a pod must pass every sample. Once it serves, golden inferences compete with clients'
-requests, so only the smallest sample and samples that take no longer than requests run,
-while no request is waiting. Larger samples run only while the pod is idle.
+To be admitted a pod must pass every sample. Once it serves, golden inferences compete with clients' requests, so
+only the smallest samples and those that take no longer than requests run, while no request is waiting. Larger
+samples run only while the pod is idle.
 
-During a rollout the operator asks for a higher rate, to compare latencies. It is bounded by shares of
-the server's time too, of which larger samples have a part of their own.
+During a rollout the operator asks for a higher rate, to compare latencies. It too is limited to shares of the
+server's time, one of them for larger samples.
 """
 
 from collections import defaultdict, deque
@@ -17,12 +17,14 @@ from typing import Final
 from enginewright_contract.execution import ComputeBucket
 from enginewright_contract.verdict import Check
 
+from enginewright_serving.sidecar import settings
 from enginewright_serving.sidecar.golden import ProbeResult
-from enginewright_serving.sidecar.settings import STALE_INTERVALS, SidecarSettings
 
-_IDLE_SHARE: Final = 0.05  # of the server's time for golden inferences while the pod is idle
+_PROBE_SHARE: Final = 0.005  # of the server's time for golden inferences while there are requests
+_IDLE_SHARE: Final = 0.05  # likewise while the pod is idle
+_IDLE_SECONDS: Final = 60.0  # without requests until a pod is idle
 _OWN_SHARE: Final = 0.005  # of a core for comparing outputs
-_PROBING_SHARE: Final = 0.05  # as `probe_share`, while the operator asks for a higher rate
+_PROBING_SHARE: Final = 0.05  # as _PROBE_SHARE, while the operator asks for a higher rate
 _PROBING_IDLE_SHARE: Final = 0.2  # as _IDLE_SHARE, likewise
 _PROBING_LARGE_SHARE: Final = 0.05  # of _PROBING_IDLE_SHARE, for larger samples
 PROBING_OWN_SHARE: Final = 0.05  # as _OWN_SHARE, likewise, and for a canary's answers
@@ -41,10 +43,15 @@ class ProbeFacts:
     """What the choice depends on."""
 
     proven: Collection[str]  # samples whose last outputs agreed
-    idle: float  # seconds without a request, until the last report; 0: unknown
+    idle: float  # seconds without a request, until the last report; 0 if unknown
     undecided: bool = False  # there is no baseline yet, or the last golden inference was slow
-    served: float = 0.0  # seconds that a request spends in the model; 0: unknown
+    served: float = 0.0  # seconds that a request spends in the model; 0 if unknown
     probing: bool = False  # the operator asks for a higher rate
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether clients have sent no request for so long that larger samples may run."""
+        return self.idle >= _IDLE_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,7 @@ class Traffic:
     """How long clients have sent no request, from the server's counts; times in seconds."""
 
     def __init__(self) -> None:
-        self._requests: int | None = None  # None: the server has reported no counts yet
+        self._requests: int | None = None  # as last reported
         self._timed, self._seconds = 0, 0.0
         self._means: deque[float] = deque(maxlen=_SERVED_MOST)
         self._changed = 0.0
@@ -83,18 +90,11 @@ class Traffic:
 
     @property
     def served(self) -> float:
-        """Seconds that a request spends in the model; 0: unknown.
-
-        The median of the means between reports, so that a few requests that the node delays do not
-        make a large sample seem as small as they are.
-        """
+        """Seconds that a request spends in the model, the median of the means between reports; 0 if unknown."""
         return median_low(self._means) if len(self._means) >= _SERVED_LEAST else 0.0
 
     def idle(self, now: float) -> float:
-        """Return for how long there had been no request at the last report; 0: unknown.
-
-        Time without a report is not time without requests.
-        """
+        """Return for how long there had been no request at the last report, 0 without a recent report."""
         if self._requests is None or now - self._reported > _REPORT_SECONDS:
             return 0.0
         return self._reported - self._changed
@@ -103,9 +103,8 @@ class Traffic:
 class ProbeSchedule:
     """The order of the golden samples of one pod."""
 
-    def __init__(self, names: Sequence[str], settings: SidecarSettings) -> None:
+    def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
-        self._settings = settings
         self._turn = 0
         self._last: dict[str, int] = {}  # turn of each
         # seconds in the model of its last runs, by sample
@@ -113,91 +112,75 @@ class ProbeSchedule:
         self._large_at = float("-inf")  # when the last larger sample began
         self._large_cost = 0.0  # of it
         self._interval = 0.0  # the last one
-        self._last_found: ProbeResult | None = None
+        self._last_result: ProbeResult | None = None
 
-    def next(self, known: ProbeFacts, now: float) -> ProbeTurn:
+    def next(self, facts: ProbeFacts, now: float) -> ProbeTurn:
         """Return the sample to run at `now`."""
-        if unproven := [name for name in self._names if name not in known.proven]:
+        if unproven := [name for name in self._names if name not in facts.proven]:
             return ProbeTurn(self._one_of(unproven), 0.0)
-        settings = self._settings
-        idle = known.idle >= settings.idle_seconds
-        defer = 0.0 if idle else self.pace(known) * (STALE_INTERVALS - 1)
-        large = self._large(known)
-        if large and idle and now >= self._large_at + self._large_rest(known):
+        defer = 0.0 if facts.is_idle else self.pace(facts) * (settings.STALE_INTERVALS - 1)
+        large = self._large(facts)
+        if large and facts.is_idle and now >= self._large_at + self._large_rest(facts):
             name = self._one_of(large)
             self._large_at, self._large_cost = now, self._measured[name][-1]
             return ProbeTurn(name, defer)
         cheap = [name for name in self._names if name not in large]
         return ProbeTurn(self._one_of(cheap), defer)
 
-    def left_out(self, known: ProbeFacts) -> list[str]:
+    def left_out(self, facts: ProbeFacts) -> list[str]:
         """Return the samples that do not run at present, since they would delay clients' requests."""
-        return [] if known.idle >= self._settings.idle_seconds else self._large(known)
+        return [] if facts.is_idle else self._large(facts)
 
-    def _large(self, known: ProbeFacts) -> list[str]:
-        most = self._most(known)
+    def _large(self, facts: ProbeFacts) -> list[str]:
+        most = self._most(facts)
         return [name for name in self._names if self._cost(name) > most]
 
     def _cost(self, name: str) -> float:
-        """Return a sample's seconds in the model; 0: not run yet.
-
-        Of the last runs the fastest, since a run that the node delays says nothing about the sample:
-        a small one would no longer run beside requests, and so not be measured again.
-        """
+        """Return a sample's seconds in the model, 0 before its first run; the fastest of its last runs, as the node delays some."""
         return min(self._measured.get(name, ()), default=0.0)
 
-    def _large_rest(self, known: ProbeFacts) -> float:
-        """Return the least time between the starts of two larger samples."""
-        settings = self._settings
-        share = _PROBING_LARGE_SHARE if known.probing else settings.probe_share
-        return max(_LARGE_EVERY * self.pace(known), self._large_cost / share)
+    def _large_rest(self, facts: ProbeFacts) -> float:
+        share = _PROBING_LARGE_SHARE if facts.probing else _PROBE_SHARE
+        return max(_LARGE_EVERY * self.pace(facts), self._large_cost / share)
 
-    def _most(self, known: ProbeFacts) -> float:
+    def _most(self, facts: ProbeFacts) -> float:
         """Return the most seconds in the model for a golden inference while requests are served."""
-        return max(min(map(self._cost, self._measured), default=0.0) * _ALIKE, known.served)
+        return max(min(map(self._cost, self._measured), default=0.0) * _ALIKE, facts.served)
 
     def _one_of(self, names: Sequence[str]) -> str:
         name = min(names, key=lambda each: self._last.get(each, -1))
         self._last[name] = self._turn = self._turn + 1
         return name
 
-    def interval(self, found: ProbeResult, known: ProbeFacts) -> float:
-        """Return the interval from the start of the run that returned `found` to the next.
-
-        A higher rate on request does not shorten it, since the request may end at any time.
-        """
-        settings = self._settings
-        self._last_found = found
-        if found.not_run is None:
-            self._measured[found.sample].append(found.cost)
-        usual = settings.intervals[Check.GOLDEN]
-        if found.wrong is not None or found.not_run is not None:
+    def interval(self, result: ProbeResult, facts: ProbeFacts) -> float:
+        """Return the interval between the starts of the run of `result` and of the next one, at the usual rate."""
+        self._last_result = result
+        if result.not_run is None:
+            self._measured[result.sample].append(result.cost)
+        usual = settings.INTERVALS[Check.GOLDEN]
+        if result.wrong is not None or result.not_run is not None:
             self._interval = usual  # retry soon
-        elif len({*known.proven, found.sample}) < len(self._names):
+        elif len({*facts.proven, result.sample}) < len(self._names):
             self._interval = ADMISSION_INTERVAL
         else:
-            idle = known.idle >= settings.idle_seconds
-            share = _IDLE_SHARE if idle else settings.probe_share
-            cost = min(found.cost, self._most(known))  # larger ones have their own interval
-            needed = max(cost / share, found.own_seconds / _OWN_SHARE)
-            if known.undecided and idle:
-                needed = _UNDECIDED_EVERY * found.cost  # a few more measurements decide
-            self._interval = min(settings.slowest_interval, max(usual, needed))
+            share = _IDLE_SHARE if facts.is_idle else _PROBE_SHARE
+            cost = min(result.cost, self._most(facts))  # larger ones have their own interval
+            needed = max(cost / share, result.own_seconds / _OWN_SHARE)
+            if facts.undecided and facts.is_idle:
+                needed = _UNDECIDED_EVERY * result.cost  # a few more measurements decide
+            self._interval = min(settings.SLOWEST_INTERVAL, max(usual, needed))
         return self._interval
 
-    def pace(self, known: ProbeFacts) -> float:
+    def pace(self, facts: ProbeFacts) -> float:
         """Return the interval since the start of the last run that applies at this moment."""
-        settings = self._settings
-        found = self._last_found
-        usual = settings.intervals[Check.GOLDEN]
-        if len(known.proven) < len(self._names):  # after a restart too
-            return min(self._interval, usual)
-        if found is None or not known.probing or found.not_run is not None:
+        result = self._last_result
+        if len(facts.proven) < len(self._names):  # after a restart too
+            return min(self._interval, settings.INTERVALS[Check.GOLDEN])
+        if result is None or not facts.probing or result.not_run is not None:
             return self._interval
-        idle = known.idle >= settings.idle_seconds
-        share = _PROBING_IDLE_SHARE if idle else _PROBING_SHARE
-        if idle and self._large(known):
+        share = _PROBING_IDLE_SHARE if facts.is_idle else _PROBING_SHARE
+        if facts.is_idle and self._large(facts):
             share -= _PROBING_LARGE_SHARE
-        cost = min(found.cost, self._most(known))
-        needed = max(cost / share, found.own_seconds / PROBING_OWN_SHARE)
+        cost = min(result.cost, self._most(facts))
+        needed = max(cost / share, result.own_seconds / PROBING_OWN_SHARE)
         return min(self._interval, max(ADMISSION_INTERVAL, needed))

@@ -6,7 +6,7 @@ the sidecar also runs with other servers.
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,15 +47,11 @@ class EncodedRequest:
     """The body of a request, in parts, so that large tensors are sent without a copy."""
 
     parts: tuple[bytes | memoryview, ...]
-    json_length: int | None  # None: the complete body is JSON
+    json_length: int | None  # unless the complete body is JSON
 
 
 def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedRequest:
-    """Return the request for the outputs that `sample` has.
-
-    Raises:
-        UnencodableError: JSON cannot represent one of the inputs.
-    """
+    """Return the request for the outputs that `sample` has; raise UnencodableError if JSON cannot represent an input."""
     outputs = [
         {"name": name, "parameters": {"binary_data": True}} if binary else {"name": name}
         for name in sample.expected
@@ -77,15 +73,15 @@ def encode(sample: GoldenSample, types: Types, *, binary: bool) -> EncodedReques
 def decode(
     body: bytes | bytearray | memoryview,
     json_length: int | None,
-    wanted: Mapping[str, Any] | None,
+    names: Iterable[str] | None,
     types: Types,
     most: int = JSON_BYTES,
 ) -> dict[str, NDArray[Any]]:
-    """Return the outputs `wanted` of a response, each in its declared shape; None: all of `types`.
+    """Return the outputs `names` of a response, by default all of `types`, each in its declared shape.
 
     Raises:
         ResponseError: it does not match the request.
-        TooLargeError: what is not binary would take more than `most` bytes.
+        TooLargeError: the JSON tensors would take more than `most` bytes.
     """
     if json_length is not None and not 0 < json_length <= len(body):
         raise ResponseError(f"declares {json_length} of its {len(body)} bytes as JSON")
@@ -97,13 +93,13 @@ def decode(
         raise ResponseError("is not a JSON object with outputs") from None
     places = _places(tensors, json_length or len(body))
     limit, arrays = most, {}
-    for name in types.outputs.keys() & tensors.keys() if wanted is None else wanted:
+    for name in types.outputs.keys() & tensors.keys() if names is None else names:
         if name not in tensors:
             raise ResponseError(f"has no output {name!r}")
         data = _Data(body, places.get(name), numbers, most)
         try:
             arrays[name] = _read(name, tensors[name], types.outputs[name], data)
-        except TooLargeError:  # for what the outputs before have left
+        except TooLargeError:  # for what the outputs before it leave
             raise TooLargeError(limit) from None
         if name not in places:
             most -= arrays[name].nbytes
@@ -111,10 +107,7 @@ def decode(
 
 
 def timing(response: ServerResponse) -> tuple[float, float | None]:
-    """Return the seconds that a request waited and was in the model, as its response reports.
-
-    Read from `Server-Timing` (W3C; milliseconds); (0, None) where a server sends none.
-    """
+    """Return the seconds that a request waited and ran, from `Server-Timing` (W3C; milliseconds), or (0, None)."""
     seconds: dict[str, float] = {}
     for entry in response.headers.get(b"server-timing", b"").decode(errors="replace").split(","):
         name, *parameters = (part.strip() for part in entry.split(";"))
@@ -126,15 +119,15 @@ def timing(response: ServerResponse) -> tuple[float, float | None]:
 
 
 def _places(tensors: Mapping[str, Any], at: int) -> dict[str, tuple[int, int]]:
-    """Return start and end of the binary outputs, which are in the order of the response."""
-    found = {}
+    """Return start and end of the binary outputs, in the order of the response."""
+    places = {}
     for name, tensor in tensors.items():
         parameters = tensor.get("parameters")
         size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
         if isinstance(size, int):
-            found[name] = (at, at + size)
+            places[name] = (at, at + size)
             at += size
-    return found
+    return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +135,7 @@ class _Data:
     """Where the elements of one output are."""
 
     body: bytes | bytearray | memoryview
-    place: tuple[int, int] | None  # of the body; None: in the JSON
+    place: tuple[int, int] | None  # of the body, unless they are in the JSON
     numbers: list[memoryview]  # arrays of the JSON, to which `data` refers
     most: int  # bytes that they may take
 
@@ -176,19 +169,18 @@ def _read(name: str, tensor: dict[str, Any], datatype: Datatype, data: _Data) ->
         ) from None
 
 
-def _from_json(found: object, datatype: Datatype, data: _Data) -> NDArray[Any]:
+def _from_json(elements: object, datatype: Datatype, data: _Data) -> NDArray[Any]:
     if datatype is BF16:
         raise ValueError
-    index = index_of(found)
+    index = index_of(elements)
     if index is not None:
         return read_numbers(data.numbers[index], datatype.dtype, data.most)
-    return np.asarray(found, datatype.dtype).ravel()
+    return np.asarray(elements, datatype.dtype).ravel()
 
 
 def _json_parts(
     sample: GoldenSample, types: Types, outputs: list[dict[str, Any]]
 ) -> tuple[bytes, ...]:
-    """Return a request that is JSON only."""
     parts: list[bytes] = []
     size = 0
     for name, array in sample.feeds.items():
@@ -225,17 +217,17 @@ def _bytes(array: NDArray[Any]) -> memoryview:
 
 
 def _from_strings(data: memoryview, most: int) -> NDArray[Any]:
-    found: list[str] = []
+    texts: list[str] = []
     limit, at = most, 0
     while at < len(data):
         end = at + 4 + int.from_bytes(data[at : at + 4], "little")
         if end > len(data):
             raise ValueError
-        found.append(str(data[at + 4 : end], "utf-8"))
+        texts.append(str(data[at + 4 : end], "utf-8"))
         most -= _STRING_BYTES + 4 * (end - at - 4)
         if most < 0:
             raise TooLargeError(limit)
         at = end
-    array = np.empty(len(found), object)
-    array[:] = found
+    array = np.empty(len(texts), object)
+    array[:] = texts
     return array

@@ -1,11 +1,9 @@
 """Whether the pod may receive traffic. Pure.
 
-There are two rules, because losing a model's last ready pod is worse than most failed checks. To be
-admitted, a pod must pass all checks. Once admitted, only wrong outputs make it unready immediately; a
-broken promise does so when the operator, which sees the other pods, releases it.
-
-The operator does so with an annotation of the pod, which the kubelet writes into a downward API file
-within seconds. Unlike a request to an open port, this needs write access to pods.
+To be admitted, a pod must pass all checks. Once admitted, only wrong outputs make it unready immediately, since
+losing a model's last ready pod is worse than most failed checks; a broken promise does so when the operator, which
+sees the other pods, releases it. It does so with an annotation of the pod, which the kubelet writes into a downward
+API file within seconds. Unlike a request to an open port, this needs write access to pods.
 """
 
 from collections.abc import Mapping
@@ -34,13 +32,7 @@ class Gate:
     def decide(
         self, checks: Mapping[Check, CheckVerdict], *, foreign: bool, released: bool
     ) -> bool:
-        """Return whether the pod is ready.
-
-        Args:
-            checks: the current verdicts.
-            foreign: the server has no `/execution`.
-            released: the operator releases the pod for a broken promise.
-        """
+        """Return whether the pod is ready; `foreign`: the server has no `/execution`; `released`: by the operator."""
         golden = checks[Check.GOLDEN].state
         if golden != "unknown":
             self._wrong = golden == "failed"
@@ -71,7 +63,7 @@ class Gate:
 
 
 def seconds_left(annotation: str, now: float) -> float:
-    """Return for how many seconds from `now` (Unix time) the annotation is valid; 0: it is not.
+    """Return for how many seconds from `now` (Unix time) the annotation is valid, else 0.
 
     One that expires later than the operator sets it is invalid: a clock is wrong, or another client
     wrote it.

@@ -20,7 +20,7 @@ from enginewright_runtime.session.datatypes import BF16, BYTES, DATATYPES, Datat
 from enginewright_runtime.session.samples import GoldenError, GoldenSample, in_memory, type_name
 from numpy.typing import NDArray
 
-_MOST: Final = 8  # samples that are run; of more, this many are selected evenly
+_MOST: Final = 8  # samples that are run, selected evenly
 _KEPT_BYTES: Final = 4 * 1024 * 1024
 _BY_NAME: Final = {
     **{each.dtype.name: each for each in DATATYPES if each not in (BF16, BYTES)},
@@ -41,12 +41,7 @@ class GoldenSamples:
     """The golden samples of one artefact."""
 
     def __init__(self, artifact: Path, manifest: Manifest) -> None:
-        """Read the names of the samples.
-
-        Raises:
-            OSError, ValueError: a file is missing or not an .npz file.
-            GoldenError: the samples do not fit the manifest, or there are none.
-        """
+        """Read the names of the samples; raise OSError, ValueError or GoldenError if they are missing or invalid."""
         self._inputs = artifact / manifest.golden_inputs
         self._outputs = artifact / manifest.golden_outputs
         self.types = Types(_types(manifest.inputs), _types(manifest.outputs))
@@ -68,12 +63,7 @@ class GoldenSamples:
         self.largest_outputs = max(_bytes(sample.expected) for sample in samples)
 
     def read(self, name: str) -> GoldenSample:
-        """Return a sample.
-
-        Raises:
-            OSError, ValueError: the file has gone or changed.
-            GoldenError: it lacks an input or has no outputs.
-        """
+        """Return a sample; raise OSError, ValueError or GoldenError if the file has gone or changed, or the sample is incomplete."""
         if self._kept is not None and name in self._kept:
             return self._kept[name]
         mapped = self._kept is None
@@ -93,21 +83,20 @@ class GoldenSamples:
     def largest_values(self) -> dict[str, float]:
         """Return the largest expected magnitude of each output, over all samples."""
         kinds = {name: type_name(each) for name, each in self.types.outputs.items()}
-        found: dict[str, float] = {}
+        largest: dict[str, float] = {}
         for name in self.names:  # one at a time, since they may be large
             for output, scale in scales_of({name: self.read(name).expected}, kinds).items():
-                found[output] = max(scale, found.get(output, 0.0))
-        return found
+                largest[output] = max(scale, largest.get(output, 0.0))
+        return largest
 
     def inputs_digest(self, sample: GoldenSample) -> str:
-        """Return the digest of a sample's inputs, by which another revision's are known to be the same."""
+        """Return the digest of a sample's inputs, to find the same inputs of another revision."""
         if sample.name not in self._digests:
             self._digests[sample.name] = _digest(sample.feeds)
         return self._digests[sample.name]
 
 
 def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the sha256 of names, types, shapes and values."""
     digest = hashlib.sha256()
     for name, array in sorted(arrays.items()):
         digest.update(canonical_json([name, array.dtype.str, array.shape]).encode())

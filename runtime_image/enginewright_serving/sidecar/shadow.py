@@ -1,8 +1,8 @@
 """Has a canary answer some of the clients' requests too, and compares its answers with the server's.
 
-The server has answered them before they get here. One is sent at a time, so that what the canary does
-to it delays the next ones only, of which the server keeps few. What the sidecar works on them is limited
-to a share of a core. Nothing of a request or an answer is logged or kept.
+The server has answered them before they get here. One is sent at a time, so that a slow canary delays only the
+next ones, of which the server keeps few. The work of the sidecar is limited to a share of a core. Neither requests
+nor answers are logged or kept.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from enginewright_contract.base import TEXT_LENGTH
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.measurements import OutputChange, ShadowComparison
 from enginewright_contract.shadow import ShadowOrder, is_current, read_order
+from enginewright_contract.task import HTTP_PORT
 from enginewright_runtime.proof.parity.measuring import largest_of
 from enginewright_runtime.session.samples import type_name
 
@@ -28,16 +29,19 @@ from enginewright_serving.exchanges import (
     ExchangeHead,
 )
 from enginewright_serving.mounted_secret import MountedSecret
+from enginewright_serving.sidecar import settings
 from enginewright_serving.sidecar.answer_change import change, free_axes
 from enginewright_serving.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_serving.sidecar.json_tensors import JSON_BYTES, TooLargeError
 from enginewright_serving.sidecar.probe_schedule import PROBING_OWN_SHARE
 from enginewright_serving.sidecar.protocol import ResponseError, decode
 from enginewright_serving.sidecar.samples import GoldenSamples
-from enginewright_serving.sidecar.settings import SidecarSettings
 from enginewright_serving.sidecar.shadow_totals import ShadowTotals
 
 _log: Final = logging.getLogger(__name__)
+_INTERVAL: Final = 0.25  # seconds between looks for a request that a canary should answer too
+_ANSWER_SECONDS: Final = 60.0  # timeout of its answer
+_PORT: Final = HTTP_PORT  # of its server
 _BUSY: Final = frozenset({408, 429, 503, 504})
 _REJECTED: Final = range(400, 500)
 _UNAUTHORIZED: Final = 401  # another Secret than the pod's, or an older version of it
@@ -56,23 +60,14 @@ class Shadow:
         samples: GoldenSamples,
         manifest: Manifest,
         annotation: Path,
-        settings: SidecarSettings,
         memory: AbstractAsyncContextManager[None],
         *,
         tokens: MountedSecret,
     ) -> None:
-        """Create it.
+        """Compare with canaries that the operator's order in the file `annotation` names.
 
-        Args:
-            own: the way to the pod's server.
-            model: its name.
-            header: the header line by which the server knows its sidecar.
-            samples: the golden samples, for types and usual values of the outputs.
-            manifest: of the model; outputs that vary from run to run are not compared.
-            annotation: the file with the operator's order.
-            settings: intervals and limits.
-            memory: held while answers are compared.
-            tokens: the Secret of clients' tokens, if canaries need one.
+        `own` connects to the pod's server, which knows its sidecar by the line `header`. `samples` give types
+        and usual values of the outputs. `memory` is held while answers are compared.
         """
         self._own = own
         self._model = model
@@ -81,10 +76,9 @@ class Shadow:
         self._types = samples.types
         self._varying = {each.name for each in manifest.varying or ()}
         self._free = free_axes(manifest)
-        self._largest: dict[str, float] = {}  # value of each output so far; empty: not known yet
+        self._largest: dict[str, float] = {}  # value of each output so far, once there is one
         self._annotation = annotation
         self._tokens = tokens
-        self._settings = settings
         self._memory = memory
         self._canaries: dict[str, Client] = {}
         self._next = 0
@@ -93,43 +87,41 @@ class Shadow:
 
     @property
     def result(self) -> ShadowComparison | None:
-        """The comparison with the latest canary; None: there was none."""
+        """The comparison with the latest canary, if there was one."""
         return self._totals.document if self._totals else None
 
     async def step(self) -> float:
-        """Compare the next request if there is an order; return the seconds until the next step.
-
-        Its answers are decoded only if the memory suffices that the sidecar has beside its own.
-        """
+        """Compare the next request if there is an order and enough memory; return the seconds until the next step."""
         order = self._order()
         if order is None:
             self.close()
-            return self._settings.release_interval
+            return settings.RELEASE_INTERVAL
         began = time.process_time()
         try:
             path = f"/v2/models/{self._model}/{RESOURCE}?{SHARE_QUERY}={order.share:.12f}"
-            seconds = self._settings.request_seconds
-            response = await self._own.get(path, seconds, self._header)
+            response = await self._own.get(path, settings.REQUEST_SECONDS, self._header)
             head = ExchangeHead.read(response.headers[HEADER.lower().encode()])
         except (UnreachableError, KeyError, ValueError):  # starting, or not our server
-            return self._settings.release_interval
+            return settings.RELEASE_INTERVAL
         totals = self._begin(order.revision, head.dropped)
         totals.dropped["NotKept"] = max(0, head.dropped - self._earlier)
         if not head.request:
-            return self._settings.shadow_interval
+            return _INTERVAL
         body = memoryview(response.body)
         request, answer = body[: head.request], body[head.request :]
         theirs = await self._ask(order, totals, request, head.request_json)
         if theirs is not None:
             try:
                 async with self._memory:
-                    found = await asyncio.to_thread(self._compare, answer, head.answer_json, theirs)
+                    changes = await asyncio.to_thread(
+                        self._compare, answer, head.answer_json, theirs
+                    )
             except TooLargeError as error:
                 if not totals.dropped["TooLarge"]:
                     _log.warning("an answer is not compared with the canary's: it %s", error)
                 totals.dropped["TooLarge"] += 1
             else:
-                totals.add(found)
+                totals.add(changes)
         worked = time.process_time() - began
         return worked * (1 / PROBING_OWN_SHARE - 1)
 
@@ -166,13 +158,13 @@ class Shadow:
         request: memoryview,
         json_length: int | None,
     ) -> ServerResponse | None:
-        """Return a canary's answer with outputs; None, and counted: there is none."""
+        """Return a canary's answer with outputs; count why if there is none."""
         client = self._canary(order)
         base = f"/v2/models/{self._model}/versions/{order.revision}"
         authorization = self._authorization(order.revision)
         try:
             # another pod may have got the address: it must not get the request
-            ready = await client.get(f"{base}/ready", self._settings.request_seconds, authorization)
+            ready = await client.get(f"{base}/ready", settings.REQUEST_SECONDS, authorization)
         except UnreachableError:
             ready = None
         if ready is not None and ready.status == _UNAUTHORIZED:
@@ -185,8 +177,7 @@ class Shadow:
         if json_length is not None:
             headers += f"Inference-Header-Content-Length: {json_length}\r\n"
         try:
-            seconds = self._settings.shadow_seconds
-            response = await client.post(f"{base}/infer", headers, (request,), seconds)
+            response = await client.post(f"{base}/infer", headers, (request,), _ANSWER_SECONDS)
         except UnreachableError:
             totals.failed += 1
             return None
@@ -201,7 +192,7 @@ class Shadow:
         return None
 
     def _authorization(self, revision: str) -> str:
-        """Return the header line with which a canary takes copies; "": it needs none."""
+        """Return the header line with which a canary takes copies, if it needs one."""
         try:
             token = copies_token(self._tokens.read(), revision)
         except OSError:
@@ -209,16 +200,15 @@ class Shadow:
         return f"Authorization: Bearer {token}\r\n" if token else ""
 
     def _canary(self, order: ShadowOrder) -> Client:
-        """Return the connection to one of the canary's pods, each in turn."""
+        """Return the connection to the next of the canary's pods."""
         for address in self._canaries.keys() - set(order.addresses):
             self._canaries.pop(address).close()
         self._next = (self._next + 1) % len(order.addresses)
         address = order.addresses[self._next]
-        port = self._settings.shadow_port
         return self._canaries.setdefault(
             address,
             Client(
-                port,
+                _PORT,
                 host=address,
                 response_bytes=_LARGEST_ANSWER,
                 tls=self._own.uses_tls,
@@ -230,9 +220,8 @@ class Shadow:
         self, answer: memoryview, json_length: int | None, theirs: ServerResponse
     ) -> list[OutputChange]:
         """Return how the outputs differ; called in a thread, since large ones take long."""
-        wanted = self._types.outputs.keys() - self._varying
         own = decode(answer, json_length, None, self._types, JSON_BYTES // 2)
-        own = {name: array for name, array in own.items() if name in wanted}
+        own = {name: array for name, array in own.items() if name not in self._varying}
         length = theirs.headers.get(_JSON_LENGTH, b"")
         try:
             json_length = int(length) if length.isdigit() else None
@@ -243,11 +232,11 @@ class Shadow:
             return [OutputChange(name=name[:TEXT_LENGTH], form=form) for name in own]
         if not self._largest:
             self._largest = self._samples.largest_values()
-        found = []
+        changes = []
         for name, array in own.items():
             dtype = type_name(self._types.outputs[name])
             largest = max(self._largest.get(name, 0.0), largest_of(array, dtype))
             self._largest[name] = largest
             free = self._free.get(name, ())
-            found.append(change(name, array, others[name], dtype, free=free, largest=largest))
-        return found
+            changes.append(change(name, array, others[name], dtype, free=free, largest=largest))
+        return changes

@@ -1,7 +1,4 @@
-"""What a canary's answers to clients' requests have differed by so far. Pure.
-
-Only figures of bounded number are kept, nothing of a request or an answer.
-"""
+"""How a canary's answers to clients' requests have differed so far, in a bounded number of figures. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -79,8 +76,8 @@ class ShadowTotals:
     @property
     def document(self) -> ShadowComparison:
         """Return everything so far."""
-        found = [each.document(name) for name, each in self._outputs.items()]
-        found.sort(key=lambda each: (each.incomparable, each.worst or 0.0), reverse=True)
+        outputs = [each.document(name) for name, each in self._outputs.items()]
+        outputs.sort(key=lambda each: (each.incomparable, each.worst or 0.0), reverse=True)
         return ShadowComparison(
             revision=self.revision,
             compared=self._compared,
@@ -88,5 +85,5 @@ class ShadowTotals:
             failed=self.failed,
             dropped=self.dropped.total(),
             dropped_by={reason: count for reason, count in self.dropped.items() if count},
-            outputs=tuple(sorted(found[:OUTPUTS], key=lambda each: each.name)),
+            outputs=tuple(sorted(outputs[:OUTPUTS], key=lambda each: each.name)),
         )

@@ -10,24 +10,23 @@ from collections import deque
 from statistics import median_low, quantiles
 from typing import Final
 
-from enginewright_serving.sidecar.settings import SidecarSettings
-
 _log: Final = logging.getLogger(__name__)
 _KEPT: Final = 64  # measurements: about a minute at one a second
+BASELINE_PROBES: Final = 10  # measurements for the baseline
+WINDOW_SECONDS: Final = 20.0  # the current latency is the median of this window
 _SETTLED_SHARE: Final = 0.2  # by which the medians of both halves of the baseline's may differ
 _UNSETTLED_MOST: Final = 60  # measurements after which their lower quartile is the baseline
 LOWERING_LEAST: Final = 20  # measurements; if three quarters of them
 _LOWERING_SHARE: Final = 0.9  # are below this share of the baseline, it is lowered
-_WINDOW_LEAST: Final = 5  # measurements, if those of the last `window_seconds` are fewer
+_WINDOW_LEAST: Final = 5  # measurements, if those of the window are fewer
 _WINDOW_MINIMUM: Final = 3  # with fewer the current latency is unknown
 
 
 class Trend:
     """Measurements in seconds, with times of one clock."""
 
-    def __init__(self, settings: SidecarSettings, first_runs: int = 0) -> None:
-        """Create it; the first `first_runs` measurements are ignored: they include initialization."""
-        self._settings = settings
+    def __init__(self, first_runs: int = 0) -> None:
+        """Ignore the first `first_runs` measurements, which include initialization."""
         self._first_runs = self._left_out = first_runs
         self._all: deque[tuple[float, float]] = deque(maxlen=_KEPT)
         self._unsettled = 0
@@ -58,23 +57,18 @@ class Trend:
         return self._all[-1][1] if self._all and self._all[-1][0] >= now - oldest else None
 
     def current(self, now: float, oldest: float = float("inf")) -> float | None:
-        """Return the median of the recent measurements; None: there are too few.
-
-        Those of the last `window_seconds`, at least _WINDOW_LEAST, none older than `oldest` seconds.
-        """
-        settings = self._settings
+        """Return the median of the window, of at least _WINDOW_LEAST measurements, none older than `oldest` seconds, or None."""
         valid = [each for each in self._all if each[0] >= now - oldest]
-        recent = [seconds for at, seconds in valid if at >= now - settings.window_seconds]
+        recent = [seconds for at, seconds in valid if at >= now - WINDOW_SECONDS]
         if len(recent) < _WINDOW_LEAST:
             recent = [seconds for _, seconds in valid][-_WINDOW_LEAST:]
         return median_low(recent) if len(recent) >= _WINDOW_MINIMUM else None
 
     def _settle(self) -> None:
         """Set the baseline when both halves of the last measurements agree, or after too many."""
-        settings = self._settings
         self._unsettled += 1
-        last = [seconds for _, seconds in self._all][-settings.baseline_probes :]
-        if len(last) < settings.baseline_probes:
+        last = [seconds for _, seconds in self._all][-BASELINE_PROBES:]
+        if len(last) < BASELINE_PROBES:
             return
         half = len(last) // 2
         before, after = median_low(last[:half]), median_low(last[half:])

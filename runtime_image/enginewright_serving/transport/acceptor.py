@@ -1,7 +1,7 @@
 """Accepts connections, few at a time.
 
-An event loop's own server accepts for as long as connections arrive, so that those of a flood would be
-accepted, and closed for each other, before anything is read from the ones between them.
+An event loop's own server accepts for as long as connections arrive: those of a flood would be accepted, and closed
+for each other, before anything is read from the ones between them.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Final
 from enginewright_serving.transport.tls import HANDSHAKES, TlsPort
 
 AT_ONCE: Final = 16  # in one turn of the event loop
-_SECONDS: Final = 0.0005  # likewise, since the kernel has the one who accepts process what arrives
+_SECONDS: Final = 0.0005  # likewise, since the kernel processes arriving packets in these calls
 _REST_SECONDS: Final = 0.001  # after so many at once: those that are open come first
 _PAUSE_SECONDS: Final = 0.1  # after a failure
 _NO_FILES: Final = (errno.EMFILE, errno.ENFILE)
@@ -32,14 +32,7 @@ class Acceptor:
         free: Callable[[], bool],
         tls: TlsPort | None = None,
     ) -> None:
-        """Begin, in the running event loop.
-
-        Args:
-            listening: the socket, which is the acceptor's from now on.
-            connect: creates the protocol of a connection.
-            free: closes a connection when no file can be opened; False: none can be closed.
-            tls: None: the port speaks plain text.
-        """
+        """Own the socket; `connect` creates a protocol, `free` closes a connection when no file can be opened, if one waits."""
         self._socket = listening
         self._connect = connect
         self._free = free

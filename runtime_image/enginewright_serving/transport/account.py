@@ -1,8 +1,7 @@
-"""The account of the bytes that the server holds for its clients, and which are given up first. Pure.
+"""The account of the bytes that the server holds for its clients, and which transfers it evicts first. Pure.
 
-Bytes are charged when they arrive and until they are written, so that announcing a body costs nobody
-anything. When the account is full, slow transfers are given up for what needs space, slowest first; what
-finds none is refused.
+Bytes are charged from their arrival until they are written, so announcing a body costs nothing. When the account is
+full, slow transfers are evicted for others, slowest first; a request that finds no space is refused.
 """
 
 from collections.abc import Callable
@@ -10,8 +9,12 @@ from typing import Final
 
 from enginewright_serving.transport.pace import TransferPace
 
-_LARGEST_RESPONSE: Final = 1 / 2  # of the limit, as which one that is larger counts
+_LARGEST_RESPONSE: Final = 1 / 2  # of the limit: larger ones count as this
 _CROWD: Final = 16  # transfers, above which each reads little at a time
+
+
+def _nothing() -> None:
+    """Do nothing: there is no transfer to end."""
 
 
 class Holding:
@@ -19,32 +22,23 @@ class Holding:
 
     __slots__ = ("evict", "is_exempt", "progress", "size")
 
-    def __init__(self, evict: Callable[[], None]) -> None:
-        """Hold nothing yet; `evict` ends the transfer, whose bytes are no longer charged then."""
+    def __init__(self, evict: Callable[[], None] = _nothing) -> None:
+        """Hold nothing yet; `evict` ends the transfer, once its bytes are released."""
         self.evict = evict
         self.size = 0  # bytes
-        self.progress: TransferPace | None = None  # of a transfer; what has none is not given up
-        self.is_exempt = False  # of the pod's own sidecar: neither refused nor given up
+        self.progress: TransferPace | None = None  # of a transfer; others are not evicted
+        self.is_exempt = False  # of the pod's own sidecar: neither refused nor evicted
 
     def close(self) -> None:
-        """Refer no more to what would end the transfer, which has ended."""
+        """Drop the reference to the transfer, which has ended."""
         self.evict = _nothing
-
-
-def _nothing() -> None:
-    """Do nothing: the transfer has ended."""
 
 
 class ByteAccount:
     """All bytes that are held."""
 
     def __init__(self, limit: int, slow_rate: float) -> None:
-        """Create it.
-
-        Args:
-            limit: bytes in all.
-            slow_rate: bytes per second, below which a transfer is given up for others.
-        """
+        """Hold up to `limit` bytes; evict transfers below `slow_rate` bytes per second for others."""
         self.limit = limit
         self.total = 0
         self._slow_rate = slow_rate
@@ -60,17 +54,17 @@ class ByteAccount:
         return min(size, int(self.limit * _LARGEST_RESPONSE))
 
     def begin(self, holding: Holding, progress: TransferPace) -> None:
-        """Let a holding be given up, since it is a transfer now."""
+        """Count a holding as a transfer, which may be evicted."""
         holding.progress = progress
         self._transfers.add(holding)
 
     def end(self, holding: Holding) -> None:
-        """Keep a holding: its transfer is complete."""
+        """Keep a holding, whose transfer is complete."""
         holding.progress = None
         self._transfers.discard(holding)
 
     def release(self, holding: Holding) -> None:
-        """Charge nothing for a holding any more; idempotent."""
+        """Charge nothing for a holding from now on; idempotent."""
         if holding.progress is not None:
             self.end(holding)
         size = holding.size
@@ -79,14 +73,14 @@ class ByteAccount:
             self.total -= size
 
     def hold(self, holding: Holding, size: int) -> bool:
-        """Charge a holding with `size` bytes in all; False: there is no space, nothing has changed."""
+        """Charge a holding with `size` bytes in all; change nothing and return False if there is no space."""
         added = size - holding.size
         needed = self.total + added - self.limit
         if added > 0 and needed > 0 and not holding.is_exempt:
-            given_up = self._slower(holding, needed)
-            if given_up is None:
+            evicted = self._slower(holding, needed)
+            if evicted is None:
                 return False
-            for each in given_up:
+            for each in evicted:
                 self.release(each)
                 each.evict()
         holding.size = size
@@ -94,7 +88,7 @@ class ByteAccount:
         return True
 
     def _slower(self, holding: Holding, needed: int) -> list[Holding] | None:
-        """Return transfers that are slow, and slower than this one, slowest first; None: they hold too little."""
+        """Return slow transfers, slower than this one, that hold `needed` bytes, slowest first, or None."""
         below = min(self._slow_rate, _rate(holding))
         slower = [
             each

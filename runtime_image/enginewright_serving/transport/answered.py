@@ -15,7 +15,7 @@ class Answered(NamedTuple):
     protocol: str  # http or grpc
     method: str  # of HTTP, or of the service
     status: int  # as HTTP has it
-    grpc_status: str  # its name; "": HTTP
+    grpc_status: str  # its name, "" over HTTP
     began: float  # when its head had arrived
     ended: float  # when its response was written
     received: int  # bytes of its body
@@ -31,7 +31,7 @@ class Observer(Protocol):
 
 
 def client_address(transport: "asyncio.Transport | None") -> str:
-    """Return the client's IP address, of IPv4 as such also if it is mapped to IPv6; "": it is not known."""
+    """Return the client's IP address, "" if it is unknown; IPv4 addresses mapped to IPv6 as IPv4."""
     name = None if transport is None else transport.get_extra_info("peername")
     address: str = name[0] if name else ""
     plain = address.removeprefix("::ffff:")

@@ -1,4 +1,4 @@
-"""What the applications of the server and the sidecar share, whatever protocol they serve."""
+"""The base of the applications of server and sidecar, for all protocols."""
 
 import asyncio
 import logging
@@ -14,14 +14,13 @@ from enginewright_serving.transport.eviction import Eviction, OpenConnection
 from enginewright_serving.transport.inflight import InFlight
 from enginewright_serving.transport.input_turns import InputTurns
 from enginewright_serving.transport.message import JSON_TYPE, HttpResponse
-from enginewright_serving.transport.settings import TransportSettings
+from enginewright_serving.transport.settings import RETRY_AFTER_SECONDS, TransportSettings
 
+RETRY_AFTER: Final = b"Retry-After: %d\r\n" % RETRY_AFTER_SECONDS
 _log: Final = logging.getLogger(__name__)
 _CHECKED_AT_ONCE: Final = 16  # connections, in a tenth of a millisecond
 _CHECK_SECONDS: Final = 0.002  # between so many: those of a thousand take milliseconds
-_BACKLOG: Final = (
-    4096  # connections that wait to be accepted; further ones try again after a second
-)
+_BACKLOG: Final = 4096  # connections that wait to be accepted; more are retried after a second
 
 
 class ServedConnection(OpenConnection, Protocol):
@@ -50,7 +49,7 @@ class ApplicationBase(Generic[_C]):
         inflight: InFlight | None = None,
         turns: InputTurns | None = None,
     ) -> None:
-        """Create it; `inflight` is of all applications of a server, None: this is the only one."""
+        """Create it; the applications of a server share `inflight`."""
         self.settings = settings
         self.draining = False
         self.date = b""
@@ -65,14 +64,14 @@ class ApplicationBase(Generic[_C]):
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
 
     def connected(self, connection: _C) -> bool:
-        """Add a connection; False: there are as many as allowed, and none of them waits."""
+        """Add a connection; return False if there are as many as allowed, and none of them waits."""
         limit = self.settings.connections + self.settings.reserved_connections
         has_capacity = len(self.connections) < limit or self.close_one()
         self.connections.add(connection)
         return has_capacity
 
     def close_one(self) -> bool:
-        """Close the connection that is the first to be replaced; False: none waits for its client."""
+        """Close the connection that is the first to be replaced; return False if none waits for its client."""
         return self._eviction.close_one(self.connections)
 
     def disconnected(self, connection: _C) -> None:
@@ -104,6 +103,11 @@ def json_response(
     """Return a response with a JSON document, or one that is already encoded."""
     body = document if isinstance(document, bytes) else orjson.dumps(document)
     return HttpResponse(status, JSON_TYPE + headers, [body], len(body))
+
+
+def refusal_response(status: int, message: str, headers: bytes = b"") -> HttpResponse:
+    """Return an error's response, with further header lines."""
+    return json_response(status, {"error": message}, headers)
 
 
 def listen(port: int) -> socket.socket:

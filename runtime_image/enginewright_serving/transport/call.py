@@ -1,5 +1,6 @@
 """An inference request as all protocols share it, and how it is answered."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -7,31 +8,18 @@ if TYPE_CHECKING:
     from enginewright_serving.transport.request_context import RequestContext
 
 
+@dataclass(slots=True, eq=False)
 class InferenceCall:
     """One request, until it is answered."""
 
-    __slots__ = (
-        "abandoned",
-        "context",
-        "copy",
-        "counted",
-        "defer",
-        "holding",
-        "probe",
-        "reserved",
-    )
-
-    def __init__(self) -> None:
-        self.holding: Holding | None = None  # what counts as in flight
-        self.context: RequestContext | None = None  # None: nothing is known, or needed
-        self.probe = b""  # the sidecar's token
-        self.copy = (
-            False  # of a request that another revision has answered; not counted as a client's
-        )
-        self.defer = 0.0  # seconds that a probe may wait for an idle moment
-        self.reserved = False  # a probe of the sidecar: bypasses the limits and is not counted
-        self.abandoned = False  # the client is gone
-        self.counted = False  # an inference request of a client, once it is admitted or refused
+    holding: "Holding | None" = None  # its bytes in flight
+    context: "RequestContext | None" = None  # if the client sends one, or it is needed
+    probe: bytes = b""  # the sidecar's token
+    copy: bool = False  # of a request that another revision has answered; not a client's
+    defer: float = 0.0  # seconds that a probe may wait for an idle moment
+    reserved: bool = False  # a probe of the sidecar: bypasses the limits and is not counted
+    abandoned: bool = False  # the client is gone
+    counted: bool = False  # an inference request of a client, once it is admitted or refused
 
     @property
     def accounted(self) -> int:

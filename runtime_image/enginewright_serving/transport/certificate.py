@@ -31,11 +31,7 @@ class Contexts:
 
     @classmethod
     def load(cls, certificate: str, key: str) -> Self:
-        """Read a chain and its key, both PEM.
-
-        Raises:
-            OSError: they cannot be read (among them ssl.SSLError: or used).
-        """
+        """Read a chain and its key, both PEM; raise OSError, such as ssl.SSLError, if that fails."""
         return cls(_context(certificate, key, "http/1.1"), _context(certificate, key, "h2"))
 
 
@@ -43,11 +39,7 @@ class Certificate:
     """The certificate in use."""
 
     def __init__(self, secret: MountedSecret) -> None:
-        """Read it.
-
-        Raises:
-            StageFailure: it cannot be used.
-        """
+        """Read it; raise StageFailure if it cannot be used."""
         self._secret = secret
         self._state = secret.state()
         try:
@@ -66,9 +58,9 @@ class Certificate:
         except OSError as error:
             if not isinstance(
                 error, ssl.SSLError | FileNotFoundError
-            ):  # such as: too many open files
-                self._state = None  # it is read again later, whether or not it changes
-                if earlier is None:  # which is known
+            ):  # such as too many open files
+                self._state = None  # read it again later, even if it does not change
+                if earlier is None:  # reported before
                     return
             remedy = Reason.SECRET_UNUSABLE.remedy.partition(";")[0]
             _log.error(

@@ -34,11 +34,7 @@ class ChunkedDecoder:
         self._trailers = 0
 
     def feed(self, piece: memoryview, lines: int = sys.maxsize) -> int:
-        """Decode `piece`, up to so many lines of framing, and return how many of its bytes were taken.
-
-        Raises:
-            ChunkedError: the framing is invalid, so nothing after it can be parsed.
-        """
+        """Decode `piece`, up to `lines` of framing; return how many bytes were taken, or raise ChunkedError."""
         at, end = 0, len(piece)
         while at < end and lines and not self.done:
             if self._expect is _Expect.DATA:

@@ -1,8 +1,7 @@
-"""Decompresses a request in steps, into memory that may hold the result.
+"""Decompresses a request in steps, into memory that is charged before it is written.
 
-A small message may become large, so its size is accounted for before that memory is written, and others
-get their turns meanwhile. Few bytes may also take long and become nothing: a block of eleven bytes can have
-Huffman codes that take microseconds to prepare, and no data. So a step is limited in time, too.
+A few bytes may become many, or take long and become nothing: a block of eleven bytes can have Huffman codes that
+take microseconds to prepare, and no data. So a step is limited in size and in time, and others get their turns.
 """
 
 import enum
@@ -33,11 +32,7 @@ class ExpandedTooLargeError(CompressionError):
 
 
 def stated_size(message: memoryview) -> int:
-    """Return the size of the decompressed gzip message, which may be a lie.
-
-    Raises:
-        CompressionError: the message is too short to state it.
-    """
+    """Return the size that a gzip message states; raise CompressionError if it is too short for that."""
     if len(message) < _TRAILER_BYTES:
         raise CompressionError("it is too short")
     return int.from_bytes(message[-4:], "little")
@@ -58,14 +53,7 @@ class Decompression:
         self._stream = zlib.decompressobj(coding.value)
 
     def step(self, size: int = STEP_BYTES, seconds: float = STEP_SECONDS) -> bool:
-        """Decompress up to `size` bytes of output, for little more than `seconds`.
-
-        Returns:
-            Whether the message is complete.
-
-        Raises:
-            CompressionError: it is invalid, or of another size.
-        """
+        """Decompress up to `size` bytes, for little more than `seconds`; return whether it is complete, or raise CompressionError."""
         full, late = self.filled + size, time.monotonic() + seconds
         while not self._piece(full - self.filled):
             if self.filled == full or time.monotonic() > late:
@@ -73,7 +61,7 @@ class Decompression:
         return True
 
     def _piece(self, size: int) -> bool:
-        """Decompress a little, up to `size` bytes of output; return whether that was the last of it."""
+        """Decompress a little, up to `size` bytes of output; return whether the message is complete."""
         given: memoryview | bytes = self._stream.unconsumed_tail
         if not given:
             given = self._message[self._at : self._at + _PIECE]

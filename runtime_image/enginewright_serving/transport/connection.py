@@ -1,10 +1,9 @@
 """HTTP/1.1 on a socket: framing, limits and timeouts, independent of the application.
 
-A body is read from the socket directly into the memory that the session will read: once a request's
-headers are complete, the buffer that the event loop reads into *is* the body, aligned so that the
-first tensor starts on a 64-byte boundary; only the first 256 KiB of a large one are copied. Requests of one connection are answered one at a time and
-in order; reading from a client that pipelines pauses until then, and the next one is answered when it
-is the connection's turn.
+Once a request's headers are complete, the buffer that the event loop reads into *is* the body that the session
+will read, aligned so that the first tensor starts on a 64-byte boundary; only the first 256 KiB of a large one are
+copied. Requests of one connection are answered one at a time and in order; reading from a client that pipelines
+pauses until then, and the next one is answered when it is the connection's turn.
 
 Bodies are charged to the account when they arrive and until they are answered, responses until they are
 written.
@@ -28,7 +27,7 @@ from enginewright_serving.transport.message import (
     HttpResponse,
     charged_bytes,
 )
-from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.pausing_protocol import NEVER
 from enginewright_serving.transport.request_context import RequestContext
 from enginewright_serving.transport.timed_connection import (
@@ -44,7 +43,7 @@ from enginewright_serving.transport.unread_response import UnreadResponse
 if TYPE_CHECKING:
     from enginewright_serving.transport.http_application import HttpApplication
 
-RECEIVE_BYTES: Final = 64 * 1024  # a client that pipelines has so many kept, too
+RECEIVE_BYTES: Final = 64 * 1024  # also kept of a client that pipelines
 
 _HEAD_END: Final = b"\r\n\r\n"
 _STATUS_LINES: Final = {
@@ -58,21 +57,10 @@ _LINES_PER_TURN: Final = 64  # of a chunked body's framing: each costs as much a
 class Connection(TimedConnection):
     """One client's connection."""
 
-    __slots__ = (
-        "_account",
-        "_app",
-        "_body_view",
-        "_buffer",
-        "_chunked",
-        "_heads",
-        "_unwritten",
-        "_view",
-    )
-
     def __init__(
         self, app: "HttpApplication[Connection]", heads: HeadParser, buffer: bytearray
     ) -> None:
-        """Serve `app`; parser and buffer are shared, since no callback leaves data in them."""
+        """Serve `app`; connections share parser and buffer, since no callback leaves data in them."""
         super().__init__(app.settings, app.turns)
         self._app = app
         self._account = account = app.inflight.account
@@ -103,7 +91,7 @@ class Connection(TimedConnection):
         request = self._request
         if request is not None:
             request.abandoned = True
-            # else whoever owes the response does
+            # otherwise the application does, which owes the response
             if self._state is not BUSY or request.replaceable:
                 self._app.release(request)
         self._incoming.close()
@@ -131,7 +119,7 @@ class Connection(TimedConnection):
             self._filled += nbytes
             self._body_arrived(self._request)
         elif self._state is CLOSING:
-            self._read_in_turn()  # what is discarded may be much
+            self._read_in_turn()  # much input may have to be discarded
         elif self._held_up():
             self._keep(self._pending[self._pending_at :] + self._view[:nbytes], 0)
         elif self._pending:
@@ -176,7 +164,7 @@ class Connection(TimedConnection):
             self._continue()
 
     def reserve(self, response: HttpResponse) -> bool:
-        """Charge a large response before it is sent; False: there is no space for it."""
+        """Charge a large response before it is sent; return False if there is no space for it."""
         if response.length <= JOINED_BYTES or self._state is not BUSY:
             return True
         self._outgoing.is_exempt = self._incoming.is_exempt
@@ -187,7 +175,7 @@ class Connection(TimedConnection):
         self._finish(self._app.refuse(408, "the request took too long to arrive"))
 
     def _evict_sender(self) -> None:
-        """End a body that arrives, since the memory is needed for others."""
+        """End a body that arrives slowly, since others need the memory."""
         self._finish(self._app.refuse(408, "the request arrived too slowly while memory was short"))
 
     def close_idle(self) -> None:
@@ -220,14 +208,7 @@ class Connection(TimedConnection):
     # Reading.
 
     def _consume(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> None:
-        """Process `data[at:end]`, which continues the bytes processed before.
-
-        Args:
-            data: the shared buffer, or bytes that were pending, of which none are copied.
-            view: of `data`.
-            at: where to begin.
-            end: where to stop; of bytes their length.
-        """
+        """Process `data[at:end]`, of the shared buffer, or of pending bytes, which are not copied."""
         begun = False
         while at < end:
             if self._state is HEAD and not self._writing_paused:
@@ -278,7 +259,7 @@ class Connection(TimedConnection):
 
     @override
     def _continue(self) -> None:
-        """Process what was kept, such as what a pipelining client sent before a response; read on."""
+        """Process pending input, such as a pipelined request, and resume reading."""
         if self._held_up():
             return
         pending, at = self._pending, self._pending_at
@@ -295,12 +276,12 @@ class Connection(TimedConnection):
         return self._state is BUSY or self._yielded
 
     def _read_in_turn(self) -> None:
-        """Read on when it is the connection's turn."""
+        """Resume reading when it is the connection's turn."""
         self._pause_reading()
         self._turns.take(self._resume_reading)
 
     def _take_head(self, head: memoryview, followed: int) -> None:
-        """Parse one complete head, after which so many bytes have already arrived."""
+        """Parse one complete head, which `followed` bytes follow so far."""
         self._head_since = NEVER
         if len(head) > self._settings.head_bytes:
             self._finish(self._head_too_large())
@@ -344,7 +325,7 @@ class Connection(TimedConnection):
         self._incoming.is_exempt = request.reserved
         request.holding = self._incoming
         if request.chunked or followed < request.length:
-            self._account.begin(self._incoming, begin_pace(self._since, self._settings))
+            self._account.begin(self._incoming, TransferPace(self._since, self._settings))
         if request.chunked:
             self._state = CHUNKED
             self._chunked = ChunkedDecoder()
@@ -367,7 +348,7 @@ class Connection(TimedConnection):
         return taken
 
     def _body_arrived(self, request: HttpRequest) -> None:
-        """Charge a body that has grown; have the request answered if it is complete."""
+        """Charge a body that has grown; serve the request if it is complete."""
         if self._filled >= self._incoming.size and not self._charge(
             request, charged_bytes(self._filled, request.length)
         ):
@@ -382,7 +363,7 @@ class Connection(TimedConnection):
             self._read_in_turn()
 
     def _charge(self, request: HttpRequest, size: int) -> bool:
-        """Charge `size` bytes of the body that arrives; False: it was refused."""
+        """Charge `size` bytes of the body that arrives; return False after refusing it."""
         if self._account.hold(self._incoming, size):
             return True
         self._finish(self._app.refuse_bytes(request))
@@ -413,7 +394,7 @@ class Connection(TimedConnection):
         return taken
 
     def _complete(self, request: HttpRequest) -> None:
-        """Have the current request answered, whose body is complete."""
+        """Serve the current request, whose body is complete."""
         self._body_view = None
         if self._incoming.progress is not None:
             self._account.end(self._incoming)
@@ -434,8 +415,7 @@ class Connection(TimedConnection):
             return
         self._app.release(request)
         began, now = self._since, time.monotonic()
-        wanted = request.keep_alive
-        keep = wanted and not self._app.draining and now < self._expires
+        keep = request.keep_alive and not self._app.draining and now < self._expires
         if not keep:
             connection = b"Connection: close\r\n"
         elif request.version == "1.0":
@@ -452,14 +432,14 @@ class Connection(TimedConnection):
             self._since = now
             self._is_new = False
         else:
-            self._close(transport, now, linger=wanted)
+            self._close(transport, now, linger=request.keep_alive)
         if request.counted:
             self._count(request, response, began)
         elif request.route is None:
             self._app.refused(self, request, response, began)
 
     def _count(self, request: HttpRequest, response: HttpResponse, began: float) -> None:
-        """Have a request counted, once its answer is written."""
+        """Count a request once its answer is written."""
         if self._writing_paused:
             self._unwritten = request, response, began
         else:
@@ -521,7 +501,7 @@ class Connection(TimedConnection):
         self._outgoing.charge(response, is_paused=self._writing_paused)
 
     def _encrypt(self, transport: asyncio.Transport) -> None:
-        """Write what the client reads: TLS encrypts and keeps whatever is written."""
+        """Write as much as the client reads, since TLS encrypts and keeps all that is written."""
         while not self._writing_paused and (piece := self._outgoing.next_piece()):
             transport.write(piece)
 
@@ -529,10 +509,9 @@ class Connection(TimedConnection):
     def _close(self, transport: asyncio.Transport, now: float, *, linger: bool) -> None:
         """Close once everything is written.
 
-        Closing a socket with unread input resets the connection, and the client may lose a response
-        that it has not read yet. So after a response that the client does not expect to be the last
-        (`linger`), only the sending side is closed, and input is read and discarded for a while. TLS
-        does that whenever it is closed.
+        Closing a socket with unread input resets the connection, and the client may lose a response that it has
+        not read yet. So after a response that the client does not expect to be the last (`linger`), only the
+        sending side is closed, and input is discarded for a while. TLS always does that.
         """
         self._state = CLOSING
         self._pending = b""

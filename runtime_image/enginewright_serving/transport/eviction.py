@@ -1,8 +1,8 @@
 """Which connection is closed for a new one when there are as many as allowed. Pure.
 
-Connections that wait for their client are closed in the order of `WaitsFor`, of those in the same state the
-one that has waited longest. So whoever holds many without using them never keeps out the kubelet's probes,
-and a flood of new connections displaces itself.
+Connections that wait for their client are closed in the order of `WaitsFor`, those that have waited longest first.
+So a client that holds many unused connections never keeps out the kubelet's probes, and a flood of new ones
+displaces itself.
 """
 
 import enum
@@ -12,12 +12,8 @@ from operator import itemgetter
 from typing import Final, Protocol
 
 SILENT_SECONDS: Final = 0.25  # in which the first request of a new connection has usually arrived
-IDLE_SECONDS: Final = (
-    1.0  # in which a client that was answered may be about to send its next request
-)
-_ORDER_SECONDS: Final = (
-    0.2  # for which an order is used, unless it is used up: finding it takes a millisecond
-)
+IDLE_SECONDS: Final = 1.0  # in which a client may be about to send its next request
+_ORDER_SECONDS: Final = 0.2  # for which an order is used, as sorting takes a millisecond
 
 
 class WaitsFor(enum.IntEnum):
@@ -36,7 +32,7 @@ class OpenConnection(Protocol):
     """A connection, of any protocol."""
 
     def waits(self, now: float) -> tuple[WaitsFor, float] | None:
-        """Return for what it waits, and since when; None: it does not wait for its client."""
+        """Return what it waits for, and since when, or None if it does not wait for its client."""
 
     def abort(self) -> None:
         """Close it immediately."""
@@ -49,35 +45,35 @@ class Eviction:
     """Closes connections for others."""
 
     def __init__(self, clock: Callable[[], float], newest: int) -> None:
-        """Create it; so many of the newest connections are closed last, as they are read from first."""
+        """Close the `newest` connections last, as they are read from first."""
         self._clock = clock
         self._newest = newest
         self._order: list[_Waiting] = []  # the first to close is last
-        self._found = float("-inf")  # when
+        self._sorted_at = float("-inf")
 
     def close_one(self, clients: Collection[OpenConnection]) -> bool:
-        """Close the first of the clients that wait; False: none waits."""
+        """Close the first of the clients that wait; return False if none waits."""
         now = self._clock()
-        if now - self._found < _ORDER_SECONDS and self._close_next(now):
+        if now - self._sorted_at < _ORDER_SECONDS and self._close_next(now):
             return True
-        self._order, self._found = self._ordered(clients, now), now
+        self._order, self._sorted_at = self._sort(clients, now), now
         return self._close_next(now)
 
     def forget(self) -> None:
-        """Let go of connections that may be closed by now."""
+        """Drop references to connections that may be closed by now."""
         self._order = []
 
     def _close_next(self, now: float) -> bool:
         while self._order:
             wait, since, client = self._order.pop()
-            found = client.waits(now)
-            if found is not None and (found == (wait, since) or found[0] < wait):
+            waits = client.waits(now)
+            if waits is not None and (waits == (wait, since) or waits[0] < wait):
                 client.abort()
                 return True
         return False
 
-    def _ordered(self, clients: Collection[OpenConnection], now: float) -> list[_Waiting]:
-        waiting = [(*found, each) for each in clients if (found := each.waits(now))]
+    def _sort(self, clients: Collection[OpenConnection], now: float) -> list[_Waiting]:
+        waiting = [(*waits, each) for each in clients if (waits := each.waits(now))]
         waiting.sort(key=itemgetter(0, 1))
         first_new = bisect_left(waiting, WaitsFor.NEW, key=itemgetter(0))
         end = bisect_right(waiting, WaitsFor.NEW, key=itemgetter(0))

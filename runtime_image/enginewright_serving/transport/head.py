@@ -1,8 +1,8 @@
 """Parses request heads with httptools and refuses ambiguous ones.
 
-httptools parses only heads, because it copies bodies, and its state of a message is lost when the
-next one begins. Creating a parser takes less than a microsecond, so every head gets a new one. Clients
-mostly repeat their heads, byte by byte, so the requests of recent ones are kept.
+httptools parses only heads, because it copies bodies, and loses a message's state when the next one begins.
+Creating a parser takes less than a microsecond, so every head gets a new one. Clients mostly repeat their heads,
+byte by byte, so the requests of recent ones are cached.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,6 @@ class HeadParser:
     __slots__ = ("_fields", "_kept", "_parser", "_problem", "_request")
 
     def __init__(self, *, authorization: bool = False) -> None:
-        """Create it; `authorization`: that header is read."""
         self._fields = _FIELDS | _AUTHORIZATION if authorization else _FIELDS
         self._kept: dict[bytes, HttpRequest] = {}  # by head
         self._parser: httptools.HttpRequestParser | None = None
@@ -47,14 +46,7 @@ class HeadParser:
         self._problem: HeadError | None = None
 
     def parse(self, head: memoryview) -> HttpRequest | None:
-        """Return the request of `head`; None: it is only blank lines.
-
-        Args:
-            head: up to and including an empty line.
-
-        Raises:
-            HeadError: it is not a valid HTTP request, or an unsupported one.
-        """
+        """Return the request of `head`, which ends with an empty line, or None for only blank lines; raise HeadError."""
         if len(head) > _KEPT_BYTES:
             return self._parse(head)
         text = bytes(head)
@@ -62,7 +54,7 @@ class HeadParser:
         if kept is not None:
             return kept.repeated()
         request = self._parse(head)
-        # one with a context names itself, so that its head does not come again
+        # one with a context has an ID, so its head is not repeated
         if request is not None and request.context is None:
             if len(self._kept) >= _KEPT_MOST:
                 self._kept.clear()
@@ -82,7 +74,7 @@ class HeadParser:
         finally:
             self._parser = None
             request, problem = self._request, self._problem
-            self._request = self._problem = None  # which would keep its body
+            self._request = self._problem = None  # otherwise its body would stay in memory
         if request is not None:
             try:
                 if problem is not None:
@@ -109,7 +101,7 @@ class HeadParser:
                 self._problem = self._problem or problem
 
     def on_headers_complete(self) -> None:
-        """Read what the parser discards when the message is complete."""
+        """Read attributes that the parser discards when the message is complete."""
         request, parser = self._request, self._parser
         if request is not None and parser is not None:
             request.method = parser.get_method()

@@ -1,12 +1,20 @@
 """What connections need of the application behind them."""
 
+from abc import abstractmethod
 from typing import Protocol, TypeVar
 
+from enginewright_serving.transport.application import (
+    RETRY_AFTER,
+    ApplicationBase,
+    ServedConnection,
+    refusal_response,
+)
 from enginewright_serving.transport.inflight import InFlight
 from enginewright_serving.transport.input_turns import InputTurns
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
 from enginewright_serving.transport.settings import TransportSettings
 
+_C = TypeVar("_C", bound=ServedConnection)
 _C_contra = TypeVar("_C_contra", contravariant=True)  # the connections
 
 
@@ -22,47 +30,53 @@ class ConnectionApplication(Protocol[_C_contra]):
         """The limits."""
 
     def connected(self, connection: _C_contra) -> bool:
-        """Add a new connection; False: no capacity is left."""
+        """Add a new connection; return False if no capacity is left."""
 
     def disconnected(self, connection: _C_contra) -> None:
-        """Remove a connection and whatever it still waits for."""
+        """Remove a connection and the work for it."""
 
 
-class HttpApplication(ConnectionApplication[_C_contra], Protocol[_C_contra]):
-    """What answers requests."""
+class HttpApplication(ApplicationBase[_C]):
+    """What answers requests over HTTP; by default it accepts bodies of any size, and reports nothing."""
 
-    date: bytes  # header line, updated by the application
-
+    @abstractmethod
     def admit(self, request: HttpRequest) -> HttpResponse | None:
         """Check a request's head; a response refuses the request before its body is read."""
 
     def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
         """Check the bytes of a body, announced or arrived so far; a response refuses them."""
+        del request, size
+        return None
 
     def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
         """Build the response to a request whose bytes the account has no space for."""
+        del request
+        return self.refuse(503, "too many bytes are in flight; try again later", RETRY_AFTER)
 
     def release(self, request: HttpRequest) -> None:
-        """Release what `admit` reserved and what is charged for the body; idempotent."""
+        """Release the slot and the bytes of the request; idempotent."""
+        self.inflight.release(request)
 
-    def serve(self, connection: _C_contra, request: HttpRequest) -> HttpResponse | None:
-        """Answer; None: `connection.respond` will be called later, and `release` before it."""
+    @abstractmethod
+    def serve(self, connection: _C, request: HttpRequest) -> HttpResponse | None:
+        """Answer; without a response, `connection.respond` will be called later, and `release` before it."""
 
     def answered(
-        self, connection: _C_contra, request: HttpRequest, response: HttpResponse, began: float
+        self, connection: _C, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
         """Count a request that is `counted`: the socket has taken the last byte of its response.
 
         `began` is when its head had arrived, as `time.monotonic()`.
         """
 
-    def left(self, connection: _C_contra, request: HttpRequest, began: float) -> None:
+    def left(self, connection: _C, request: HttpRequest, began: float) -> None:
         """Report a request that is `counted`, whose client has left before its answer was written."""
 
     def refused(
-        self, connection: _C_contra, request: HttpRequest, response: HttpResponse, began: float
+        self, connection: _C, request: HttpRequest, response: HttpResponse, began: float
     ) -> None:
         """Report a request without a route, which was refused."""
 
-    def refuse(self, status: int, message: str) -> HttpResponse:
-        """Build the response to bytes that are not a valid request."""
+    def refuse(self, status: int, message: str, headers: bytes = b"") -> HttpResponse:
+        """Build an error response, such as to bytes that are not a valid request."""
+        return refusal_response(status, message, headers)

@@ -26,20 +26,12 @@ class InFlight:
         self.account.limit = max(self.account.limit, self._largest * self._body_limit)
 
     def check(self, size: int) -> None:
-        """Check the bytes of a body.
-
-        Raises:
-            RequestError: 413, it is too large.
-        """
+        """Refuse a body that is too large: RequestError 413."""
         if size > self._body_limit:
             raise RequestError(413, f"the body exceeds the limit of {self._body_limit} bytes")
 
     def check_body(self, size: int, json_length: int | None) -> None:
-        """Check the bytes of a body over HTTP, of which so many are JSON; None: all.
-
-        Raises:
-            RequestError: 413, it is too large.
-        """
+        """Refuse a body over HTTP that is too large, or whose JSON, by default all of it, is: RequestError 413."""
         self.check(size)
         if (size if json_length is None else json_length) > self._json_limit:
             raise RequestError(
@@ -55,20 +47,16 @@ class InFlight:
         return self._body_limit
 
     def hold(self, call: InferenceCall, size: int) -> None:
-        """Count at least `size` bytes for a request: what has arrived, or what it takes once decoded.
-
-        Raises:
-            RequestError: 503, all together take too much.
-        """
+        """Count at least `size` bytes for a request; raise RequestError 503 if all together take too much."""
         holding = call.holding
         if holding is None:
-            holding = call.holding = Holding(_keep)
+            holding = call.holding = Holding()
             holding.is_exempt = call.reserved
         if size > holding.size and not self.account.hold(holding, size):
             raise RequestError(503, "too many bytes are in flight; try again later")
 
     def reduce(self, call: InferenceCall, size: int) -> None:
-        """Count only `size` bytes for a request, whose other memory is free."""
+        """Count only `size` bytes for a request, whose other memory was freed."""
         if call.holding is not None:
             self.account.hold(call.holding, size)
 
@@ -77,7 +65,3 @@ class InFlight:
         holding, call.holding = call.holding, None
         if holding is not None:
             self.account.release(holding)
-
-
-def _keep() -> None:
-    """Do nothing: what is no transfer is not given up."""

@@ -1,8 +1,8 @@
-"""Turns of connections whose input has arrived faster than it is processed.
+"""Turns of connections whose input arrives faster than it is processed.
 
-In each turn of the event loop only so many proceed as fit into a fraction of a millisecond, and then
-there is a pause, so that those that send thousands of requests at once, or a body in tiny pieces, delay
-neither other connections nor the thread that runs the model.
+In each turn of the event loop only as many proceed as fit into a fraction of a millisecond, followed by a pause, so
+that clients that send thousands of requests at once, or a body in tiny pieces, delay neither other connections nor
+the thread that runs the model.
 """
 
 import asyncio
@@ -13,14 +13,14 @@ from typing import Final
 
 _SECONDS: Final = 0.0005
 _PAUSE_SECONDS: Final = 0.001
-_MOST: Final = 16  # in one turn of the event loop, since what they read afterwards takes time, too
+_MOST: Final = 16  # in one turn of the event loop, since reading afterwards takes time, too
 
 
 class InputTurns:
     """A queue of what proceeds when it is its turn."""
 
     def __init__(self, rests_above: int = 0) -> None:
-        """Create it; there are pauses while more than `rests_above` wait."""
+        """Pause while more than `rests_above` wait."""
         self._rests_above = rests_above
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_scheduled = False

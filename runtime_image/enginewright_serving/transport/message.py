@@ -1,6 +1,7 @@
 """Requests, their bodies and responses, as connection and application exchange them."""
 
 import mmap
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -15,16 +16,15 @@ JOINED_BYTES: Final = 16 * 1024  # below it, one copy is cheaper than a vectored
 _HUGE_PAGES_FROM: Final = 4 * MIB
 _HUGE_PAGE: Final = 2 * MIB
 _PAGES: Final = 64 * 1024  # charged at a time
-# Of a large body that arrives, so much is kept in memory that grows with it: a huge page for each of a
-# thousand bodies that hardly move would be gigabytes. Its pages are the kernel's again once it has grown:
-# the allocator would keep as much as all of these bodies once took.
+# The beginning of a large body is in memory that grows with it: a huge page for each of a thousand bodies that
+# hardly move would be gigabytes. It is mapped, since the allocator would not return it to the kernel.
 _GROWN_BYTES: Final = 256 * 1024
 JSON_TYPE: Final = b"Content-Type: application/json\r\n"
 BINARY_TYPE: Final = b"Content-Type: application/octet-stream\r\n"
 
 
 def charged_bytes(arrived: int, length: int) -> int:
-    """Return the memory that a body of `length` bytes takes when so many have arrived."""
+    """Return the memory that a body of `length` bytes takes when `arrived` bytes have arrived."""
     if not _is_large(length):
         memory = -(-arrived // _PAGES) * _PAGES
     elif arrived < _GROWN_BYTES:
@@ -49,7 +49,7 @@ class Body:
     def __init__(self, length: int, aligned_at: int, *, arrives: bool = False) -> None:
         """Allocate `length` bytes such that byte `aligned_at` is on a 64-byte boundary.
 
-        If the body arrives and is large, there is memory for its beginning; then call `grow`.
+        For a large body that `arrives`, allocate its beginning only; then call `grow`.
         """
         self.length = length
         self._aligned_at = aligned_at
@@ -68,7 +68,7 @@ class Body:
         return view
 
     def shorten(self, length: int) -> None:
-        """Have `length` bytes, which is no more than there are."""
+        """Have only `length` bytes."""
         self.length = self._size = length
 
     def _allocate(self, size: int) -> None:
@@ -114,19 +114,19 @@ class HttpRequest(InferenceCall):
         self.length = 0  # Content-Length
         self.chunked = False
         self.json_length: int | None = None  # Inference-Header-Content-Length
-        self.content_encoding = b""  # in lower case; b"": none, which identity is too
+        self.content_encoding = b""  # in lower case, without identity
         self.accept_encoding = b""
         self.authorization = b""  # if the server reads it
         self.expects_continue = False
         self.has_host = False
-        # while its answer is due, its connection may be closed for another: it needs no inference
+        # needs no inference: its connection may be closed for another while its answer is due
         self.replaceable = False
         self.refusal: HttpResponse | None = None  # sent once the body has been discarded
         self.route: object = None  # set by the application
         self.body: Body | None = None
 
     def repeated(self) -> "HttpRequest":
-        """Return another request with the same head, of which nothing else is known yet."""
+        """Return another request with the same head."""
         other = HttpRequest(self.target)
         other.method = self.method
         other.version = self.version
@@ -145,15 +145,11 @@ class HttpRequest(InferenceCall):
         return other
 
 
+@dataclass(slots=True, eq=False)
 class HttpResponse:
     """Status, header lines and body of a response."""
 
-    __slots__ = ("headers", "length", "parts", "status")
-
-    def __init__(
-        self, status: int, headers: bytes, parts: list[bytes | memoryview], length: int
-    ) -> None:
-        self.status = status
-        self.headers = headers  # complete lines, each with its CRLF
-        self.parts = parts  # written in order; large ones are not joined
-        self.length = length  # bytes of all parts
+    status: int
+    headers: bytes  # complete lines, each with its CRLF
+    parts: list[bytes | memoryview]  # written in order; large ones are not joined
+    length: int  # bytes of all parts

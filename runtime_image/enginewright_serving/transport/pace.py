@@ -1,7 +1,6 @@
 """How fast a body arrives or a response is read, over a window. Pure: the clock is given.
 
-A limit on the whole transfer would let a client that begins fast, or announces much, pause for as long
-as the rest may take.
+A limit on the whole transfer would let a client that begins fast, or announces much, pause for long.
 """
 
 from typing import Final
@@ -12,7 +11,7 @@ _RATE_SECONDS: Final = 1.0  # before which a rate says nothing
 
 
 class _Window:
-    """What has been transferred within about the last `seconds`."""
+    """The amount transferred within about the last `seconds`."""
 
     __slots__ = ("_newer", "_older", "_seconds")
 
@@ -21,7 +20,7 @@ class _Window:
         self._older = self._newer = (now, 0)
 
     def update(self, now: float, moved: int) -> tuple[float, int]:
-        """Return for how long, up to twice the window, and how much in that time."""
+        """Return a time, up to twice the window, and how much was transferred in it."""
         since, before = self._older
         if now - self._newer[0] >= self._seconds:
             self._older, self._newer = self._newer, (now, moved)
@@ -33,26 +32,17 @@ class TransferPace:
 
     __slots__ = ("_judged", "_minimum", "_recent", "_window", "rate")
 
-    def __init__(self, now: float, *, window: float, minimum: float) -> None:
-        """Begin; in each `window` the transfer must keep the rate `minimum`."""
-        self._window = window
-        self._minimum = minimum
-        self._judged = _Window(now, window / 2)
+    def __init__(self, now: float, settings: TransportSettings) -> None:
+        self._window = settings.transfer_window  # in each of which it must keep this rate
+        self._minimum = settings.transfer_rate
+        self._judged = _Window(now, self._window / 2)
         self._recent = _Window(now, _RATE_SECONDS)
-        self.rate = float("inf")  # within the last one or two seconds; infinite: not yet known
+        self.rate = float("inf")  # within the last one or two seconds, once that is known
 
     def update(self, now: float, moved: int, sharing: int = 1) -> bool:
-        """Take note of what has been transferred in all; False: too little in the last window.
-
-        So many transfers, `sharing`, have the minimum together.
-        """
+        """Record the total `moved`; return False if it is too little in the last window for one of `sharing`."""
         seconds, amount = self._recent.update(now, moved)
         if seconds >= _RATE_SECONDS:
             self.rate = amount / seconds
         seconds, amount = self._judged.update(now, moved)
         return seconds < self._window or amount * sharing >= self._minimum * seconds
-
-
-def begin_pace(now: float, settings: TransportSettings) -> TransferPace:
-    """Return the pace of a transfer that begins."""
-    return TransferPace(now, window=settings.transfer_window, minimum=settings.transfer_rate)

@@ -15,42 +15,27 @@ from enginewright_serving.transport.settings import AGE_JITTER, TransportSetting
 
 NEVER: Final = float("inf")
 
-_TURNS_SECONDS: Final = (
-    0.1  # more than the turns of a client take that sends a few requests at once
-)
+_TURNS_SECONDS: Final = 0.1  # more than the turns of a client that sends a few requests at once
 _TLS_RECORD: Final = 16 * 1024  # bytes, at most
 
 
 class PausingProtocol(asyncio.BufferedProtocol):
     """Reads from its transport, or does not."""
 
-    __slots__ = (
-        "_expires",
-        "_pending",
-        "_pending_at",
-        "_reading_paused",
-        "_settings",
-        "_transport",
-        "_turns",
-        "_turns_since",
-        "_yielded",
-    )
-
     def __init__(self, settings: TransportSettings, turns: InputTurns) -> None:
-        """Be without a transport."""
         self._settings = settings
         self._turns = turns
         self._reading_paused = False
         self._transport: asyncio.Transport | None = None
         self._expires = NEVER
-        self._pending = b""  # what is incomplete, or arrived before it was its turn
+        self._pending = b""  # incomplete, or arrived before it was its turn
         self._pending_at = 0  # bytes of it that have been processed
         self._yielded = False  # it is processed in the event loop's next turn
-        self._turns_since = NEVER  # when it first yielded with what arrived without pause
+        self._turns_since = NEVER  # when it first yielded since the last pause of its client
 
     @property
     def address(self) -> str:
-        """The client's IP address; "": it is gone."""
+        """The client's IP address, "" once it is gone."""
         return client_address(self._transport)
 
     @override
@@ -59,13 +44,13 @@ class PausingProtocol(asyncio.BufferedProtocol):
 
     @abstractmethod
     def _continue(self) -> None:
-        """Process what is pending; read on."""
+        """Process pending input, and resume reading."""
 
     def _use(self, transport: asyncio.BaseTransport, now: float) -> asyncio.Transport:
-        """Begin to read from a transport, and to write; return it."""
+        """Begin to read from a transport and to write to it; return it."""
         self._transport = stream = cast("asyncio.Transport", transport)
-        # writing pauses as soon as the kernel's buffer is full; that of TLS, which has more behind that
-        # (64 KiB, and what is written at a time), not yet for the end of the handshake
+        # writing pauses as soon as the kernel's buffer is full; over TLS, which has another buffer behind it,
+        # not yet for the end of the handshake
         stream.set_write_buffer_limits(0 if stream.can_write_eof() else _TLS_RECORD, 0)
         # at different times, so that clients that connected together do not reconnect together
         spread = random.uniform(1 - AGE_JITTER, 1 + AGE_JITTER)  # noqa: S311 - no secret

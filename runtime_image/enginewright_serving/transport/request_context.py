@@ -1,12 +1,12 @@
 """What a request says about itself for logs and traces: X-Request-Id, and W3C trace context. Pure.
 
-Whatever does not have the form that it must have counts as absent: an odd header fails no inference, and
-nothing that a client writes can continue a line of a log or a header.
+An invalid header counts as absent: it fails no inference, and no client can inject lines into logs or headers.
 """
 
 import random
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 REQUEST_ID: Final = b"x-request-id"
@@ -25,36 +25,33 @@ _STATE: Final = re.compile(rb"[ -~\t]{1,512}")  # 3.3: so many characters should
 _SAMPLED: Final = 1
 
 
+@dataclass(slots=True)
 class TraceParent:
-    """The span of the client that sent a request (Trace Context 3.2)."""
+    """The span of the client that sent a request (Trace Context 3.2), with IDs in hexadecimal digits."""
 
-    __slots__ = ("sampled", "span_id", "trace_id")
-
-    def __init__(self, trace_id: bytes, span_id: bytes, *, sampled: bool) -> None:
-        """Create it with IDs in hexadecimal digits."""
-        self.trace_id = trace_id
-        self.span_id = span_id
-        self.sampled = sampled
+    trace_id: bytes
+    span_id: bytes
+    sampled: bool
 
     @classmethod
     def of(cls, value: bytes) -> "TraceParent | None":
-        """Read a traceparent; None: it is not valid."""
-        found = _PARENT.fullmatch(value) if len(value) <= _LONGEST_PARENT else None
-        if found is None or (found[1] == b"00" and found[5] is not None):
+        """Read a traceparent, or return None if it is not valid."""
+        match = _PARENT.fullmatch(value) if len(value) <= _LONGEST_PARENT else None
+        if match is None or (match[1] == b"00" and match[5] is not None):
             return None
-        return cls(found[2], found[3], sampled=bool(int(found[4], 16) & _SAMPLED))
+        return cls(match[2], match[3], sampled=bool(int(match[4], 16) & _SAMPLED))
 
 
 class RequestContext:
-    """What is known of one request beside its inference."""
+    """The identity and the times of one request."""
 
     __slots__ = ("_seen", "finished", "parent", "queued", "request_id", "started", "tracestate")
 
     def __init__(self) -> None:
-        self.request_id = b""  # b"": it has none
+        self.request_id = b""  # if it has one
         self.parent: TraceParent | None = None
         self.tracestate = b""
-        # when it was queued, and when its run began and ended, as `time.monotonic()`; 0: not
+        # when it was queued, and when its run began and ended, as `time.monotonic()`; 0 before that
         self.queued = self.started = self.finished = 0.0
         self._seen = 0
 
@@ -76,13 +73,10 @@ class RequestContext:
         return b"X-Request-Id: %b\r\n" % self.request_id if self.request_id else b""
 
     def without_times(self) -> "RequestContext":
-        """Return a copy for a request that is over before its run is."""
+        """Return a copy for a request that ends before its run."""
         copy = RequestContext()
-        copy.request_id, copy.parent, copy.tracestate = (
-            self.request_id,
-            self.parent,
-            self.tracestate,
-        )
+        copy.request_id, copy.parent = self.request_id, self.parent
+        copy.tracestate = self.tracestate
         return copy
 
     def name(self) -> None:
@@ -95,7 +89,7 @@ _BITS: Final = {name: 1 << place for place, name in enumerate(sorted(NAMES))}
 
 
 def context_of(fields: Mapping[bytes, bytes]) -> RequestContext | None:
-    """Return the context of a request with these header fields; None: there is none."""
+    """Return the context of a request with these header fields, if there is one."""
     if NAMES.isdisjoint(fields):
         return None
     context = RequestContext()

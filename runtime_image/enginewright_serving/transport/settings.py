@@ -20,8 +20,8 @@ class TransportSettings:
     head_bytes: int = 16 * 1024  # request line and headers; 431 above
     body_bytes: int = 64 * MIB  # 413 above; raised if the shape profiles admit larger requests
     json_bytes: int = 8 * MIB  # 413 above: parsing JSON holds the GIL, here for up to 50 ms
-    # Bodies that have arrived until they are answered, responses until they are written. Above, transfers
-    # slower than SLOW_RATE are ended; then 503.
+    # of bodies until they are answered, and of responses until they are written; above, transfers slower than
+    # SLOW_RATE are ended; then 503
     inflight_bytes: int = 256 * MIB
     inflight_largest: int = 4  # requests of the largest size, if these are more bytes
     connections: int = 1024  # requests that are due at a time: 503 above
@@ -31,8 +31,7 @@ class TransportSettings:
     idle_seconds: float = 75.0  # keep-alive without a request
     transfer_window: float = 10.0
     transfer_rate: int = 16 * 1024  # bytes per second
-    # Clients that keep their connections reach new pods only when these end. The first response
-    # after this age, which varies by AGE_JITTER from connection to connection, closes it.
+    # The first response after this age, varied by AGE_JITTER, closes a connection, so that clients reach new pods
     connection_age: float = 60.0
     aged_idle_seconds: float = 5.0  # without a request, after which an old connection is closed too
     sweep_seconds: float = 0.5  # interval at which the time limits are enforced

@@ -33,24 +33,11 @@ CLOSING: Final = _State.CLOSING
 class TimedConnection(PausingProtocol):
     """What a connection does, and since when."""
 
-    __slots__ = (
-        "_filled",
-        "_head_since",
-        "_incoming",
-        "_is_new",
-        "_outgoing",
-        "_request",
-        "_since",
-        "_state",
-        "_writing_paused",
-    )
-
     _incoming: Holding  # the body of a request
     _outgoing: UnreadResponse
     _request: HttpRequest | None
 
     def __init__(self, settings: TransportSettings, turns: InputTurns) -> None:
-        """Be without a transport."""
         super().__init__(settings, turns)
         self._state = HEAD
         self._is_new = True  # it has had no answer yet
@@ -102,10 +89,10 @@ class TimedConnection(PausingProtocol):
         return max(self._expires, self._since + self._settings.aged_idle_seconds)
 
     def waits(self, now: float) -> tuple[WaitsFor, float] | None:
-        """Return for what the connection waits, and since when; None: its response is due, or it is closed.
+        """Return what the connection waits for, and since when, or None if its response is due or it is closed.
 
-        One whose next request waits for its turn counts as new since its first turn, and goes before
-        all others if its turns do not end.
+        One whose next request waits for its turn counts as new since its first turn, and as a flood if its turns
+        do not end.
         """
         transport = self._transport
         if transport is None:

@@ -1,6 +1,6 @@
-"""TLS of one port: the handshake, which is the event loop's own once the client has begun to send.
+"""TLS of one port: the event loop shakes hands once the client has sent its first byte.
 
-Until then a connection is a file and nothing more, and a client that speaks no TLS can be told so.
+Until then a connection takes only a file, and a client that does not speak TLS can be told so.
 """
 
 import asyncio
@@ -33,11 +33,7 @@ class TlsPort:
     async def connect(
         self, accepted: socket.socket, protocol: Callable[[], asyncio.BaseProtocol]
     ) -> None:
-        """Shake hands with a client, and have a new `protocol` serve it.
-
-        Raises:
-            OSError: the client is gone, speaks no TLS, or has not shaken hands in time.
-        """
+        """Shake hands with a client, and have a new `protocol` serve it; raise OSError if that fails or takes too long."""
         loop, settings = asyncio.get_running_loop(), self.settings
         async with asyncio.timeout(settings.head_seconds):
             await _wait_until_readable(accepted)

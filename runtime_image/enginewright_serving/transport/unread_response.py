@@ -1,4 +1,4 @@
-"""A response of which its client has not read everything: charged, and encrypted as it is read."""
+"""A response that its client has not read completely: charged, and encrypted as it is read."""
 
 import time
 from collections import deque
@@ -9,7 +9,7 @@ from typing_extensions import override
 
 from enginewright_serving.transport.account import ByteAccount, Holding
 from enginewright_serving.transport.message import HttpResponse
-from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.settings import TransportSettings
 
 _PIECE: Final = 64 * 1024  # bytes that are encrypted at a time, in tens of microseconds
@@ -31,18 +31,18 @@ class UnreadResponse(Holding):
         self.kept_until = 0.0  # the end of such a response, for a client that reads slowly
 
     def reserve(self, response: HttpResponse) -> bool:
-        """Charge a response before it is sent; False: there is no space for it."""
+        """Charge a response before it is sent; return False if there is no space for it."""
         return self._account.hold(self, self._account.charged_response(response.length))
 
     def cut(self, parts: Iterable[bytes | memoryview]) -> None:
-        """Keep what is to be encrypted in pieces: TLS encrypts and keeps whatever is written."""
+        """Keep the parts in pieces, since TLS encrypts and keeps all that is written."""
         for part in parts:
             view = memoryview(part)
             self._unsent += (view[at : at + _PIECE] for at in range(0, len(view), _PIECE))
         self._unsent_size = sum(map(len, self._unsent))
 
     def next_piece(self) -> memoryview | None:
-        """Take out what is to be written next; None: that was all."""
+        """Take out the next piece to write, if there is one."""
         if not self._unsent:
             return None
         piece = self._unsent.popleft()
@@ -56,17 +56,17 @@ class UnreadResponse(Holding):
         return self.size - self._unsent_size
 
     def charge(self, response: HttpResponse, *, is_paused: bool) -> None:
-        """Charge a response for as long as the client has not read it: as long as writing is paused."""
+        """Charge a response until the client has read it: while writing is paused."""
         if not is_paused:
             if self.size:
                 self._account.release(self)
         elif self.size or self.reserve(response):
-            self._account.begin(self, begin_pace(time.monotonic(), self._settings))
+            self._account.begin(self, TransferPace(time.monotonic(), self._settings))
         else:
             self.evict()
 
     def drop(self) -> None:
-        """Forget what is not encrypted."""
+        """Forget the pieces that are not encrypted."""
         self._unsent.clear()
 
     @override

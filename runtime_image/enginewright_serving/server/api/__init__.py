@@ -1,1 +1,1 @@
-"""The endpoints that clients call over HTTP and gRPC, and what admits their requests."""
+"""The endpoints that clients call over HTTP and gRPC, and the admission of their requests."""

@@ -7,13 +7,14 @@ import time
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
+from typing_extensions import override
 
 import enginewright_serving.server.observe.metrics as figures
 from enginewright_serving.server.api.content_coding import ACCEPTED, SUPPORTED
 from enginewright_serving.server.api.copies import Copies
-from enginewright_serving.server.api.http_errors import error_response, refusal_response
+from enginewright_serving.server.api.http_errors import error_response
 from enginewright_serving.server.api.http_inference import HttpInference
-from enginewright_serving.server.api.http_reports import HttpReports
+from enginewright_serving.server.api.http_reports import ReportingApplication
 from enginewright_serving.server.api.http_resources import HttpResources
 from enginewright_serving.server.api.http_routes import Routes, ServedResource
 from enginewright_serving.server.api.inference import InferenceService
@@ -23,41 +24,35 @@ from enginewright_serving.server.api.scrapes import Scrapes
 from enginewright_serving.server.inference.processing.served import ServedSteps
 from enginewright_serving.server.inference.request_failures import busy, unexpected
 from enginewright_serving.server.inference.request_threads import RequestThreads
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
-from enginewright_serving.transport.application import ApplicationBase
 from enginewright_serving.transport.connection import Connection
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
+from enginewright_serving.transport.settings import TransportSettings
 
 
-class ServerApp(ApplicationBase[Connection]):
+class ServerApp(ReportingApplication):
     """The application behind all HTTP connections of one server."""
 
     def __init__(
-        self, task: ServeTask, settings: ServerSettings, version: str, probe_token: str = ""
+        self, task: ServeTask, settings: TransportSettings, version: str, probe_token: str = ""
     ) -> None:
         """Create it; requests with `probe_token` are the sidecar's, "" disables probes."""
-        super().__init__(settings)
-        self._step_seconds = settings.step_seconds
-        self.metrics = figures.Metrics(task.model, task.revision)
-        self.inference = InferenceService(task, settings, self.metrics, probe_token)
+        metrics = figures.Metrics(task.model, task.revision)
+        inference = InferenceService(task, settings.connections, metrics, probe_token)
+        super().__init__(settings, metrics, inference)
         self.codec_thread = RequestThreads(
             "codec", 1, task.max_queue, "large requests", "to be read"
         )
-        self.large_requests = LargeRequests(self.codec_thread, self.inflight, self.inference)
-        self.metrics.in_flight.append(self.count_requests)
-        self.started = time.time()
+        self.large_requests = LargeRequests(self.codec_thread, self.inflight)
+        metrics.in_flight.append(self.count_requests)
         self._task = task
         self.steps: ChainedRequests | None = None
         self.copies = Copies()
         self.http_inference = HttpInference(
-            task, self, self.inference, self.large_requests, self.codec_thread, self.copies
+            task, self, inference, self.large_requests, self.codec_thread, self.copies
         )
-        self.reports = reports = HttpReports(self.metrics, self.inference)
-        # called by `Connection`, too
-        self.answered, self.left, self.refused = reports.answered, reports.left, reports.refused
         self._routes = Routes(task)
-        self._resources = HttpResources(task, version, self.inference, self.metrics, self.started)
+        self._resources = HttpResources(task, version, inference, metrics, time.time())
         self._scrapes = Scrapes(self.turns, self._resources.exposition)
 
     def serve_model(self, model: ServedModel) -> None:
@@ -69,11 +64,8 @@ class ServerApp(ApplicationBase[Connection]):
         self.inference.serve_model(model)
 
     def _chain(self, steps: ServedSteps) -> ChainedRequests:
-        """Return what takes requests of the clients; the protocols share it."""
         self.metrics.has_steps()
-        chained = ChainedRequests(
-            steps, self.inference, self.inflight, self.metrics, self._task, self._step_seconds
-        )
+        chained = ChainedRequests(steps, self.inference, self.inflight, self.metrics, self._task)
         self.inference.results.respond_with(chained.respond)
         return chained
 
@@ -82,22 +74,16 @@ class ServerApp(ApplicationBase[Connection]):
         self.draining = True
         self.inference.drain()
 
-    # `HttpApplication`, called by `Connection`.
-
-    def refuse(self, status: int, message: str, headers: bytes = b"") -> HttpResponse:
-        """Build an error response."""
-        return refusal_response(status, message, headers)
-
+    @override
     def admit(self, request: HttpRequest) -> HttpResponse | None:
-        """Refuse a request that cannot be served, as far as its head shows."""
-        resource = self._routes.exact.get(request.target) or self._routes.find(request.target)
+        resource = self._find(request)
         if resource is None:
-            self._name(request)
+            self.inference.name(request)
             return self.refuse(404, self._routes.why_unknown(request.target))
         infer = resource is ServedResource.INFER
         methods = (b"POST",) if infer else (b"GET", b"HEAD")
         if request.method not in methods:
-            self._name(request)
+            self.inference.name(request)
             allowed = b", ".join(methods)
             return self.refuse(
                 405,
@@ -110,34 +96,32 @@ class ServerApp(ApplicationBase[Connection]):
             return self.refuse(403, "only the pod's sidecar may read this; see its /measurements")
         return self._admit_inference(request) if infer else None
 
-    def _name(self, request: HttpRequest) -> None:
-        if self.inference.names_requests:
-            self.inference.name(request)
-
     def is_inference(self, request: HttpRequest) -> bool:
         """Return whether a request is for the model's outputs."""
-        target = request.target
-        return (self._routes.exact.get(target) or self._routes.find(target)) is ServedResource.INFER
+        return self._find(request) is ServedResource.INFER
 
+    def _find(self, request: HttpRequest) -> ServedResource | None:
+        return self._routes.exact.get(request.target) or self._routes.find(request.target)
+
+    @override
     def check_size(self, request: HttpRequest, size: int) -> HttpResponse | None:
-        """Refuse a body of `size` bytes that is too large."""
         try:
             self.inflight.check_body(size, request.json_length)
         except RequestError as error:
             return self.refuse_inference(request, error)
         return None
 
+    @override
     def refuse_bytes(self, request: HttpRequest) -> HttpResponse:
-        """Refuse a request since too many bytes are in flight."""
         return self.refuse_inference(request, busy("too many bytes are in flight"))
 
+    @override
     def release(self, request: HttpRequest) -> None:
-        """Release the request's in-flight bytes and its probe slot."""
         self.inflight.release(request)
         self.inference.release_probe(request)
 
+    @override
     def serve(self, connection: Connection, request: HttpRequest) -> HttpResponse | None:
-        """Answer a request whose body is complete; None: the model's thread will answer it."""
         try:
             if request.route is ServedResource.INFER:
                 self.http_inference.take(connection, request)

@@ -1,7 +1,4 @@
-"""Which requests are let in where spec.serving.auth requires a token.
-
-The applications with a check are classes of their own: where no token is required, requests pay nothing.
-"""
+"""Checks tokens where spec.serving.auth requires them, in subclasses of the applications: others pay nothing."""
 
 import hmac
 import logging
@@ -19,10 +16,10 @@ from enginewright_serving.server.api.app import ServerApp
 from enginewright_serving.server.api.grpc.app import GrpcApp
 from enginewright_serving.server.api.grpc.methods import MODEL_INFER, OPEN_METHODS
 from enginewright_serving.server.api.http_errors import error_response
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.transport.grpc.call import GrpcCall
 from enginewright_serving.transport.grpc.status import Status
 from enginewright_serving.transport.message import HttpRequest, HttpResponse
+from enginewright_serving.transport.settings import TransportSettings
 
 _log: Final = logging.getLogger(__name__)
 _SECRET: Final = "the Secret of spec.serving.auth.secretRef"  # noqa: S105 - its name in messages
@@ -36,16 +33,12 @@ class Authentication:
     """The tokens in force: those that the Secret has now."""
 
     def __init__(self, secret: MountedSecret, revision: str) -> None:
-        """Read the Secret, for a server of `revision`.
-
-        Raises:
-            StageFailure: it has no token, so every request would be refused.
-        """
+        """Read the Secret, for a server of `revision`; raise StageFailure without a token, which would refuse all requests."""
         self._secret = secret
         self._state = secret.state()
         self._revision = revision
         self._tokens = NO_TOKENS
-        self._copies = b""  # Authorization of copies from other pods; b"": none
+        self._copies = b""  # Authorization of copies from other pods, if there is a token
         try:
             problem = self._read()
         except OSError as error:
@@ -54,10 +47,7 @@ class Authentication:
             raise StageFailure(Reason.SECRET_UNUSABLE, problem)
 
     def renew(self) -> None:
-        """Read the Secret again if it has changed; what it says now is in force, also if it is nothing.
-
-        If it cannot be read, such as when no file can be opened, it says nothing, and is read again later.
-        """
+        """Read the Secret again if it has changed; if it cannot be read, the earlier tokens stay until it can be."""
         earlier, state = self._state, self._secret.state()
         if state == earlier:
             return
@@ -74,7 +64,7 @@ class Authentication:
             _log.error("%s: every request is refused until it is corrected", problem)
 
     def problem(self, authorization: bytes) -> str:
-        """Return why a request with this Authorization is refused; "": it is let in."""
+        """Return why a request with this Authorization is refused, or "" if it is admitted."""
         if self._tokens.client(authorization) is not None or self._is_copy(authorization):
             return ""
         return _UNKNOWN if authorization else _MISSING
@@ -83,11 +73,7 @@ class Authentication:
         return bool(self._copies) and hmac.compare_digest(authorization, self._copies)
 
     def _read(self) -> str:
-        """Take the tokens over; return why there is none.
-
-        Raises:
-            OSError: they cannot be read; nothing has changed.
-        """
+        """Read the tokens; return why there is none. After an OSError the earlier ones stay."""
         secret = self._secret.read()
         self._copies = b""
         self._tokens = read_tokens(secret)
@@ -109,12 +95,12 @@ class GuardedServerApp(ServerApp):
     def __init__(
         self,
         task: ServeTask,
-        settings: ServerSettings,
+        settings: TransportSettings,
         version: str,
         probe_token: str,
         authentication: Authentication,
     ) -> None:
-        """Create it; requests with `probe_token` need no other."""
+        """Requests with `probe_token` need no other token."""
         super().__init__(task, settings, version, probe_token)
         self._authentication = authentication
 
@@ -144,7 +130,7 @@ class GuardedGrpcApp(GrpcApp):
     def __init__(
         self,
         task: ServeTask,
-        settings: ServerSettings,
+        settings: TransportSettings,
         version: str,
         http: ServerApp,
         authentication: Authentication,

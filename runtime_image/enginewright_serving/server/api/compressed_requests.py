@@ -1,13 +1,14 @@
 """Expands compressed request bodies (Content-Encoding) before they are decoded.
 
-What arrives in kilobytes may expand to gigabytes. So the limits of a body apply to what it expands to, of
-gzip before anything is decompressed; memory is charged as it is written; and beyond a small part, the codec
-thread decompresses in steps between which other requests get their turns, and an abandoned one ends.
+Kilobytes may expand to gigabytes. So the limits of a body apply to its expanded size, of gzip before anything is
+decompressed; memory is charged as it is written; and beyond a small part, the codec thread decompresses in steps,
+between which other requests get their turns, and an abandoned one ends.
 """
 
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -58,11 +59,7 @@ class _Expansion:
         self._work = Decompression(compressed.view(), expanded.view(), self._coding)
 
     def step(self, size: int, seconds: float = STEP_SECONDS) -> bool:
-        """Expand up to `size` bytes more, for about `seconds`; return whether the body is complete.
-
-        Raises:
-            RequestError: 400, it is invalid; 413, too large.
-        """
+        """Expand up to `size` bytes more, for about `seconds`; return whether the body is complete, or raise RequestError."""
         try:
             return self._work.step(size, seconds)
         except CompressionError as error:
@@ -81,12 +78,12 @@ class _Expansion:
         return self._expanded
 
 
+@dataclass(frozen=True, slots=True)
 class CompressedRequests:
     """Takes requests whose bodies are compressed; used by the event loop."""
 
-    def __init__(self, thread: RequestThreads, inflight: InFlight) -> None:
-        self._thread = thread
-        self._inflight = inflight
+    _thread: RequestThreads
+    _inflight: InFlight
 
     def expand(
         self,
@@ -97,12 +94,8 @@ class CompressedRequests:
     ) -> None:
         """Expand the body of a request whose coding is supported.
 
-        Args:
-            request: its head.
-            compressed: the body as it has arrived.
-            take: takes the expanded body and the seconds that it took; called before this returns if
-                the body is small.
-            refuse: takes the error instead, once this has returned.
+        `take` gets the expanded body and the seconds that it took, at once if the body is small; `refuse` gets the
+        error, once this has returned.
 
         Raises:
             RequestError: as `take`; or 400, the body is invalid; 413, too large; 503, memory is short or
@@ -117,7 +110,7 @@ class CompressedRequests:
             self._continue(work)
 
     def _expected_bytes(self, request: HttpRequest, compressed: memoryview) -> int:
-        """Return the size of the expanded body that it states, or at most may have."""
+        """Return the size that the body states for its expansion, or the largest possible one."""
         coding = SUPPORTED[request.content_encoding]
         largest = len(compressed) * LARGEST_RATIO
         if coding is Coding.DEFLATE:
@@ -132,15 +125,14 @@ class CompressedRequests:
         return stated
 
     def _continue(self, work: _Expansion) -> None:
-        step = partial(work.step, _STEP, _STEP_SECONDS)
         self._thread.submit(
             work.request,
-            step,
-            partial(self._stepped, work),
+            partial(work.step, _STEP, _STEP_SECONDS),
+            partial(self._finish_step, work),
             gives_way=not work.request.reserved,
         )
 
-    def _stepped(self, work: _Expansion, step: asyncio.Future[bool]) -> None:
+    def _finish_step(self, work: _Expansion, step: asyncio.Future[bool]) -> None:
         try:
             if not self._complete(work, complete=step.result()):
                 self._continue(work)
@@ -153,7 +145,7 @@ class CompressedRequests:
         work.refuse(refusal)
 
     def _complete(self, work: _Expansion, *, complete: bool) -> bool:
-        """Charge what a step has expanded, and pass the body on if that was all."""
+        """Charge the bytes of a step, and pass the body on if it is complete."""
         self._inflight.hold(work.request, work.charged)
         if complete:
             body = work.result()
@@ -163,7 +155,6 @@ class CompressedRequests:
 
 
 def _invalid(coding: Coding, error: CompressionError) -> RequestError:
-    """Return the refusal of a body that cannot be expanded."""
     name = NAMES[coding].decode()
     form = "one gzip member" if coding is Coding.GZIP else "one stream in zlib's format"
     return RequestError(

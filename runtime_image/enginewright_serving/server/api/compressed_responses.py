@@ -1,8 +1,7 @@
 """Compresses responses (Content-Encoding) for clients that ask for it.
 
-A response has only what its own client may see, computed from what that client sent, and no token or other
-secret of the server: its size after compression tells an observer of the connection nothing that another
-could have chosen (BREACH). Headers are not compressed.
+A response is computed from what its own client sent, and contains no secret of the server, so its compressed size
+reveals nothing to an attacker who chooses a part of it (BREACH). Headers are not compressed.
 """
 
 import asyncio
@@ -34,13 +33,13 @@ class _Compression:
         self._length = 0
 
     def step(self) -> HttpResponse | None:
-        """Compress a part; return the response to send once it is known, and None before."""
+        """Compress a part; return the response to send once it is complete."""
         taken = 0
         while taken < _STEP:
             piece = next(self._pieces, None)
             if piece is None:
                 self._add(self._stream.flush())
-                return self._compressed()
+                return self._finish()
             self._add(self._stream.compress(piece))
             taken += len(piece)
         return None
@@ -50,10 +49,9 @@ class _Compression:
             self._out.append(data)
             self._length += len(data)
 
-    def _compressed(self) -> HttpResponse:
+    def _finish(self) -> HttpResponse:
         response = self._response
-        # a POST's response is not stored by caches unless it says for how long (RFC 9110 9.3.3), so
-        # others need no Vary
+        # caches do not store a POST's response unless it says for how long (RFC 9110 9.3.3), so others need no Vary
         headers = b"%bContent-Encoding: %b\r\nVary: Accept-Encoding\r\n" % (
             response.headers,
             NAMES[self._coding],
@@ -73,7 +71,7 @@ class CompressedResponses:
         response: HttpResponse,
         done: Callable[[asyncio.Future[HttpResponse]], None],
     ) -> HttpResponse | None:
-        """Return what to send instead of a response, or the same; None: `done` takes it later."""
+        """Return the response to send, compressed or not, or None if `done` gets it later."""
         coding = accepted_coding(request.accept_encoding)
         if coding is None:
             return response
@@ -89,9 +87,9 @@ class CompressedResponses:
         work: _Compression,
         done: Callable[[asyncio.Future[HttpResponse]], None],
     ) -> None:
-        self._thread.submit(request, work.step, partial(self._stepped, request, work, done))
+        self._thread.submit(request, work.step, partial(self._finish_step, request, work, done))
 
-    def _stepped(
+    def _finish_step(
         self,
         request: HttpRequest,
         work: _Compression,

@@ -1,4 +1,4 @@
-"""What HTTP requests say about compression: Content-Encoding and Accept-Encoding (RFC 9110, 8.4 and 12.5.3). Pure."""
+"""The compression of requests and responses: Content-Encoding and Accept-Encoding (RFC 9110, 8.4 and 12.5.3). Pure."""
 
 import re
 from functools import lru_cache
@@ -24,18 +24,18 @@ _CACHED: Final = 64  # values of the header
 
 @lru_cache(_CACHED)
 def accepted_coding(value: bytes) -> Coding | None:
-    """Return the coding to which an Accept-Encoding gives the highest weight, as Triton does: gzip of equal ones.
+    """Return the coding to which an Accept-Encoding gives the highest weight, gzip of equal ones, as Triton does.
 
-    None: the client accepts neither, or prefers uncompressed responses. Elements that are not valid count as
-    absent, as does a long header.
+    None if the client accepts neither, or prefers uncompressed responses. Invalid elements count as absent, as
+    does a long header.
     """
     weights: dict[bytes, float] = {}
     if len(value) > _LONGEST:
         return None
     for element in value.lower().split(b","):
-        if found := _ELEMENT.fullmatch(element):
-            name = b"gzip" if found[1] == b"x-gzip" else found[1]
-            weights[name] = 1.0 if found[2] is None else float(found[2])
+        if match := _ELEMENT.fullmatch(element):
+            name = b"gzip" if match[1] == b"x-gzip" else match[1]
+            weights[name] = 1.0 if match[2] is None else float(match[2])
     other = weights.get(b"*", 0.0)
     gzip, deflate = weights.get(b"gzip", other), weights.get(b"deflate", other)
     coding, weight = (Coding.DEFLATE, deflate) if deflate > gzip else (Coding.GZIP, gzip)

@@ -1,8 +1,7 @@
 """Copies of answered requests, for the sidecar to compare with a canary's answers.
 
-Nothing is copied and nothing is sent from here: bodies and outputs that the server would free are kept
-until the sidecar takes them, few and not large, and none while nobody asks. Used by the event loop's
-thread only.
+Nothing is copied and nothing is sent from here: a few bodies and outputs are kept until the sidecar takes them,
+and none unless it asks for them. Used by the event loop's thread only.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from enginewright_serving.exchanges import ASKED_SECONDS, LARGEST_BYTES, SHARE_QUERY, ExchangeHead
-from enginewright_serving.server.api.http_errors import refusal_response
+from enginewright_serving.transport.application import refusal_response
 from enginewright_serving.transport.message import BINARY_TYPE, Body, HttpResponse
 
 MOST: Final = 8  # kept at a time
@@ -35,7 +34,7 @@ class _Exchange:
 
 
 class Copies:
-    """The bounded queue of copies; of requests that do not fit it, only the number is kept."""
+    """The bounded queue of copies; requests that do not fit are counted."""
 
     def __init__(self, chance: Callable[[], float] = random.random) -> None:
         """Create it; `chance` returns a number from 0 to below 1."""
@@ -52,10 +51,7 @@ class Copies:
         return self._bytes
 
     def answer(self, target: bytes) -> HttpResponse:
-        """Answer the sidecar with a request to compare, and choose a share of the next ones.
-
-        The query of `target` has the share.
-        """
+        """Answer the sidecar with a request to compare, and choose the share in the query of the next ones."""
         query = urlsplit(target.decode(errors="replace")).query
         try:
             share = float(parse_qs(query)[SHARE_QUERY][0])
@@ -67,20 +63,20 @@ class Copies:
         return self.take()
 
     def ask(self, share: float) -> None:
-        """Choose this share of the requests from now on, until nobody has asked for a while."""
+        """Choose this share of the requests from now on, for `ASKED_SECONDS`."""
         self._share = share
         if self._end is not None:
             self._end.cancel()
         self._end = asyncio.get_running_loop().call_later(ASKED_SECONDS, self.stop)
 
     def stop(self) -> None:
-        """Choose no more requests, and free those that are kept."""
+        """Choose no more requests, and free the copies."""
         self._share = 0.0
         self._kept.clear()
         self._bytes = 0
 
     def chooses(self) -> bool:
-        """Return whether the request that is about to run is to be kept once it is answered."""
+        """Return whether to keep the request that is about to run, once it is answered."""
         return self._share > 0.0 and self._chance() < self._share
 
     def drop(self) -> None:

@@ -1,7 +1,6 @@
-"""Inference requests over HTTP, from their complete bodies to the model's queue.
+"""Inference requests over HTTP, from their complete bodies to the model's queue; `http_responder` answers them.
 
-A body is expanded if it is compressed, then decoded, in the event loop or, if it is large, beside it. What
-answers the request is `http_responder`.
+A body is expanded if it is compressed, then decoded, in the event loop or, if it is large, in a thread.
 """
 
 from dataclasses import dataclass
@@ -33,12 +32,12 @@ from enginewright_serving.transport.message import Body, HttpRequest, HttpRespon
 
 @dataclass(frozen=True, slots=True)
 class _Codec:
-    """How requests of the ready model are read, and answered."""
+    """Decodes requests of the ready model, and encodes their answers."""
 
     decoder: Decoder
     encoder: Encoder
-    steps: ChainedRequests | None = None  # take the requests; None: the model does
-    of_model: "_Codec | None" = None  # of the sidecar's requests; None: the same
+    steps: ChainedRequests | None = None  # take the requests instead of the model
+    of_model: "_Codec | None" = None  # of the sidecar's requests, if it differs
 
 
 class HttpInference:
@@ -53,16 +52,7 @@ class HttpInference:
         codec_thread: RequestThreads,
         copies: Copies,
     ) -> None:
-        """Create it without a model.
-
-        Args:
-            task: the model.
-            app: whose connections the requests come from.
-            inference: takes them over.
-            large_requests: decodes those that would block the event loop.
-            codec_thread: expands, compresses and encodes what would.
-            copies: keeps requests that are compared with another revision.
-        """
+        """Create it without a model; `codec_thread` does work that would block the event loop."""
         self._task = task
         self._app = app
         self._inference = inference
@@ -75,24 +65,13 @@ class HttpInference:
         self._codec: _Codec | None = None
 
     def serve_model(self, model: ServedModel, steps: ChainedRequests | None) -> None:
-        """Read and answer requests of `model`, before `inference` becomes ready with it.
+        """Take requests of `model`, those of clients with `steps`, before `inference` becomes ready with it."""
+        self._codec = own = _Codec(*self._coders(model.signature))
+        if steps:
+            self._codec = _Codec(*self._coders(model.client_signature), steps, own)
 
-        `steps`: take its clients' requests; None: the model does.
-        """
-        own = self._codec_of(model.signature)
-        self._codec = (
-            self._codec_of(model.client_signature, steps=steps, of_model=own) if steps else own
-        )
-
-    def _codec_of(
-        self,
-        signature: Signature,
-        *,
-        steps: ChainedRequests | None = None,
-        of_model: _Codec | None = None,
-    ) -> _Codec:
-        encoder = Encoder(self._task.model, self._task.revision, signature)
-        return _Codec(Decoder(signature), encoder, steps, of_model)
+    def _coders(self, signature: Signature) -> tuple[Decoder, Encoder]:
+        return Decoder(signature), Encoder(self._task.model, self._task.revision, signature)
 
     def refuse(
         self, request: HttpRequest, error: RequestError, headers: bytes = b""
@@ -106,7 +85,7 @@ class HttpInference:
     ) -> None:
         """Decode and submit a request that was admitted; it is answered later.
 
-        `expanding`: seconds that it took to expand its body; None: the body is as it has arrived.
+        `expanding` is the seconds that it took to expand its body, if that was compressed.
 
         Raises:
             RequestError: the request is refused.
@@ -153,7 +132,6 @@ class HttpInference:
     def _refuse_decoded(
         self, connection: Connection, request: HttpRequest, error: RequestError
     ) -> None:
-        """Refuse a request that was decoded or expanded in the thread."""
         response = self.refuse(request, error)
         if request.abandoned:
             self._app.release(request)

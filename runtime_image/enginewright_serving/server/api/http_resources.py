@@ -1,6 +1,6 @@
-"""The HTTP resources that are no inference: health, metadata, statistics, metrics, the execution report.
+"""The HTTP resources other than inference: health, metadata, statistics, metrics, the execution report.
 
-Everything that is the same for every request is encoded once.
+Responses that are always the same are encoded once.
 """
 
 from typing import Any
@@ -8,23 +8,23 @@ from typing import Any
 import orjson
 from enginewright_contract.measurements import ServerMeasurements
 from enginewright_contract.task import ServeTask
-from enginewright_runtime.session.signature import Tensor
 
 import enginewright_serving.server.observe.metrics as figures
 from enginewright_serving.server.api.http_errors import error_response
 from enginewright_serving.server.api.http_routes import ServedResource
 from enginewright_serving.server.api.inference import InferenceService
+from enginewright_serving.server.api.metadata import EXTENSIONS, PLATFORM, describe
 from enginewright_serving.server.inference.request_failures import unexpected
 from enginewright_serving.server.observe import memory
 from enginewright_serving.server.observe.health import HealthProblem
-from enginewright_serving.server.observe.statistics import EXTENSIONS, statistics
+from enginewright_serving.server.observe.statistics import statistics
 from enginewright_serving.server.startup.prepare import ServedModel
 from enginewright_serving.transport.application import json_response
 from enginewright_serving.transport.message import HttpResponse
 
 
 class HttpResources:
-    """What this process knows of itself and its model."""
+    """The resources of one server and its model."""
 
     def __init__(
         self,
@@ -49,11 +49,7 @@ class HttpResources:
         self._model_metadata = _metadata(self._task, model)
 
     def get(self, resource: object) -> HttpResponse:
-        """Return the response to a request for a `ServedResource`.
-
-        Raises:
-            RequestError: 503, it is of the model, which is not ready.
-        """
+        """Return the response to a request for a `ServedResource`; raise RequestError 503 before the model is ready."""
         inference = self._inference
         if resource is ServedResource.LIVE:
             response = _health("live", inference.why_not_live())
@@ -78,16 +74,13 @@ class HttpResources:
 
     def _measurements(self, model: ServedModel) -> bytes:
         requests = self._metrics.requests.items()
-        return (
-            ServerMeasurements(
-                started=self._started,
-                memory_bytes=memory.resident_bytes(),
-                responses={str(code): count for code, count in requests if count},
-                latencies=model.buckets.latencies(),
-            )
-            .to_json()
-            .encode()
+        measurements = ServerMeasurements(
+            started=self._started,
+            memory_bytes=memory.resident_bytes(),
+            responses={str(code): count for code, count in requests if count},
+            latencies=model.buckets.latencies(),
         )
+        return measurements.to_json().encode()
 
     def exposition(self) -> HttpResponse:
         """Return the response to a request for metrics."""
@@ -99,13 +92,7 @@ class HttpResources:
 
 
 def _health(what: str, problem: HealthProblem | None, name: str | None = None) -> HttpResponse:
-    """Return the response to a probe.
-
-    Args:
-        what: live or ready.
-        problem: why it is not; None: it is.
-        name: of the model; None: the probe is of the server.
-    """
+    """Return the response to a probe of the server, or of the model `name`: whether it is live or ready (`what`)."""
     document: dict[str, Any] = {} if name is None else {"name": name}
     document[what] = problem is None
     if problem is not None:
@@ -116,19 +103,11 @@ def _health(what: str, problem: HealthProblem | None, name: str | None = None) -
 
 
 def _metadata(task: ServeTask, model: ServedModel) -> bytes:
-    """Return the metadata of a model, as its clients see it."""
-
-    def describe(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
-        return [
-            {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
-            for tensor in tensors.values()
-        ]
-
     return orjson.dumps(
         {
             "name": task.model,
             "versions": [task.revision],
-            "platform": "onnx_onnxv1",
+            "platform": PLATFORM,
             "inputs": describe(model.client_signature.inputs),
             "outputs": describe(model.client_signature.outputs),
         }

@@ -30,39 +30,28 @@ class Answering:
     compressed_responses: CompressedResponses
     copies: Copies
     results: InferenceResults
-    release: Callable[[HttpRequest], None]  # what is accounted for a request
+    release: Callable[[HttpRequest], None]  # the memory that is charged for a request
 
 
+@dataclass(slots=True, eq=False)
 class HttpResponder:
     """The `Responder` of one request."""
 
-    __slots__ = ("_answering", "_connection", "_copied", "_encoder", "_plan", "_request")
-
-    def __init__(
-        self,
-        answering: Answering,
-        encoder: Encoder,
-        connection: Connection,
-        request: HttpRequest,
-        plan: InferenceRequest,
-        copied: Body | None,
-    ) -> None:
-        """Create it; `copied` is the body if the request is kept once it is answered."""
-        self._answering = answering
-        self._encoder = encoder
-        self._connection = connection
-        self._request = request
-        self._plan = plan
-        self._copied = copied
+    _answering: Answering
+    _encoder: Encoder
+    _connection: Connection
+    _request: HttpRequest
+    _plan: InferenceRequest
+    _copied: Body | None  # the body of a request that is kept once it is answered
 
     def succeed(self, job: Job) -> bool:
-        """Send the outputs; return whether they were sent, or are made in a thread."""
+        """Send the outputs; return whether they were sent, or are encoded in a thread."""
         arrays = job.arrays
         assert arrays is not None  # noqa: S101 - it succeeded
         self._encoder.check(self._plan, arrays)
         if self._encoder.is_slow(self._plan, arrays):
             encode = partial(self._encode, job, arrays)
-            self._answering.codec_thread.submit(self._request, encode, self._encoded)
+            self._answering.codec_thread.submit(self._request, encode, self._send_encoded)
             return False
         response = self._encode(job, arrays)
         if self._request.accept_encoding:
@@ -76,8 +65,7 @@ class HttpResponder:
             response.headers += _timing(job)
         return response
 
-    def _encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
-        """Send the outputs that were encoded in the thread."""
+    def _send_encoded(self, encoded: asyncio.Future[HttpResponse]) -> None:
         encoded.exception()  # retrieved, even if the client has left
         self._answering.results.answer_later(
             self._request, self, lambda: self._compress(encoded.result()), "encoding a response"
@@ -85,15 +73,16 @@ class HttpResponder:
 
     def _compress(self, response: HttpResponse) -> bool:
         """Send the outputs, compressed if the client asks for that; return whether they were sent."""
-        done = partial(self._compressed, response)
+        done = partial(self._send_compressed, response)
         sent = self._answering.compressed_responses.compress(self._request, response, done)
         if sent is None:
             return False
         self._send(sent, response)
         return True
 
-    def _compressed(self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]) -> None:
-        """Send the outputs that were compressed in the thread."""
+    def _send_compressed(
+        self, plain: HttpResponse, compressed: asyncio.Future[HttpResponse]
+    ) -> None:
         compressed.exception()  # retrieved, even if the client has left
 
         def send() -> bool:
@@ -103,7 +92,7 @@ class HttpResponder:
         self._answering.results.answer_later(self._request, self, send, "compressing a response")
 
     def _send(self, response: HttpResponse, plain: HttpResponse) -> None:
-        """Send a response, which is `plain` before it was compressed."""
+        """Send a response, which is `plain` uncompressed."""
         if not self._connection.reserve(response):
             raise busy("too many bytes of responses are in flight")
         self._connection.respond(response)
@@ -115,7 +104,7 @@ class HttpResponder:
         self._connection.respond(error_response(error))
 
     def release(self) -> None:
-        """Release what is accounted for the request."""
+        """Release the memory that is charged for the request."""
         self._answering.release(self._request)
 
     def abort(self) -> None:

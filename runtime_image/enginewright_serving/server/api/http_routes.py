@@ -1,4 +1,4 @@
-"""Which resource of the Open Inference Protocol, or of this server, the target of a request names."""
+"""The resources of the Open Inference Protocol, and of this server, by the target of a request."""
 
 import enum
 from typing import Final
@@ -8,7 +8,7 @@ from enginewright_contract.task import LIVE_PATH, READY_PATH, ServeTask
 
 from enginewright_serving.exchanges import RESOURCE
 
-_LONGEST_PATH: Final = 2048  # bytes: of what exists, encoded; decoding costs much for each escape
+_LONGEST_PATH: Final = 2048  # bytes of an encoded path, since each escape is costly to decode
 
 
 class ServedResource(enum.Enum):
@@ -31,16 +31,15 @@ class Routes:
     """The paths of a server of one model."""
 
     def __init__(self, task: ServeTask) -> None:
-        """Create those of the model of `task`."""
         self._model, self._revision = task.model, task.revision
         self.exact = _resources(task)  # by the target, as most clients write it
 
     def find(self, target: bytes) -> ServedResource | None:
-        """Look up a target that has a query, is percent-encoded or is in absolute form; None: unknown."""
+        """Return the resource of a target that has a query, is percent-encoded or is in absolute form, if any."""
         return self.exact.get(_path(target))
 
     def why_unknown(self, target: bytes) -> str:
-        """Return what to tell the client of a target that names nothing."""
+        """Return the message for the client of an unknown target."""
         path = _path(target).decode(errors="replace")
         parts = path.split("/")
         model, revision = self._model, self._revision
@@ -53,7 +52,7 @@ class Routes:
 
 
 def _resources(task: ServeTask) -> dict[bytes, ServedResource]:
-    found = {
+    resources = {
         "/v2": ServedResource.SERVER,
         LIVE_PATH: ServedResource.LIVE,
         READY_PATH: ServedResource.READY,
@@ -62,18 +61,18 @@ def _resources(task: ServeTask) -> dict[bytes, ServedResource]:
     }
     model = f"/v2/models/{task.model}"
     for base in (model, f"{model}/versions/{task.revision}", f"{model}/versions/1"):
-        found[base] = ServedResource.MODEL
-        found[f"{base}/ready"] = ServedResource.MODEL_READY
-        found[f"{base}/infer"] = ServedResource.INFER
-        found[f"{base}/execution"] = ServedResource.EXECUTION
-        found[f"{base}/stats"] = ServedResource.STATISTICS
-        found[f"{base}/measurements"] = ServedResource.MEASUREMENTS
-        found[f"{base}/{RESOURCE}"] = ServedResource.SHADOW
-    return {path.encode(): resource for path, resource in found.items()}
+        resources[base] = ServedResource.MODEL
+        resources[f"{base}/ready"] = ServedResource.MODEL_READY
+        resources[f"{base}/infer"] = ServedResource.INFER
+        resources[f"{base}/execution"] = ServedResource.EXECUTION
+        resources[f"{base}/stats"] = ServedResource.STATISTICS
+        resources[f"{base}/measurements"] = ServedResource.MEASUREMENTS
+        resources[f"{base}/{RESOURCE}"] = ServedResource.SHADOW
+    return {path.encode(): resource for path, resource in resources.items()}
 
 
 def _path(target: bytes) -> bytes:
-    """Return the decoded path of a request target in origin or absolute form, if it is not too long for one."""
+    """Return the path of a request target in origin or absolute form, decoded unless it is too long."""
     try:
         path = urlsplit(target).path if not target.startswith(b"/") else target.partition(b"?")[0]
     except ValueError:

@@ -6,6 +6,7 @@ Runs in the event loop only. A protocol decodes its requests before, and encodes
 import asyncio
 import hmac
 import time
+from typing import Final
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import OutOfProfileError, RequestError
@@ -13,35 +14,30 @@ from enginewright_runtime.core.request_errors import OutOfProfileError, RequestE
 import enginewright_serving.server.observe.metrics as figures
 from enginewright_serving.server.api.serving import RunningModel
 from enginewright_serving.server.inference.job import Job, RequestPlan, Responder
-from enginewright_serving.server.inference.request_failures import (
-    busy,
-    queue_is_full,
-)
+from enginewright_serving.server.inference.request_failures import busy, queue_is_full
 from enginewright_serving.server.inference.results import InferenceResults
 from enginewright_serving.server.inference.worker import InferenceWorker
 from enginewright_serving.server.observe.health import HealthProblem
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.priorities import DEFAULT, may_state_priority
-from enginewright_serving.server.settings import PROBE_SLOTS, WAITING_COPIES, ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
 from enginewright_serving.transport.call import InferenceCall
 from enginewright_serving.transport.message import Body
 from enginewright_serving.transport.request_context import RequestContext
+
+_PROBE_SLOTS: Final = 2  # concurrent requests of the sidecar that bypass the limits
+WAITING_COPIES: Final = 1  # of requests, above which copies are refused: clients come first
 
 
 class InferenceService:
     """The model behind the protocols of one server."""
 
     def __init__(
-        self,
-        task: ServeTask,
-        settings: ServerSettings,
-        metrics: figures.Metrics,
-        probe_token: str = "",
+        self, task: ServeTask, most: int, metrics: figures.Metrics, probe_token: str
     ) -> None:
-        """Create it without a model; requests with `probe_token` are the sidecar's, "" disables probes."""
+        """Admit `most` requests at a time; those with `probe_token` are the sidecar's, "" disables probes."""
         self._task = task
-        self._settings = settings
+        self._most = most
         self._metrics = metrics
         self._probe_token = probe_token.encode()
         self._state = "starting"  # shown to users while not ready
@@ -57,7 +53,7 @@ class InferenceService:
 
     def serve_model(self, model: ServedModel) -> None:
         """Become ready with `model`."""
-        self._serving = RunningModel(model, self._task, self._settings, self._metrics, self.results)
+        self._serving = RunningModel(model, self._task, self._metrics, self.results)
 
     def stop_long_run(self) -> None:
         """Terminate runs that take too long (`RunningModel`)."""
@@ -73,7 +69,7 @@ class InferenceService:
 
     @property
     def model(self) -> ServedModel | None:
-        """The model; None: it is not ready."""
+        """The model, once it is ready."""
         return self._serving.model if self._serving else None
 
     @property
@@ -84,11 +80,11 @@ class InferenceService:
     # Health.
 
     def why_not_live(self) -> HealthProblem | None:
-        """Return why the pod should be restarted, None when it works or is still loading."""
+        """Return why the pod should be restarted, or None while it works or still loads."""
         return None if self._serving is None else self._serving.why_not_live()
 
     def why_not_ready(self) -> HealthProblem | None:
-        """Return why the pod should receive no requests; None: it should."""
+        """Return why the pod should receive no requests, if so."""
         if self._draining or self._serving is None:
             return HealthProblem(self._state)
         return self._serving.why_not_ready()
@@ -101,41 +97,33 @@ class InferenceService:
         return bool(call.probe and token) and hmac.compare_digest(call.probe, token)
 
     def is_model_request(self, call: InferenceCall) -> bool:
-        """Return whether a request has the model's own inputs, whatever steps are around it."""
+        """Return whether a request has the model's own inputs, not those of its steps."""
         return not call.copy and self.is_probe(call)
 
     def admit(self, call: InferenceCall) -> None:
-        """Admit a request whose body has not arrived; a probe of the sidecar gets a slot.
-
-        Raises:
-            RequestError: 503, the model is not ready, or too many requests are due.
-        """
+        """Admit a request whose body has not arrived, or raise RequestError 503; a probe of the sidecar gets a slot."""
         # beyond the limit a probe is treated as an ordinary request
-        if self.is_probe(call) and self._probes < PROBE_SLOTS:
+        if self.is_probe(call) and self._probes < _PROBE_SLOTS:
             call.reserved = True
             self._probes += 1
         self.begin(call)
         self.require_model()
-        if self.outstanding >= self._settings.connections and not call.reserved:
+        if self.outstanding >= self._most and not call.reserved:
             raise busy("too many requests are due")
 
     def begin(self, call: InferenceCall) -> None:
-        """Have an inference counted and reported once it is answered, or refused."""
+        """Count and report an inference once it is answered or refused."""
         call.counted = call.of_client
-        if self.names_requests:
-            self.name(call)
+        self.name(call)
 
     def name(self, call: InferenceCall) -> None:
-        """Give a request an ID, since something reports it."""
-        call.context = call.context or RequestContext()
-        call.context.name()
+        """Give a request an ID, if something reports it."""
+        if self.names_requests:
+            call.context = call.context or RequestContext()
+            call.context.name()
 
     def require_model(self) -> ServedModel:
-        """Return the model.
-
-        Raises:
-            RequestError: 503, it is not ready.
-        """
+        """Return the model; raise RequestError 503 before it is ready."""
         if self._serving is None:
             raise busy(f"the model is not ready: {self._state}")
         return self._serving.model
@@ -147,19 +135,10 @@ class InferenceService:
             self._probes -= 1
 
     def check_queue(self, call: InferenceCall, body: Body, head: int) -> None:
-        """Refuse a request that the queue has no capacity for, before it is decoded.
-
-        Args:
-            call: the request.
-            body: of it.
-            head: bytes of the body, from its beginning, that have its parameters.
-
-        Raises:
-            RequestError: 503.
-        """
+        """Refuse a request, whose parameters are in the first `head` bytes, if the queue is full: RequestError 503."""
         assert self._serving is not None  # noqa: S101 - it was admitted
         worker = self._serving.worker
-        # known only once it is decoded: whether it is more urgent than what waits
+        # whether it is more urgent than waiting ones is known only once it is decoded
         if (
             worker.full
             and not call.reserved
@@ -170,11 +149,7 @@ class InferenceService:
             raise busy("too many requests wait for one more copy")
 
     def _make_room(self, worker: InferenceWorker, priority: int) -> None:
-        """Refuse a waiting request of a priority below that of the one that needs room.
-
-        Raises:
-            RequestError: 503, there is none.
-        """
+        """Refuse a waiting request of a lower priority for one of `priority`; raise RequestError 503 if there is none."""
         job = worker.give_up(priority)
         if job is None:
             raise queue_is_full(worker.capacity)
@@ -189,18 +164,7 @@ class InferenceService:
         *,
         waited: float = 0.0,
     ) -> None:
-        """Queue a decoded request that was admitted.
-
-        Args:
-            call: the request.
-            plan: what it asks for.
-            feeds: its inputs.
-            responder: sends what becomes of it.
-            waited: seconds of its timeout that have passed.
-
-        Raises:
-            RequestError: 503, the queue is full with requests that are as urgent.
-        """
+        """Queue a decoded request, `waited` seconds of whose timeout have passed, or raise RequestError 503."""
         serving = self._serving
         assert serving is not None  # noqa: S101 - it was admitted
         worker = serving.worker

@@ -3,12 +3,12 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from enginewright_runtime.core.request_errors import RequestError
 
-from enginewright_serving.server.api.inference import InferenceService
 from enginewright_serving.server.inference.request_failures import unexpected
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.protocol.decode import Feeds, held_bytes
@@ -21,15 +21,12 @@ _P = TypeVar("_P")
 _Decoded = tuple[_P, Feeds]
 
 
+@dataclass(frozen=True, slots=True)
 class LargeRequests:
     """Takes requests whose decoding would block the event loop."""
 
-    def __init__(
-        self, thread: RequestThreads, inflight: InFlight, inference: InferenceService
-    ) -> None:
-        self._thread = thread
-        self._inflight = inflight
-        self._inference = inference
+    _thread: RequestThreads
+    _inflight: InFlight
 
     def decode(
         self,
@@ -39,23 +36,15 @@ class LargeRequests:
         submit: Callable[[_P, Feeds, float], None],
         refuse: Callable[[RequestError], None],
     ) -> None:
-        """Decode a request in the thread.
+        """Decode a request with `work` in the thread; raise RequestError 503 if too many wait.
 
-        Args:
-            call: the request.
-            body: of it.
-            work: decodes it; called in the thread.
-            submit: takes what `work` returns and the seconds that it took; called in the event loop.
-            refuse: takes the error instead; likewise.
-
-        Raises:
-            RequestError: 503, too many wait.
+        `submit` gets its result and the seconds that it took, or `refuse` the error, in the event loop.
         """
         if not call.reserved:
             self._thread.make_room(DEFAULT)
         self._thread.submit(
             call,
-            partial(_measured, work, body),
+            partial(_decode, work, body),
             partial(self._decoded, call, time.monotonic(), submit, refuse),
             gives_way=not call.reserved,
         )
@@ -81,7 +70,7 @@ class LargeRequests:
         refuse(refusal)
 
 
-def _measured(work: Callable[[], _Decoded[_P]], body: Body) -> tuple[_P, Feeds, int]:
-    """Return what a body asks for, its inputs, and the bytes that they take."""
+def _decode(work: Callable[[], _Decoded[_P]], body: Body) -> tuple[_P, Feeds, int]:
+    """Return the plan of a request, its inputs, and the bytes that they take."""
     plan, feeds = work()
     return plan, feeds, held_bytes(feeds, body.view())

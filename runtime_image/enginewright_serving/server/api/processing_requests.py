@@ -1,7 +1,7 @@
 """Requests of a model with steps: before > the model's queue > after, then the answer.
 
-Runs in the event loop but for the steps themselves. The sidecar's own requests do not come here: they carry
-the inputs of the model, whose answers and latency they verify.
+Runs in the event loop but for the steps themselves. The sidecar's own requests carry the inputs of the model, and
+bypass the steps.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
@@ -18,7 +18,7 @@ from enginewright_runtime.session.processing.frames import held_bytes
 from enginewright_runtime.session.processing.process import StepProcess
 
 import enginewright_serving.server.observe.metrics as figures
-from enginewright_serving.server.api.inference import InferenceService
+from enginewright_serving.server.api.inference import WAITING_COPIES, InferenceService
 from enginewright_serving.server.inference.job import Job, RequestPlan, Responder
 from enginewright_serving.server.inference.processing.runs import StepRuns
 from enginewright_serving.server.inference.processing.served import ServedSteps, StepRoute
@@ -26,11 +26,9 @@ from enginewright_serving.server.inference.request_failures import busy, unexpec
 from enginewright_serving.server.inference.request_threads import RequestThreads
 from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.priorities import LOWEST
-from enginewright_serving.server.settings import WAITING_COPIES
 from enginewright_serving.transport.call import InferenceCall
 from enginewright_serving.transport.inflight import InFlight
 
-_SAMPLE_BYTES: Final = 3  # of a decoded pixel
 _T = TypeVar("_T")
 
 
@@ -60,7 +58,6 @@ class _StepPool:
     """Threads that each use one process at a time."""
 
     def __init__(self, processes: tuple[StepProcess, ...], capacity: int) -> None:
-        """Create it; `capacity` requests may wait."""
         self.threads = RequestThreads(
             "steps", len(processes), capacity, "requests", "for a step of spec.processing"
         )
@@ -100,16 +97,16 @@ class ChainedRequests:
         inflight: InFlight,
         metrics: figures.Metrics,
         task: ServeTask,
-        step_seconds: float,
     ) -> None:
-        """Create it; the steps before or after the model may take so many seconds."""
         self._steps = steps
         self._pool = _StepPool(steps.processes, task.max_queue)
         self._inference = inference
         self._inflight = inflight
         self._metrics = metrics
-        self._wait_seconds = task.request_seconds  # without a timeout, for the steps; 0: any time
-        self._runs = StepRuns(steps, step_seconds, inflight.account.limit)
+        self._wait_seconds = (
+            task.request_seconds
+        )  # for the steps, without a timeout; 0 if unlimited
+        self._runs = StepRuns(steps, inflight.account.limit)
 
     def submit(
         self,
@@ -121,15 +118,9 @@ class ChainedRequests:
         waited: float = 0.0,
         refuse: Callable[[RequestError], None],
     ) -> None:
-        """Run the steps before the model, then queue the request.
+        """Run the steps before the model, then queue the request; `refuse` gets the error if that fails.
 
-        Args:
-            call: the request.
-            plan: what it asks for, of the chain.
-            feeds: its inputs, of the chain.
-            responder: sends what becomes of it.
-            waited: seconds of its timeout that have passed.
-            refuse: takes the error if it does not reach the model.
+        `plan` and `feeds` are of the chain; `waited` seconds of the timeout have passed.
 
         Raises:
             RequestError: 503, too many wait; 400, an image is too large, or none.

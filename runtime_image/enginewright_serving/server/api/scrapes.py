@@ -1,4 +1,4 @@
-"""Answers requests for metrics together: writing these takes milliseconds, in which nobody else is answered."""
+"""Answers requests for metrics together: writing these blocks the event loop for milliseconds."""
 
 from collections import deque
 from collections.abc import Callable
@@ -15,7 +15,6 @@ class Scrapes:
     """The requests for metrics that wait; those that wait together have the same answer."""
 
     def __init__(self, turns: InputTurns, expose: Callable[[], HttpResponse]) -> None:
-        """Create it; `expose` builds the answer and raises nothing."""
         self._turns = turns
         self._expose = expose
         self._waiting: deque[Connection] = deque()

@@ -12,11 +12,12 @@ from enginewright_serving.server.inference.worker import InferenceWorker
 from enginewright_serving.server.observe.device_use import DeviceMetrics, DeviceSampler
 from enginewright_serving.server.observe.health import HealthProblem
 from enginewright_serving.server.observe.watchdog import Watchdog
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
 
-_LONG_RUNS: Final = 15  # warm-up runs that a run may take before it is stopped
-_STUCK_RUNS: Final = 20  # warm-up runs that a run may take before it counts as stuck
+_LONG_SECONDS: Final = 50.0  # a run that takes longer
+_LONG_RUNS: Final = 15  # and longer than so many warm-up runs is terminated
+_STUCK_SECONDS: Final = 60.0  # one that takes longer
+_STUCK_RUNS: Final = 20  # and longer than so many warm-up runs: not live
 
 
 class RunningModel:
@@ -26,7 +27,6 @@ class RunningModel:
         self,
         model: ServedModel,
         task: ServeTask,
-        settings: ServerSettings,
         metrics: figures.Metrics,
         results: InferenceResults,
     ) -> None:
@@ -41,21 +41,21 @@ class RunningModel:
             results.finish,
         )
         metrics.depth = lambda: worker.depth
-        self._watchdog = Watchdog(model.diagnosis.run_known_valid, settings)
+        self._watchdog = Watchdog(model.diagnosis.run_known_valid)
         results.observe_runs(self._watchdog, model.buckets)
         if model.needs_driver:
             self._watchdog.listen()
             sampler = DeviceSampler()
             metrics.add(DeviceMetrics(task.model, task.revision, sampler.latest))
-        self._stop_after = max(settings.run_seconds, _LONG_RUNS * model.slowest_run)
-        self._stuck_after = max(settings.stuck_seconds, _STUCK_RUNS * model.slowest_run)
+        self._stop_after = max(_LONG_SECONDS, _LONG_RUNS * model.slowest_run)
+        self._stuck_after = max(_STUCK_SECONDS, _STUCK_RUNS * model.slowest_run)
 
     def stop_long_run(self) -> None:
         """Terminate runs that take too long; their requests fail, the next ones run."""
         self.model.stop_run(self._stop_after)
 
     def why_not_live(self) -> HealthProblem | None:
-        """Return why this process should be restarted; None: it should not."""
+        """Return why this process should be restarted, if it should."""
         if not self.worker.alive():
             return HealthProblem("an inference thread has ended", Reason.RUNS_FAIL)
         if self.worker.busy_seconds(time.monotonic()) > self._stuck_after:
@@ -63,5 +63,5 @@ class RunningModel:
         return self._watchdog.why_not_live()
 
     def why_not_ready(self) -> HealthProblem | None:
-        """Return why this process should receive no requests; None: it should."""
+        """Return why this process should receive no requests, if so."""
         return self.why_not_live() or self._watchdog.why_not_ready()

@@ -1,9 +1,8 @@
 """OpenTelemetry spans of sampled requests, sent over OTLP/HTTP.
 
-A span is made once its request is answered, from times that were measured anyway. The event loop only puts
-requests into a queue; a thread makes their spans and sends them, so that a collector which is slow, hangs
-or is gone costs nothing but spans, which are counted. OpenTelemetry is imported here, when the first
-instance is made, since it takes megabytes that servers without tracing do not need.
+The event loop puts answered requests into a queue; a thread makes their spans, from times that are measured anyway,
+and sends them, so that a collector that is slow, hangs or is gone costs only spans, which are counted. OpenTelemetry
+is imported when the first instance is made, since it takes megabytes that servers without tracing do not need.
 
 Sources: OpenTelemetry's semantic conventions for HTTP and RPC servers.
 """
@@ -41,16 +40,7 @@ class RequestTracer:
     def __init__(
         self, task: ServeTask, options: TracingTask, chance: Callable[[], float] = random.random
     ) -> None:
-        """Start the thread.
-
-        Args:
-            task: what is served.
-            options: where to send spans, and of which requests.
-            chance: returns random numbers from 0 to 1.
-
-        Raises:
-            ImportError: OpenTelemetry is not installed.
-        """
+        """Start the thread; raise ImportError without OpenTelemetry. `chance` returns random numbers from 0 to 1."""
         self._share = options.share
         self._chance = chance
         self._dropped = 0  # by the event loop
@@ -68,7 +58,7 @@ class RequestTracer:
         return self._dropped + self._unsent
 
     def add(self, answered: Answered) -> None:
-        """Trace a request if its client traces it, or, if it says nothing about that, by chance."""
+        """Trace a request if its client traces it, or, if the client does not say, by chance."""
         parent = answered.context.parent
         if not (self._chance() < self._share if parent is None else parent.sampled):
             return
@@ -78,7 +68,7 @@ class RequestTracer:
             self._requests.put(answered)
 
     def close(self, seconds: float) -> None:
-        """Send what waits, for so many seconds at most."""
+        """Send waiting spans, for up to `seconds`."""
         self._requests.put(None)
         self._thread.join(seconds)
 
@@ -104,7 +94,7 @@ class RequestTracer:
         try:
             spans = self._spans.of(batch)
             sent = not spans or self._exporter.export(spans).name == "SUCCESS"
-        except Exception:  # noqa: BLE001 - no fault of tracing may end it
+        except Exception:  # noqa: BLE001 - no error of tracing may end the thread
             _log.debug("cannot send spans", exc_info=True)
             sent = False
         if sent:
@@ -121,7 +111,7 @@ class RequestTracer:
 
 
 class _Spans:
-    """Makes spans of requests that are over."""
+    """Makes spans of answered requests."""
 
     def __init__(self, task: ServeTask) -> None:
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource  # noqa: PLC0415 - large
@@ -149,7 +139,7 @@ class _Spans:
         return list(self._ended.get_finished_spans())
 
     def _trace(self, answered: Answered, shift: int) -> None:
-        """Make the span of a request, and its children; `shift` leads to nanoseconds of the epoch."""
+        """Make the span of a request, and its children; `shift` converts to nanoseconds of the epoch."""
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context  # noqa: PLC0415 - large
 
         def moment(seconds: float) -> int:
@@ -178,12 +168,12 @@ class _Spans:
         span.end(moment(answered.ended))
 
     def _attributes(self, answered: Answered) -> dict[str, str | int]:
-        found: dict[str, str | int] = {
+        attributes: dict[str, str | int] = {
             "client.address": answered.client,
             "enginewright.request.id": answered.context.request_id.decode(),
         }
         if answered.grpc_status:
-            found |= {
+            attributes |= {
                 "rpc.system": "grpc",
                 "rpc.service": SERVICE,
                 "rpc.method": answered.method,
@@ -192,7 +182,7 @@ class _Spans:
                 "rpc.response.size": answered.sent,
             }
         else:
-            found |= {
+            attributes |= {
                 "http.request.method": answered.method,
                 "http.route": self._path,
                 "url.path": self._path,
@@ -202,12 +192,12 @@ class _Spans:
                 "http.response.body.size": answered.sent,
             }
         if answered.status >= _FIRST_ERROR:
-            found["error.type"] = answered.grpc_status or str(answered.status)
-        return found
+            attributes["error.type"] = answered.grpc_status or str(answered.status)
+        return attributes
 
 
 def _remote(answered: Answered) -> Any:  # noqa: ANN401 - of OpenTelemetry
-    """Return the context of the client's span; an empty one: there is none."""
+    """Return the context of the client's span, empty if there is none."""
     from opentelemetry import trace  # noqa: PLC0415 - large
     from opentelemetry.context import Context  # noqa: PLC0415 - likewise
 
@@ -225,7 +215,7 @@ def _remote(answered: Answered) -> Any:  # noqa: ANN401 - of OpenTelemetry
 
 
 def _exporter(options: TracingTask) -> Any:  # noqa: ANN401 - of OpenTelemetry
-    """Return the exporter; OTEL_EXPORTER_OTLP_* has what `options` leaves open, such as headers."""
+    """Return the exporter; OTEL_EXPORTER_OTLP_* supplies further options, such as headers."""
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - large
 
     logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # a line per attempt otherwise

@@ -13,17 +13,17 @@ from enginewright_serving.server.protocol.decode import Feeds
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """What startup found out about running several requests at once, or in the event loop.
+    """What startup measured about running several requests at once, or in the event loop.
 
     `rows` counts the first dimension of the inputs, as `serving.batching.maxSize` does.
     """
 
-    rows: int = 1  # of a batch; 1: no batches
-    # rows that have run, if only these are used: some backends compile for each shape; (): any
+    rows: int = 1  # of a batch; 1 without batches
+    # the only rows that are used, those that have run, where the backend compiles for each shape
     sizes: tuple[int, ...] = ()
     off: str = ""  # why there are no batches
     delay: float = 0.0  # seconds that a request may wait for others
-    # of one run in the event loop, so that it is short; 0: the model's thread runs all
+    # of one run in the event loop, so that it is short; 0 if the model's thread runs all
     turn_rows: int = 0
     turn_elements: int = 0
 
@@ -36,7 +36,7 @@ class BatchLimits:
 
 
 def rows_of(feeds: Feeds) -> int:
-    """Return the first dimension of all inputs; 0: they have different ones, or a scalar."""
+    """Return the first dimension of all inputs, 0 if they have different ones, or a scalar."""
     rows = -1
     for array in feeds.values():
         if not array.ndim or rows not in (-1, array.shape[0]):
@@ -64,7 +64,7 @@ def join(requests: Sequence[Feeds]) -> Feeds:
 
 
 def split(arrays: Sequence[NDArray[Any]], rows: Sequence[int]) -> list[list[NDArray[Any]]] | None:
-    """Return the outputs of each request, as views; None: an output has another number of rows."""
+    """Return the outputs of each request, as views, or None if an output has another number of rows."""
     total = sum(rows)
     if any(not array.ndim or array.shape[0] != total for array in arrays):
         return None

@@ -1,8 +1,8 @@
 """When a golden inference can run without delaying a request. Pure: the clock is given.
 
-One thread runs the model, so a golden inference that starts just before a request delays it by its
-full duration. The pauses between recent requests predict that: clients with a steady rate leave
-pauses of equal length, a client that sends the next request immediately leaves almost none.
+A golden inference that starts just before a request delays it by its full duration. The pauses between recent
+requests predict that: clients with a steady rate leave pauses of equal length, a client that sends the next request
+immediately leaves almost none.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ class Pauses:
 
     def __init__(self) -> None:
         self._pauses: deque[tuple[float, float]] = deque(maxlen=_MOST_PAUSES)  # start and length
-        self._idle_since: float | None = None  # None: requests are waiting or running
+        self._idle_since: float | None = None  # unless requests wait or run
 
     def begin(self, now: float) -> None:
         """No request is waiting; a pause that has already begun continues."""
@@ -36,8 +36,8 @@ class Pauses:
     def free_at(self, now: float, seconds: float) -> float:
         """Return the time from which a run of `seconds` probably delays no request.
 
-        That is now, if the run fits into what would remain of the shortest recent pause; otherwise
-        when this pause is longer than all recent ones, since clients have then stopped sending.
+        That is now, if the run fits into the rest of the shortest recent pause; otherwise when this pause is
+        longer than all recent ones, since clients have then stopped sending.
         """
         if self._idle_since is None:
             return now

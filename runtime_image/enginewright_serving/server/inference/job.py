@@ -32,7 +32,7 @@ class RequestPlan(Protocol):
 
     @property
     def timeout(self) -> float:
-        """Seconds that it may wait; 0: without limit."""
+        """Seconds that it may wait, 0 without limit."""
 
     @property
     def priority(self) -> int:
@@ -47,7 +47,7 @@ class Holder(Protocol):
     """What a job was submitted to."""
 
     def withdraw(self, job: "Job") -> bool:
-        """Take back a job that waits, for the event loop; False: a thread has it, or had it."""
+        """Take back a waiting job for the event loop; return False if a thread has it, or had it."""
 
 
 class Responder(Protocol):
@@ -66,27 +66,27 @@ class Responder(Protocol):
         """Send `error`."""
 
     def release(self) -> None:
-        """Release the memory that is accounted for the request, which needs no answer; idempotent."""
+        """Release the memory that is charged for the request, which needs no answer; idempotent."""
 
     def abort(self) -> None:
         """Close the client's connection, as answering has failed, and release the request's memory."""
 
 
 class Job:
-    """One request in the worker. Times are of `time.monotonic()`, 0: not yet.
+    """One request in the worker. Times are of `time.monotonic()`, 0 until then.
 
     Only its owner changes it:
 
     1. the event loop, until it queues the job;
-    2. while the job waits in a queue, nobody: the model's threads read it to form batches. The event loop
-       takes it out of the queue first (`withdraw`, or `give_up` of the queue), and owns it again then;
+    2. while the job waits in a queue, it has no owner: the model's threads read it to form batches. The event
+       loop takes it out of the queue first (`withdraw`, or `give_up` of the queue), and owns it again then;
     3. a thread of the model, from `JobQueue.take` until it has passed the job to the worker's results;
     4. the event loop again.
 
-    A job that the event loop runs itself (`Turns`) is always the event loop's. Three things are the event
-    loop's in every state, and no thread writes them: `timer`, `answered` and `call.abandoned`. The last two
-    are only ever set, and a thread that reads them in time does not run the job. So the inputs of a job
-    that a thread has, and that expires just before its run, are kept until the thread returns it.
+    A job that the event loop runs itself (`Turns`) is always the event loop's. `timer`, `answered` and
+    `call.abandoned` are the event loop's in every state; no thread writes them. The last two are only ever set,
+    and a thread that reads them in time does not run the job. So the inputs of a job that expires while a thread
+    has it are kept until the thread returns it.
     """
 
     __slots__ = (
@@ -125,29 +125,29 @@ class Job:
         self.plan = plan
         self.feeds = feeds
         self.responder = responder
-        self.rows = 0 if call.reserved else rows_of(feeds)  # 0: it runs alone
+        self.rows = 0 if call.reserved else rows_of(feeds)  # 0 if it runs alone
         self.elements = elements_of(feeds)
-        # probes are few, and must get through; copies are nobody's
+        # probes are few, and must get through; no client waits for copies
         self.priority = HIGHEST if call.reserved else LOWEST if call.copy else plan.priority
-        self.batch = 1  # requests in its run; 0: another one of its run has their number
+        self.batch = 1  # requests in its run, 0 if another one of its run has their number
         self.ran: Feeds = {}  # the inputs of its run
         self.alone = True  # no other run took place at the same time
         self.queued = now
         self.started = 0.0
         self.finished = 0.0
         self.deadline = now + plan.timeout if plan.timeout else 0.0
-        # of a deferred job: the time until which it may wait for an idle moment; 0: not deferred
+        # of a deferred job: the time until which it may wait for an idle moment
         self.latest = now + call.defer if call.reserved and call.defer else 0.0
         self.timer: asyncio.TimerHandle | None = None
-        self.holder: Holder | None = None  # None: not submitted
-        self.answered = False  # before it was run; the worker's result is discarded
+        self.holder: Holder | None = None  # once it is submitted
+        self.answered = False  # before its run; the worker's result is discarded
         self.arrays: list[NDArray[Any]] | None = None
         self.error: Exception | None = None
         self.fault: Fault | None = None  # who caused `error`
 
     @property
     def is_dropped(self) -> bool:
-        """Whether nobody waits for its result: it was answered, or its client is gone."""
+        """Whether its result is not needed: it was answered, or its client is gone."""
         return self.answered or self.call.abandoned
 
     def is_late(self, now: float) -> bool:
@@ -155,17 +155,17 @@ class Job:
         return bool(self.deadline) and now > self.deadline
 
     def withdraw(self) -> bool:
-        """Take it out of the queue in which it waits; False: it waits in none."""
+        """Take it out of the queue in which it waits; return False if it waits in none."""
         return self.holder is not None and self.holder.withdraw(self)
 
     def forget_run(self) -> None:
-        """Be as before a run that has failed and is repeated: until then the request waits, and may expire."""
+        """Reset the state of a failed run before it is repeated: until then the request may expire."""
         self.started = self.finished = 0.0
         self.error = None
         self.ran = {}
 
     def abort(self) -> None:
-        """Log the exception that is being handled, which answering it has raised, and end its connection."""
+        """Log the current exception, raised while answering it, and end its connection."""
         _log.exception("unexpected error while answering a request")
         try:
             self.responder.abort()
@@ -182,12 +182,7 @@ class Job:
 
 
 def fail_all(jobs: Iterable[Job], doing: str) -> None:
-    """Fail those of `jobs` that have no result yet, for the exception that is being handled; log it once.
-
-    Args:
-        jobs: of the caller's thread.
-        doing: what has failed, for the log.
-    """
+    """Fail those of `jobs` that have no result yet, which the caller owns, for the current exception; log it once."""
     error, now = unexpected(doing), time.monotonic()
     for job in jobs:
         if job.arrays is None and job.error is None:

@@ -1,12 +1,11 @@
 """The jobs of the model's threads: requests by priority, and golden inferences that may be deferred.
 
-The event loop adds jobs, and takes back those that nobody waits for; the model's threads take the others. A
-lock guards what they use, and who holds it may read what waits: `Job` states who may change it. What is
-queued when a thread asks for more is taken together, if batches are worthwhile. Golden inferences that may
-be deferred wait until no request would be delayed.
+The event loop adds jobs, and takes back abandoned ones; the model's threads take the others, several at once if
+batches are worthwhile. A lock guards the queues, and its holder may read waiting jobs: `Job` states who may change
+them. Golden inferences that may be deferred wait until no request would be delayed.
 
-A run beside others takes longer. So that times can be compared, a golden inference runs alone, as at
-startup, and so does a request now and then.
+A run beside others takes longer. So that times can be compared, a golden inference runs alone, as at startup, and so
+does a request now and then.
 """
 
 import threading
@@ -19,25 +18,24 @@ from enginewright_serving.server.inference.job import Job, fail_all
 from enginewright_serving.server.inference.waiting import Waiting
 
 _LOOK_SECONDS: Final = 1.0  # interval at which abandoned deferred jobs are looked for
-# After so many runs of requests beside others, and so many seconds, one is alone. A thread idles meanwhile.
+# After so many runs of requests beside others, and so many seconds, one runs alone. A thread idles meanwhile.
 _RUNS_BESIDE: Final = 16
 _SECONDS_BESIDE: Final = 0.25
-# It waits for the others for so many times the last run: one of them may be far longer, or hang.
+# It waits for the others for up to so many times the last run: one of them may be far longer, or hang.
 _PATIENCE: Final = 2.0
 _LEAST_PATIENCE: Final = 0.25  # seconds
-_MARGIN: Final = 0.01  # seconds before a deadline, after which a run for it may begin too late
+_MARGIN: Final = 0.01  # seconds before a deadline, after which a run may begin too late for it
 
 
 class JobQueue:
-    """What waits for the model's threads, and which of them run."""
+    """The jobs that wait for the model's threads, and which of these run."""
 
     def __init__(self, limits: BatchLimits, runs: int) -> None:
-        """Create it; `runs` may take place at the same time, each in its own thread."""
         self._limits = limits
         self._shared = runs > 1
         self._woken = runs if limits.delay else 1  # threads, by a job: one of them waits for others
         self._alone: dict[int, bool] = {}  # whether a current run, by thread, has been alone so far
-        # the thread that alone may begin a run, as this must be alone, or waits for requests to join
+        # the only thread that may begin a run, since it must be alone, or waits for requests to join
         self._only: int | None = None
         self._beside = 0  # runs of requests beside others since the last one that was alone
         self._last_alone = 0.0  # when that one ended
@@ -50,7 +48,7 @@ class JobQueue:
         self._pauses = Pauses()
 
     def __len__(self) -> int:
-        """The number of waiting jobs but for deferred ones, including those that nobody waits for."""
+        """The number of waiting jobs but for deferred ones, abandoned ones included."""
         return len(self._waiting)
 
     @property
@@ -75,12 +73,12 @@ class JobQueue:
             return self._waiting.has_below(priority)
 
     def give_up(self, priority: int) -> Job | None:
-        """Remove and return the newest job of the lowest priority; None: none is below `priority`."""
+        """Remove and return the newest job of the lowest priority, if that is below `priority`."""
         with self._changed:
             return self._waiting.give_up(priority)
 
     def remove(self, job: Job) -> bool:
-        """Remove a job; False: it does not wait any more."""
+        """Remove a job; return False if it no longer waits."""
         with self._changed:
             return (self._deferred if job.latest else self._waiting).discard(job)
 
@@ -93,28 +91,28 @@ class JobQueue:
     # In the model's threads.
 
     def take(self, thread: int) -> list[Job]:
-        """Wait for the jobs of the thread's next run, those that nobody waits for included.
+        """Wait for the jobs of the thread's next run, abandoned ones included.
 
-        They are the thread's from now on. Those that have an error already are not run.
+        The thread owns them from now on. Those that have an error already are not run.
         """
         with self._changed:
-            while not isinstance(found := self._next(), list):
-                self._changed.wait(found)
+            while not isinstance(jobs := self._next(), list):
+                self._changed.wait(jobs)
             try:
-                self._add_joining(thread, found)
-                self._wait_to_be_alone(thread, found[0])
-            except BaseException:  # noqa: BLE001 - what has left the queue is returned in any case
-                fail_all(found, "taking requests from the queue")
+                self._add_joining(thread, jobs)
+                self._wait_to_be_alone(thread, jobs[0])
+            except BaseException:  # noqa: BLE001 - jobs that have left the queue are returned in any case
+                fail_all(jobs, "taking requests from the queue")
                 if self._only == thread:
                     self._let_all_begin()
             self._alone = dict.fromkeys(self._alone, False)
             self._alone[thread] = not self._alone
             if self._deferred:  # another thread waits for their time instead of this one
                 self._changed.notify()
-            return found
+            return jobs
 
     def finish(self, thread: int, jobs: list[Job]) -> None:
-        """Take note of the end of the run with `jobs`, which `take` has returned."""
+        """Record the end of the run of `jobs`, which `take` has returned."""
         first = jobs[0]
         with self._changed:
             alone = self._alone.pop(thread)
@@ -143,7 +141,7 @@ class JobQueue:
         return self._beside >= _RUNS_BESIDE and now - self._last_alone >= _SECONDS_BESIDE
 
     def _next(self) -> list[Job] | float | None:
-        """Return the next job; if there is none, the seconds after which to ask again, None: no limit."""
+        """Return the next job, or else the seconds after which to ask again, if there is such a limit."""
         if self._only is not None:
             return None
         now = time.monotonic()
@@ -159,10 +157,10 @@ class JobQueue:
 
     def _first(self) -> list[Job]:
         self._waiting.be_fair()
-        found = [self._waiting[0]]
-        self._pauses.end(found[0].queued)
-        self._waiting.popleft()  # last: what an error leaves here is not lost
-        return found
+        jobs = [self._waiting[0]]
+        self._pauses.end(jobs[0].queued)
+        self._waiting.popleft()  # last, so that an error loses no job
+        return jobs
 
     def _add_joining(self, thread: int, jobs: list[Job]) -> None:
         """Move those that run with the first of `jobs` to it; the lock is held."""
@@ -206,7 +204,7 @@ class JobQueue:
             self._let_all_begin()
 
     def _deferred_in(self, now: float) -> float | None:
-        """Return the seconds until the deferred jobs are checked again; None: there are none."""
+        """Return the seconds until the deferred jobs are checked again, if there are any."""
         if not self._deferred:
             return None
         free_at = self._pauses.free_at(now, self._deferred_seconds)
@@ -217,13 +215,13 @@ class JobQueue:
         return min([job.latest for job in self._deferred])
 
     def _overdue(self, now: float) -> Job | None:
-        """Return a deferred job that waits no longer, which may be behind others; None: there is none."""
+        """Return a deferred job that waits no longer, if there is one, which may be behind others."""
         for job in self._deferred:
             if not self._deferring or job.call.abandoned or job.latest <= now:
                 return job
         return None
 
     def _undefer(self, job: Job) -> list[Job]:
-        found = [job]
+        jobs = [job]
         self._deferred.remove(job)  # last, likewise
-        return found
+        return jobs

@@ -1,4 +1,4 @@
-"""Errors that clients get for requests that fail for no fault of theirs, and for failed runs."""
+"""Errors that clients get for failures of the server, and for failed runs."""
 
 import logging
 import secrets
@@ -23,14 +23,14 @@ def queue_is_full(capacity: int) -> RequestError:
 
 
 def unexpected(doing: str) -> RequestError:
-    """Log the exception that is being handled, and return what its client is shown."""
+    """Log the current exception, and return the error for its client."""
     reference = secrets.token_hex(4)
     _log.exception("unexpected error while %s (reference %s)", doing, reference)
     return RequestError(500, f"unexpected error; see reference {reference} in the server's log")
 
 
 def failed_run(error: Exception, fault: Fault | None) -> RequestError:
-    """Return what the client is shown whose run raised `error`, which `fault` caused."""
+    """Return the error for the client whose run raised `error`, caused by `fault`."""
     if isinstance(error, RequestError):
         return error
     if fault is Fault.CLIENT:

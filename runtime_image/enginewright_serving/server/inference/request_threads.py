@@ -1,9 +1,8 @@
-"""Threads that work on requests beside the event loop, and what waits for them.
+"""Threads that work on requests beside the event loop, and the bounded queue before them.
 
-What would block the event loop for more than a millisecond is done here: steps of spec.processing, decoding
-and encoding. A request whose client leaves before it is worked on is skipped, and no more wait than may. Those
-of high priorities come first. While no more may wait, requests whose clients have left make room, then the
-newest one of a lower priority, as in the model's queue.
+Work that would block the event loop for more than a millisecond is done here: steps of spec.processing, decoding and
+encoding. Requests of high priorities come first; those whose clients have left are skipped. While the queue is full,
+these make room, then the newest one of a lower priority, as in the model's queue.
 """
 
 import asyncio
@@ -12,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 
 from enginewright_runtime.core.request_errors import RequestError
@@ -22,9 +22,7 @@ from enginewright_serving.server.observe.metrics import CLIENT_CLOSED
 from enginewright_serving.server.protocol.priorities import DEFAULT
 from enginewright_serving.transport.call import InferenceCall
 
-# While no more may wait, interval at which requests are looked for whose clients have left: many may wait,
-# and more be refused.
-_LOOK_SECONDS: Final = 0.02
+_LOOK_SECONDS: Final = 0.02  # between searches of a full queue for requests whose clients have left
 _RETRY_SECONDS: Final = 0.1  # after an error in the queue itself
 
 _log: Final = logging.getLogger(__name__)
@@ -32,62 +30,42 @@ _log: Final = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
+@dataclass(slots=True, eq=False)
 class _Work(Generic[_T]):
     """One request that waits for a thread, or has one."""
 
-    __slots__ = ("call", "do", "done", "gives_way", "priority", "queued", "timer")
-
-    def __init__(
-        self,
-        call: InferenceCall,
-        do: Callable[[], _T],
-        done: Callable[[asyncio.Future[_T]], None],
-        priority: int,
-        *,
-        gives_way: bool,
-    ) -> None:
-        self.call = call
-        self.do = do
-        self.done = done
-        self.priority = priority
-        self.gives_way = gives_way
-        self.queued = time.monotonic()
-        self.timer: asyncio.TimerHandle | None = None
+    call: InferenceCall
+    do: Callable[[], _T]
+    done: Callable[[asyncio.Future[_T]], None]
+    priority: int
+    gives_way: bool
+    queued: float = field(default_factory=time.monotonic)
+    timer: asyncio.TimerHandle | None = None
 
 
 class RequestThreads:
-    """As many requests as there are threads are worked on at a time; used by the event loop."""
+    """Threads for requests, and their queue; used by the event loop."""
 
     def __init__(self, name: str, threads: int, capacity: int, who: str, purpose: str) -> None:
-        """Create it.
+        """Let `capacity` requests wait.
 
-        Args:
-            name: of the threads.
-            threads: their number.
-            capacity: requests that may wait.
-            who: waits, as clients read it: such as "requests".
-            purpose: for which they wait, likewise: such as "to be read".
+        Clients read that `who`, such as "requests", wait for a `purpose`, such as "to be read".
         """
         self._threads = threads
         self._executor = ThreadPoolExecutor(threads, name)
         self._capacity = capacity
         self._who = who
         self._purpose = purpose
-        self._outstanding = 0  # wait or are worked on; of the event loop
-        self._looked = float("-inf")  # when, for requests whose clients have left
-        self._lock = threading.Lock()  # guards what follows
+        self.outstanding = 0  # requests that wait or are worked on; of the event loop
+        self._searched_at = float("-inf")  # for requests whose clients have left
+        self._lock = threading.Lock()  # guards the next two
         self._queue: Waiting[_Work[Any]] = Waiting()
         self._working: set[object] = set()  # one for each thread that works, or is about to
 
     @property
-    def outstanding(self) -> int:
-        """Requests that wait or are worked on."""
-        return self._outstanding
-
-    @property
     def waiting(self) -> int:
-        """Requests that wait, but for those that a thread is about to take."""
-        return max(0, self._outstanding - self._threads)
+        """Requests that wait, without those that a thread is about to take."""
+        return max(0, self.outstanding - self._threads)
 
     @property
     def full(self) -> bool:
@@ -95,26 +73,18 @@ class RequestThreads:
         return self.waiting >= self._capacity
 
     def check_room(self, priority: int) -> None:
-        """Refuse a request for which `make_room` would find no place.
-
-        Raises:
-            RequestError: 503.
-        """
+        """Refuse a request for which `make_room` would find no room: RequestError 503."""
         if self._stays_full() and not self._has_below(priority):
             raise self._full()
 
     def make_room(self, priority: int) -> None:
-        """Refuse a waiting request of a priority below that of the one that needs room, if no more may wait.
-
-        Raises:
-            RequestError: 503, there is none.
-        """
+        """If the queue is full, refuse a waiting request of a lower priority; raise RequestError 503 if there is none."""
         if not self._stays_full():
             return
-        found = self._give_up(priority)
-        if found is None:
+        work = self._give_up(priority)
+        if work is None:
             raise self._full()
-        self._end(found, busy(f"{self._who} of a higher priority wait {self._purpose}"))
+        self._end(work, busy(f"{self._who} of a higher priority wait {self._purpose}"))
 
     def submit(
         self,
@@ -128,22 +98,15 @@ class RequestThreads:
     ) -> None:
         """Work on a request in a thread, unless its client leaves or `deadline` passes before.
 
-        Args:
-            call: the request.
-            do: the work.
-            done: called in the event loop, later; if the work has not begun at the deadline, then.
-            priority: of the request.
-            deadline: of `time.monotonic()`; 0: none.
-            gives_way: whether another may get its place, see `make_room`.
-
-        Raises:
-            RuntimeError: no thread could be started; the request does not wait.
+        `done` is called in the event loop, at the `deadline` (`time.monotonic()`; 0 without one) if the work has
+        not begun. `gives_way`: another may get its place, see `make_room`. RuntimeError means that no thread could be
+        started; then the request does not wait.
         """
         loop = asyncio.get_running_loop()
         work = _Work(call, do, done, priority, gives_way=gives_way)
         if deadline:
             work.timer = loop.call_later(deadline - work.queued, self._expire, work)
-        self._outstanding += 1
+        self.outstanding += 1
         with self._lock:
             self._queue.add(work)
             if len(self._working) == self._threads:
@@ -159,7 +122,7 @@ class RequestThreads:
     # In the event loop.
 
     def _is_taken_back(self, work: _Work[Any], start: object) -> bool:
-        """Take back `work`, for which no thread could be started; False: another one works on it.
+        """Take back `work`, for which no thread could be started; return False if another one works on it.
 
         The executor has kept `start`, for a thread that it may start later.
         """
@@ -171,15 +134,15 @@ class RequestThreads:
         return waits
 
     def _stays_full(self) -> bool:
-        """Whether no more may wait, without those whose clients have left."""
+        """Whether the queue is full even without requests whose clients have left."""
         if not self.full:
             return False
         now = time.monotonic()
-        if now - self._looked > _LOOK_SECONDS:
-            self._looked = now
+        if now - self._searched_at > _LOOK_SECONDS:
+            self._searched_at = now
             with self._lock:
-                found = self._queue.remove_abandoned()
-            self._end_abandoned(found)
+                abandoned = self._queue.remove_abandoned()
+            self._end_abandoned(abandoned)
         return self.full
 
     def _has_below(self, priority: int) -> bool:
@@ -191,25 +154,22 @@ class RequestThreads:
             gives_way = self._queue and self._queue[-1].gives_way
             return self._queue.give_up(priority) if gives_way else None
 
-    def _remove(self, work: _Work[Any]) -> bool:
-        with self._lock:
-            return self._queue.discard(work)
-
     def _full(self) -> RequestError:
         return busy(f"{self.waiting} {self._who} wait {self._purpose}")
 
     def _expire(self, work: _Work[Any]) -> None:
         """Refuse a request whose deadline has passed, unless its work has begun."""
-        if self._remove(work):
+        with self._lock:
+            waits = self._queue.discard(work)
+        if waits:
             message = f"the request waited longer than its timeout {self._purpose}"
             self._end(work, RequestError(504, message))
 
-    def _end_abandoned(self, found: list[_Work[Any]]) -> None:
-        for work in found:
+    def _end_abandoned(self, abandoned: list[_Work[Any]]) -> None:
+        for work in abandoned:
             self._end(work, _client_has_left())
 
     def _end(self, work: _Work[_T], error: RequestError) -> None:
-        """Answer a request that does not wait any more, without its work."""
         ended: asyncio.Future[_T] = asyncio.get_running_loop().create_future()
         ended.set_exception(_client_has_left() if work.call.abandoned else error)
         self._finish(work, ended)
@@ -219,7 +179,7 @@ class RequestThreads:
         work.done(ended)
 
     def _leave(self, work: _Work[Any]) -> None:
-        self._outstanding -= 1
+        self.outstanding -= 1
         if work.timer is not None:
             work.timer.cancel()
 
@@ -241,7 +201,7 @@ class RequestThreads:
                 return
 
     def _next(self, loop: asyncio.AbstractEventLoop, start: object) -> _Work[Any] | None:
-        """Take what is next, whose client may leave before its work begins; None: `start` has ended."""
+        """Take the next work, whose client may leave before it begins; end `start` if there is none."""
         with self._lock:
             if self._queue and self._queue[0].call.abandoned:
                 loop.call_soon_threadsafe(self._end_abandoned, self._queue.remove_abandoned())
@@ -259,17 +219,17 @@ def _do(work: _Work[_T], ended: asyncio.Future[_T]) -> None:
         else:
             ended.set_result(work.do())
     except BaseException as error:  # noqa: BLE001 - it fails one request, not the thread
-        ended.set_exception(_caught(error))
+        ended.set_exception(_as_exception(error))
         del ended  # likewise
 
 
-def _caught(error: BaseException) -> Exception:
-    """Return `error`, or one in its place that neither ends the event loop nor is refused by a future."""
+def _as_exception(error: BaseException) -> Exception:
+    """Return `error`, or a replacement that neither ends the event loop nor is refused by a future."""
     if isinstance(error, Exception) and not isinstance(error, StopIteration):
         return error
-    caught = RuntimeError(f"{type(error).__name__} was raised")
-    caught.__cause__ = error
-    return caught
+    replacement = RuntimeError(f"{type(error).__name__} was raised")
+    replacement.__cause__ = error
+    return replacement
 
 
 def _client_has_left() -> RequestError:

@@ -1,11 +1,9 @@
-"""What becomes of submitted requests: outputs, errors, expiry, and how each is counted.
-
-Runs in the event loop only.
-"""
+"""The results of submitted requests: outputs, errors, expiry, and how each is counted; in the event loop only."""
 
 import time
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from enginewright_runtime.core.request_errors import RequestError
 
@@ -22,19 +20,19 @@ class InferenceResults:
     """Answers and counts the requests of one model."""
 
     def __init__(self, metrics: figures.Metrics, request_seconds: float) -> None:
-        """Create it; without a timeout of its own a request may wait for `request_seconds`."""
+        """Create it; a request without a timeout may wait for `request_seconds`."""
         self._metrics = metrics
         self._request_seconds = request_seconds
         self._respond: Callable[[Job], None] = self.answer  # takes jobs that have run
-        self.waiting: dict[Job, None] = {}  # without a timeout of their own, oldest first
+        self.waiting: dict[Job, None] = {}  # requests without a timeout, oldest first
 
     def observe_runs(self, watchdog: Watchdog, buckets: ComputeBuckets) -> None:
-        """Let runs count for the model's health and latencies; called before the first one."""
+        """Report runs to the model's health and latencies; called before the first one."""
         self._watchdog = watchdog
         self._buckets = buckets
 
     def respond_with(self, respond: Callable[[Job], None]) -> None:
-        """Pass jobs that have run to `respond` instead of `answer`, which it calls at last."""
+        """Pass jobs that have run to `respond`, which calls `answer` in the end."""
         self._respond = respond
 
     # Jobs that a worker has returned.
@@ -43,7 +41,7 @@ class InferenceResults:
         """Answer a job that the model's worker has returned."""
         self._stop_timeout(job)
         if job.answered or not job.started:  # it may have expired just before it began
-            if job.started and job.call.of_client:  # others were in its run, maybe
+            if job.started and job.call.of_client:  # its run may have had others
                 self._count_run(job, job.finished - job.started)
             self._expire_late(job)
             return
@@ -81,31 +79,25 @@ class InferenceResults:
         """Answer a job with its outputs or its error."""
         if job.error is not None:
             self._fail(job.call, job.responder, failed_run(job.error, job.fault))
-            return
-        counter = self._counter(job.call)  # the answer releases the call
-        try:
-            if job.responder.succeed(job):
-                counter[200] += 1
-        except RequestError as error:
-            self._fail(job.call, job.responder, error)
-        except Exception:  # noqa: BLE001 - an internal error fails one request, not the connection
-            self._fail(job.call, job.responder, unexpected("answering a request"))
+        else:
+            send = partial(job.responder.succeed, job)
+            self._send(job.call, job.responder, send, "answering a request")
 
     def answer_later(
         self, call: InferenceCall, responder: Responder, send: Callable[[], bool], doing: str
     ) -> None:
-        """Go on with an answer of which a part was made in a thread.
+        """Continue an answer that was partly made in a thread, unless the client has left.
 
-        Args:
-            call: the request.
-            responder: what answers it.
-            send: sends the outputs; returns whether they were sent, or raises like
-                `Responder.succeed`. It is not called if the client has left.
-            doing: what the thread did, for the message of an internal error.
+        `send` is like `Responder.succeed`; `doing` is the thread's work, for the message of an internal error.
         """
         if call.abandoned:
             self._give_up(call, responder)
-            return
+        else:
+            self._send(call, responder, send, doing)
+
+    def _send(
+        self, call: InferenceCall, responder: Responder, send: Callable[[], bool], doing: str
+    ) -> None:
         counter = self._counter(call)  # the answer releases the call
         try:
             if send():
@@ -136,7 +128,7 @@ class InferenceResults:
         responder.release()
 
     def _fail_waiting(self, job: Job, error: RequestError) -> None:
-        """Answer a job that has not run with `error`; its queue has forgotten it, so nobody would later."""
+        """Answer a job that has not run, and has left its queue, with `error`."""
         try:
             self._fail(job.call, job.responder, error)
         except Exception:  # noqa: BLE001 - an internal error ends one connection, not the others
@@ -149,7 +141,7 @@ class InferenceResults:
     # Expiry.
 
     def expire_waiting(self, now: float) -> None:
-        """Answer requests without a timeout of their own that have waited too long."""
+        """Answer requests without a timeout that have waited too long."""
         for job in [job for job in self.waiting if job.is_late(now)]:
             self.expire(job)
 
@@ -180,7 +172,6 @@ class InferenceResults:
         self._fail_waiting(job, expired)
 
     def _stop_timeout(self, job: Job) -> None:
-        """Let no timeout end a job that no longer waits."""
         if job.timer is not None:
             job.timer.cancel()
         self.waiting.pop(job, None)

@@ -1,15 +1,13 @@
 """Whether a failed run was caused by the client's input, or by this server or its device.
 
-ONNX Runtime does not distinguish them. Incompatible sizes in Add, Concat, MatMul or Reshape are
-FAIL, as a lost GPU is; in Gemm they are INVALID_ARGUMENT, and OpenVINO raises FAIL for nearly
-everything. So it is tested: a request that fails twice while known-valid inputs still run fails
-because of what the client sent. A message alone never decides, since some quote the client's input.
-Pure: `diagnosis` runs the model.
+ONNX Runtime does not distinguish them: incompatible sizes in Add, Concat, MatMul or Reshape are FAIL, as a lost GPU
+is; in Gemm they are INVALID_ARGUMENT, and OpenVINO raises FAIL for nearly everything. So it is tested: a request that
+fails twice while known-valid inputs still run fails because of its input. A message alone never decides, since some
+quote the client's input. Pure: `diagnosis` runs the model.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -37,21 +35,11 @@ class Fault(StrEnum):
     SERVER = "server"  # 500
 
 
-@dataclass(frozen=True, slots=True)
-class Rerun:
-    """How known-valid inputs, and the same request again, ran after a failure."""
-
-    control: Exception | None  # None: they still run
-    repeated: Exception | None  # None: the request ran the second time
-
-
 def fault_from_error(error: Exception, *, ran_before: bool) -> Fault | None:
-    """Return who caused `error` if that is certain without a rerun of the request, else None.
+    """Return who caused `error` if that is certain without a rerun of the request.
 
-    Args:
-        error: what the run raised.
-        ran_before: whether inputs with the same sizes and indices ran before, and known-valid values
-            in these shapes no longer do.
+    `ran_before`: inputs with the same sizes and indices ran before, and known-valid values in these shapes no
+    longer do.
     """
     if ran_before:
         return Fault.SERVER
@@ -61,18 +49,16 @@ def fault_from_error(error: Exception, *, ran_before: bool) -> Fault | None:
     return None
 
 
-def fault_from_rerun(error: Exception, trial: Rerun, *, memory: int | None = None) -> Fault:
-    """Return who caused `error`.
-
-    Args:
-        error: what the run raised.
-        trial: the reruns after it.
-        memory: most bytes that the backend can allocate; None: unknown.
-    """
+def fault_from_rerun(
+    error: Exception,
+    control: Exception | None,
+    repeated: Exception | None,
+    *,
+    memory: int | None = None,
+) -> Fault:
+    """Return who caused `error`, from the errors of a rerun of known-valid inputs (`control`) and of the request."""
     text = str(error)
-    if trial.control is not None:
-        return Fault.SERVER
-    if trial.repeated is None:
+    if control is not None or repeated is None:
         return Fault.SERVER
     if memory is not None and _requested_bytes(text) > memory:
         return Fault.CLIENT
@@ -80,10 +66,7 @@ def fault_from_rerun(error: Exception, trial: Rerun, *, memory: int | None = Non
 
 
 def fingerprint(feeds: Mapping[str, NDArray[Any]]) -> int:
-    """Return a hash of everything in `feeds` that may make an operator reject them.
-
-    That is every shape, and the values of those tensors whose values may be sizes or indices.
-    """
+    """Return a hash of every shape, and of values that may be sizes or indices: an operator may reject these."""
     return hash(
         tuple(
             (name, array.shape, _values(array) if may_hold_sizes(array) else None)
@@ -116,5 +99,5 @@ def _names_resources(text: str) -> bool:
 
 
 def _requested_bytes(text: str) -> int:
-    found = _REQUESTED.search(text)
-    return int(next(filter(None, found.groups()))) if found else 0
+    match = _REQUESTED.search(text)
+    return int(next(filter(None, match.groups()))) if match else 0

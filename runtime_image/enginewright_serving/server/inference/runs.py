@@ -15,17 +15,12 @@ class ModelRuns:
     """Runs of one session."""
 
     def __init__(self, run: Callable[[list[str], Feeds], list[NDArray[Any]]]) -> None:
-        """Create it; `run` takes output names and feeds, returns the outputs."""
         self._run: Final = run
 
     def attempt(self, jobs: list[Job]) -> bool:
-        """Run `jobs`; False: the run has failed.
-
-        One job runs with its own inputs; several must be joinable. The number of a run, its inputs and its
-        error are those of its first job that counts as a client's, if there is one.
-        """
+        """Run `jobs`, which must be joinable; return False if that fails. The first one of a client gets the run's figures."""
         began = time.monotonic()
-        for each in jobs:  # first, so that none expires meanwhile
+        for each in jobs:  # before the run, so that none expires meanwhile
             each.started = began
         counted = jobs[0]
         if not counted.call.of_client:

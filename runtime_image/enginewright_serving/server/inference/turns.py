@@ -1,7 +1,7 @@
-"""Runs short requests in the event loop, those that one turn of it brought together.
+"""Runs short requests in the event loop, together with others that arrive in the same turn.
 
-A thread would cost more than the run: handing over a request and its result takes as long as running a
-small model several times, and the first request of a turn would run alone.
+A thread would cost more than the run: handing over a request and its result takes as long as running a small model
+several times, and the first request of a turn would run alone.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from enginewright_serving.server.inference.waiting import Waiting
 _log: Final = logging.getLogger(__name__)
 _TURN_SECONDS: Final = 0.001  # after which other connections are served first
 _LONG_SECONDS: Final = 0.02  # a run that takes longer belongs into the model's thread
-_LONG_RUNS: Final = 3  # of those, after which all runs do: the machine is not as it was at startup
+_LONG_RUNS: Final = 3  # of those, after which all runs do: the machine is slower than at startup
 
 
 class Turns:
@@ -31,24 +31,13 @@ class Turns:
         done: Callable[[Job], None],
         hand_over: Callable[[Job], None],
     ) -> None:
-        """Create it.
-
-        Args:
-            runs: of the model.
-            limits: of runs in the event loop.
-            done: called for every job that was run, or dropped.
-            hand_over: called for every job that failed: it runs again, alone, in the model's thread.
-        """
+        """Call `done` for every job that was run or dropped, and `hand_over` for one to rerun in a thread."""
         self._runs = runs
         self._limits = limits
         self._done = done
         self._hand_over = hand_over
-        self._waiting: Waiting[Job] = Waiting()
+        self.waiting: Waiting[Job] = Waiting()
         self._long = 0
-
-    def __len__(self) -> int:
-        """The number of waiting requests."""
-        return len(self._waiting)
 
     def takes(self, job: Job) -> bool:
         """Whether the run of `job` is short."""
@@ -57,32 +46,20 @@ class Turns:
         )
 
     def add(self, job: Job) -> None:
-        """Run `job` once the requests that have already arrived are read."""
-        if not self._waiting:
+        """Run `job` once the requests that have arrived are read."""
+        if not self.waiting:
             asyncio.get_running_loop().call_soon(self._run)
-        self._waiting.add(job)
-
-    def has_below(self, priority: int) -> bool:
-        """Whether a job of a lower priority waits."""
-        return self._waiting.has_below(priority)
-
-    def give_up(self, priority: int) -> Job | None:
-        """Remove and return the newest job of the lowest priority; None: none is below `priority`."""
-        return self._waiting.give_up(priority)
-
-    def remove(self, job: Job) -> bool:
-        """Remove a job; False: it does not wait any more."""
-        return self._waiting.discard(job)
+        self.waiting.add(job)
 
     def _run(self) -> None:
         end = time.monotonic() + _TURN_SECONDS
         try:
-            while self._waiting:
+            while self.waiting:
                 self._run_next()
                 if time.monotonic() > end:
                     break
-        finally:  # whatever was raised: what waits has no other turn
-            if self._waiting:
+        finally:  # even after an error: waiting requests have no other turn
+            if self.waiting:
                 asyncio.get_running_loop().call_soon(self._run)
 
     def _run_next(self) -> None:
@@ -97,13 +74,13 @@ class Turns:
                 self._hand_over(job)
 
     def _attempt(self, jobs: list[Job]) -> bool:
-        """Move the jobs of the next run to `jobs`, and run them; False: that has failed, or there are none."""
+        """Move the jobs of the next run to `jobs`, and run them; return False if that fails or there are none."""
         try:
             self._take(jobs)
             return bool(jobs) and self._runs.attempt(jobs)
         except (SystemExit, KeyboardInterrupt):
             raise
-        except BaseException:  # noqa: BLE001 - the model's thread runs what was taken
+        except BaseException:  # noqa: BLE001 - the model's thread runs the jobs
             _log.exception("unexpected error while running requests in the event loop")
             return False
 
@@ -115,8 +92,8 @@ class Turns:
                 job.abort()
 
     def _take(self, jobs: list[Job]) -> None:
-        """Move the jobs of the next run to `jobs`; those that nobody waits for are done."""
-        limits, waiting = self._limits, self._waiting
+        """Move the jobs of the next run to `jobs`; end abandoned and expired ones."""
+        limits, waiting = self._limits, self.waiting
         now = time.monotonic()
         rows = elements = 0
         most = min(limits.rows, limits.turn_rows)

@@ -1,7 +1,7 @@
 """Requests that wait for the model, in the order of their priorities. Pure.
 
-Within a priority the oldest comes first. Strict order would let a client that keeps the model busy with
-urgent requests stop all others, so that now and then the one that has waited longest comes first.
+Within a priority the oldest comes first. Now and then the one that has waited longest comes first: otherwise a client
+that keeps the model busy with urgent requests would stop all others.
 """
 
 from bisect import bisect_right, insort_right
@@ -10,11 +10,11 @@ from typing import Final, Protocol, TypeVar
 
 from enginewright_serving.transport.call import InferenceCall
 
-FAIR_RUNS: Final = 8  # one of so many runs takes what has waited longest
+FAIR_RUNS: Final = 8  # one of so many runs takes the request that has waited longest
 
 
 class Waits(Protocol):
-    """What waits: a request, for one thing."""
+    """A waiting request."""
 
     @property
     def call(self) -> InferenceCall:
@@ -33,7 +33,7 @@ _W = TypeVar("_W", bound=Waits)
 
 
 class Waiting(deque[_W]):
-    """A queue whose first job is the next one, and whose last one is the first to give up."""
+    """A queue whose first job is the next one, and whose last one is given up first."""
 
     __slots__ = ("_passed",)
 
@@ -49,7 +49,7 @@ class Waiting(deque[_W]):
             self.append(job)
 
     def be_fair(self) -> None:
-        """Before a run: move what has waited longest to the front, if it is its turn."""
+        """Before a run, move the job that has waited longest to the front, if it is its turn."""
         if self[0].priority == self[-1].priority:
             return
         self._passed += 1
@@ -66,16 +66,16 @@ class Waiting(deque[_W]):
         self.appendleft(job)
 
     def remove_abandoned(self) -> list[_W]:
-        """Remove and return what nobody waits for any more, in its order."""
-        found = [job for job in self if job.call.abandoned]
-        if found:
+        """Remove and return the jobs whose clients have left, in their order."""
+        abandoned = [job for job in self if job.call.abandoned]
+        if abandoned:
             kept = [job for job in self if not job.call.abandoned]
             self.clear()
             self.extend(kept)
-        return found
+        return abandoned
 
     def discard(self, job: _W) -> bool:
-        """Remove `job`; False: it is not here."""
+        """Remove `job`; return False if it is not here."""
         try:
             self.remove(job)
         except ValueError:
@@ -87,7 +87,7 @@ class Waiting(deque[_W]):
         return bool(self) and self[-1].priority > priority
 
     def give_up(self, priority: int) -> _W | None:
-        """Remove and return the newest job of the lowest priority; None: none is below `priority`."""
+        """Remove and return the newest job of the lowest priority, if that is below `priority`."""
         return self.pop() if self.has_below(priority) else None
 
 

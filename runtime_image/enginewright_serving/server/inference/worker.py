@@ -1,8 +1,8 @@
-"""Where the model runs: its threads with a bounded queue, or, if a run is short, the event loop.
+"""Runs the model in threads with a bounded queue, or, if a run is short, in the event loop.
 
-A few milliseconds inside the event loop would stall every other connection, so `turns` takes short runs
-only, and only while the thread has nothing to do. There are several threads where runs at the same time
-are worthwhile. A counter is written by one thread only.
+A few milliseconds in the event loop would stall every other connection, so `turns` takes short runs only, while the
+threads are idle. There are several threads where concurrent runs are worthwhile. A counter is written by one thread
+only.
 """
 
 import asyncio
@@ -40,15 +40,9 @@ class InferenceWorker:
         runs: int,
         done: Callable[[Job], None],
     ) -> None:
-        """Start the threads.
+        """Start a thread for each of `runs`; `capacity` jobs may wait.
 
-        Args:
-            run: takes output names and feeds, returns the outputs.
-            judge: returns who caused the error that a request's feeds raised; called in a thread.
-            capacity: jobs that may wait, in addition to the running ones.
-            limits: of batches, and of runs in the event loop.
-            runs: that may take place at the same time.
-            done: called in the event loop for every submitted job.
+        `judge` returns who caused an error, in a thread; `done` gets every submitted job, in the event loop.
         """
         self._runs = ModelRuns(run)
         self._limits = limits
@@ -72,8 +66,8 @@ class InferenceWorker:
 
     @property
     def depth(self) -> int:
-        """Jobs that wait in the queue, including abandoned ones that were not yet dequeued."""
-        return len(self._queue) + len(self._turns)
+        """Jobs that wait, abandoned ones included."""
+        return len(self._queue) + len(self._turns.waiting)
 
     @property
     def full(self) -> bool:
@@ -84,7 +78,7 @@ class InferenceWorker:
     @property
     def outstanding(self) -> int:
         """Jobs submitted and not yet handed to `done`."""
-        return self._submitted - self._returned + len(self._turns)
+        return self._submitted - self._returned + len(self._turns.waiting)
 
     def submit(self, job: Job) -> None:
         """Queue `job`, or keep it for an idle moment if it may be deferred."""
@@ -105,36 +99,28 @@ class InferenceWorker:
 
     def has_below(self, priority: int) -> bool:
         """Whether a job of a lower priority waits."""
-        return self._queue.has_below(priority) or self._turns.has_below(priority)
+        return self._queue.has_below(priority) or self._turns.waiting.has_below(priority)
 
     def give_up(self, priority: int) -> Job | None:
-        """Remove and return the newest job of the lowest priority; `done` is not called for it.
-
-        Returns:
-            None: none is below `priority`.
-        """
+        """Remove and return the newest job of the lowest priority, if that is below `priority`, without `done`."""
         job = self._queue.give_up(priority)
         if job is not None:
             self._returned += 1
             return job
-        return self._turns.give_up(priority)
+        return self._turns.waiting.give_up(priority)
 
     def withdraw(self, job: Job) -> bool:
-        """Remove a job that waits, deferred ones included; `done` is not called for it.
-
-        Returns:
-            False: it does not wait any more.
-        """
+        """Remove a waiting job, deferred or not, without `done`; return False if it no longer waits."""
         is_queued = self._queue.remove(job)
         self._returned += is_queued
-        return is_queued or self._turns.remove(job)
+        return is_queued or self._turns.waiting.discard(job)
 
     def stop_deferring(self) -> None:
         """Run deferred jobs without further delay: the server is draining."""
         self._queue.stop_deferring()
 
     def busy_seconds(self, now: float) -> float:
-        """Return how long the longest current run has taken so far; 0 when idle."""
+        """Return how long the longest current run has taken so far, 0 when idle."""
         return max([now - since for since in self._busy_since if since], default=0.0)
 
     def alive(self) -> bool:
@@ -181,7 +167,7 @@ class InferenceWorker:
                     self._runs.attempt([job])
         for job in jobs:
             if job.error is not None and not job.answered:
-                # no run is stuck because many in sequence, each in time, find out who is at fault
+                # several runs find out who is at fault: each has its time before it counts as stuck
                 self._busy_since[thread] = time.monotonic()
                 job.fault = self._diagnose(job, job.error)
         self._busy_since[thread] = 0.0
@@ -208,7 +194,7 @@ class InferenceWorker:
 
 
 def _waiting(jobs: list[Job]) -> list[Job]:
-    """Return those of `jobs` that somebody waits for, and that have not failed."""
+    """Return those of `jobs` that are still needed, and have not failed."""
     now = time.monotonic()
     return [
         each

@@ -1,1 +1,1 @@
-"""Metrics, health and logs of what is served."""
+"""Metrics, health and logs of the served model."""

@@ -1,10 +1,10 @@
 """The access log: a line for a share of the requests, and for failed ones as long as they are few.
 
-The event loop only puts requests into a queue. A thread formats and writes them, since a write to a pipe
-that nobody reads blocks: then the queue fills, and further lines are dropped and counted. It writes to
-standard output, so that the server's own log, on standard error, is not held up with it.
+The event loop puts requests into a queue. A thread formats and writes them, since a write to a full pipe blocks:
+then the queue fills, and further lines are dropped and counted. It writes to standard output, so that the server's
+own log, on standard error, is not blocked with it.
 
-A line has no part of a body, no header but the request's ID and no token.
+A line contains no part of a body, no header but the request's ID, and no token.
 """
 
 import os
@@ -23,12 +23,17 @@ from enginewright_serving.transport.answered import Answered
 
 _STDOUT: Final = 1
 _WAITING_LINES: Final = 2000  # about half a megabyte
-_ATOMIC_BYTES: Final = 4096  # PIPE_BUF: what is written at once is not mixed with other lines
+_ATOMIC_BYTES: Final = 4096  # PIPE_BUF: up to this size writes are not mixed with other lines
 _FAILURES_PER_SECOND: Final = 10
 _FAILURES_AT_ONCE: Final = 100
 _FIRST_FAILED: Final = {"None": 1000, "ServerErrors": 500, "All": 400}  # status always logged from
 
 _Line = tuple[Answered, float, int]  # the clock's time, and failures that were not logged before it
+
+
+def _write_out(text: bytes) -> None:
+    while text:
+        text = text[os.write(_STDOUT, text) :]
 
 
 class AccessLogWriter:
@@ -37,21 +42,15 @@ class AccessLogWriter:
     def __init__(
         self,
         options: AccessLogTask,
-        write: Callable[[bytes], None] | None = None,
+        write: Callable[[bytes], None] = _write_out,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        """Start the thread.
-
-        Args:
-            options: which requests are logged.
-            write: writes whole lines, and may block; None: to standard output.
-            chance: returns random numbers from 0 to 1.
-        """
+        """Start the thread; `write` may block, `chance` returns numbers from 0 to 1."""
         self._dropped = 0  # by the event loop
         self._unwritten = 0  # by the thread
         self._share = options.share
         self._first_failed = _FIRST_FAILED[options.failed]
-        self._write = write or _write_out
+        self._write = write
         self._chance = chance
         self._failures = float(_FAILURES_AT_ONCE)  # that may be logged now
         self._refilled = time.monotonic()
@@ -76,7 +75,7 @@ class AccessLogWriter:
         return self._dropped + self._unwritten
 
     def close(self, seconds: float) -> None:
-        """Write what waits, for so many seconds at most."""
+        """Write waiting lines, for up to `seconds`."""
         self._lines.put(None)
         self._thread.join(seconds)
 
@@ -106,15 +105,10 @@ class AccessLogWriter:
                     text += _text(*another)
             try:
                 self._write(text)
-            except OSError:  # nobody reads it any more
+            except OSError:  # its reader has ended
                 self._unwritten += text.count(b"\n")
             if ends:
                 return
-
-
-def _write_out(text: bytes) -> None:
-    while text:
-        text = text[os.write(_STDOUT, text) :]
 
 
 def _text(answered: Answered, now: float, suppressed: int) -> bytes:

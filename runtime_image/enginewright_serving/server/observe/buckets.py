@@ -1,7 +1,6 @@
-"""Time in the model by size of request, so that live latency is compared for requests of one size.
+"""Time in the model by size of request, since a mean over all changes when clients send larger requests.
 
-A mean over all requests changes when clients send larger ones; by size it changes only when the
-model becomes slower. Used by one thread at a time: the loading one, then the event loop's.
+Used by one thread at a time: the loading one, then the event loop's.
 """
 
 import time
@@ -39,10 +38,7 @@ class ComputeBuckets:
         self._shapes.add(_shapes(feeds))
 
     def add(self, feeds: Feeds, seconds: float) -> None:
-        """Count a request that the model answered.
-
-        The first of its shape is not timed: backends that compile for each shape do so in that run.
-        """
+        """Count a request that the model answered; the first of its shape, which may compile, without its time."""
         shapes = _shapes(feeds)
         if shapes not in self._shapes:
             if len(self._shapes) < _MOST_SHAPES:
@@ -56,14 +52,14 @@ class ComputeBuckets:
         windows.add(seconds, self._clock())
 
     def _new_windows(self, size: int) -> Windows:
-        """Return the windows of a size that has none; the rarest size loses its own for them."""
+        """Return new windows for a size, in place of those of the rarest size."""
         if len(self._windows) == SERIES:
             del self._windows[min(self._windows, key=lambda each: self._counts[each])]
         self._windows[size] = windows = Windows(self._counts[size] - 1)
         return windows
 
     def add_untimed(self, feeds: Feeds) -> None:
-        """Count a request whose time is not representative; it is traffic nevertheless."""
+        """Count a request whose time is not representative."""
         size = _size(feeds)
         self._untimed[size] = self._untimed.get(size, 0) + 1
 

@@ -1,7 +1,7 @@
-"""Metrics of the device that the model runs on, sampled by a thread of their own.
+"""Metrics of the device that the model runs on.
 
-A call of NVML takes as long as the driver does, with a lost device forever. So no scrape calls it: the
-thread samples at intervals, and a sample that is too old is not exposed.
+A call of NVML takes as long as the driver does, with a lost device forever. So a thread samples at intervals, and
+old samples are not exposed.
 """
 
 import logging
@@ -25,26 +25,16 @@ _LABELS: Final = ("model", "revision")
 class DeviceSampler:
     """The latest sample of the device; the thread ends where NVML reports nothing."""
 
-    def __init__(
-        self,
-        library: str = LIBRARY,
-        *,
-        interval: float = _INTERVAL,
-        oldest: float = _OLDEST,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Start the thread; `library` is NVML's, times are in seconds."""
+    def __init__(self, library: str = LIBRARY) -> None:
+        """Start the thread; `library` is NVML's."""
         self._library = library
-        self._interval = interval
-        self._oldest = oldest
-        self._clock = clock
         self._sample: tuple[float, DeviceUse] | None = None
         threading.Thread(target=self._run, name="nvml", daemon=True).start()
 
     def latest(self) -> DeviceUse | None:
-        """Return the latest sample; None: there is none, or it is too old. It never blocks."""
+        """Return the latest sample, unless it is too old; never block."""
         sample = self._sample
-        if sample is None or self._clock() - sample[0] > self._oldest:
+        if sample is None or time.monotonic() - sample[0] > _OLDEST:
             return None
         return sample[1]
 
@@ -55,15 +45,14 @@ class DeviceSampler:
             return
         while True:
             if (use := meter.read()) is not None:
-                self._sample = self._clock(), use
-            time.sleep(self._interval)
+                self._sample = time.monotonic(), use
+            time.sleep(_INTERVAL)
 
 
 class DeviceMetrics(Collector):
     """The device's metrics; each is absent while its value is unknown."""
 
     def __init__(self, model: str, revision: str, latest: Callable[[], DeviceUse | None]) -> None:
-        """Create it; `latest` returns the latest sample without blocking."""
         self._labels = (model, revision)
         self._latest = latest
 

@@ -1,7 +1,7 @@
 """Whether the model still runs. Pure: the clock is given.
 
-A failed request alone proves nothing, since its input may be invalid. So after failures a golden
-sample, which ran before, is run again and decides; any run that succeeds ends the problem.
+A failed request alone proves nothing, since its input may be invalid. So after failures a golden sample, which ran
+before, is rerun and decides; any run that succeeds ends the problem.
 """
 
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from enginewright_contract.reasons import Reason
 from enginewright_runtime.core.ort_messages import plain
 from enginewright_runtime.session.device_errors import lost_device
 
-from enginewright_serving.server.settings import ServerSettings
-
 _NEVER: Final = float("-inf")
 _FAILED_RUNS: Final = 3  # consecutive failed requests after which a golden sample is run
+_RETEST_SECONDS: Final = 1.0  # least interval between two such runs
+_DEVICE_LOST_SECONDS: Final = 5.0  # not live after the device has been lost for this long
+_RUNS_FAIL_SECONDS: Final = 30.0  # not live after runs have failed otherwise for this long
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,7 @@ class HealthProblem:
 class RunHealth:
     """Derives health from runs that succeed or fail; times are of any clock, in seconds."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self._settings = settings
+    def __init__(self) -> None:
         self._failures = 0  # requests in a row
         self._since = 0.0  # of the first test that failed
         self._tested = _NEVER
@@ -52,11 +52,10 @@ class RunHealth:
         self._suspected = True
 
     def next_test(self, now: float) -> float | None:
-        """Return the seconds until the golden sample must run; None: it need not."""
-        wanted = self._suspected or self._problem or self._failures >= _FAILED_RUNS
-        if not wanted:
+        """Return the seconds until the golden sample must run, if it must."""
+        if not (self._suspected or self._problem or self._failures >= _FAILED_RUNS):
             return None
-        return max(0.0, self._tested + self._settings.retest_seconds - now)
+        return max(0.0, self._tested + _RETEST_SECONDS - now)
 
     def tested(self, error: str | None, now: float) -> None:
         """The golden sample has been run; `error` is None if it succeeded."""
@@ -66,23 +65,22 @@ class RunHealth:
             self._xid = None
             self.succeeded()
             return
-        found = self._named(error)
+        problem = self._name(error)
         if self._problem is None:
             self._since = now
-        if self._problem is None or self._problem.reason is not found.reason:
-            self._problem = found
+        if self._problem is None or self._problem.reason is not problem.reason:
+            self._problem = problem
 
     def why_not_ready(self) -> HealthProblem | None:
-        """Return why the pod should receive no requests; None: it should."""
+        """Return why the pod should receive no requests, if so."""
         return self._problem
 
     def why_not_live(self, now: float) -> HealthProblem | None:
-        """Return why the process should be restarted; None: it should not."""
+        """Return why the process should be restarted, if it should."""
         if self._problem is None:
             return None
-        settings = self._settings
         lost = self._problem.reason is Reason.DEVICE_LOST
-        allowed_seconds = settings.device_lost_seconds if lost else settings.runs_fail_seconds
+        allowed_seconds = _DEVICE_LOST_SECONDS if lost else _RUNS_FAIL_SECONDS
         return self._problem if now - self._since >= allowed_seconds else None
 
     def stuck(self, seconds: float) -> HealthProblem:
@@ -92,7 +90,7 @@ class RunHealth:
             return HealthProblem(f"{message} after Xid {self._xid}", Reason.DEVICE_LOST)
         return HealthProblem(message, Reason.RUNS_FAIL)
 
-    def _named(self, error: str) -> HealthProblem:
+    def _name(self, error: str) -> HealthProblem:
         cause = lost_device(error)
         if self._xid is not None:
             cause = f"{cause or plain(error)} (Xid {self._xid})"

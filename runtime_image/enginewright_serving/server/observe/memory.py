@@ -27,12 +27,11 @@ def resident_bytes() -> int:
 
 
 def tune_for_requests() -> None:
-    """Return memory that loading left free to the kernel, then keep what requests free.
+    """Return memory that loading left free to the kernel, then keep memory that requests free.
 
-    The objects that exist now are permanent, so the garbage collector skips them from now on. Those of
-    a thousand connections would take it up to 0.2 s at a time, in which nobody is answered; they form
-    no cycles once they are closed, so the oldest generation is hardly ever collected.
-    Without glibc only that is done.
+    The objects that exist now are permanent, so the garbage collector skips them from now on. Collecting those
+    of a thousand connections would block for up to 0.2 s; closed ones form no cycles, so the oldest generation
+    is rarely collected. Without glibc only that is done.
     """
     gc.collect()
     gc.freeze()

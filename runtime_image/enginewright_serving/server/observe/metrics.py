@@ -1,12 +1,12 @@
 """The server's metrics: plain counters on the hot path, `prometheus_client` for the exposition.
 
-`prometheus_client`'s own counters lock and look up labels on every increment. These are used only
-by the event loop's thread, so they need neither.
+`prometheus_client`'s own counters lock and look up labels on every increment. These are used by the event loop's
+thread only, and need neither.
 """
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from prometheus_client import CollectorRegistry
@@ -48,7 +48,7 @@ class Metrics(Collector):
         self.received = SizeHistogram()
         self.sent = SizeHistogram()
         self.runs = RunCounts()
-        self.last_answer = 0.0  # when one was written, as `time.monotonic()`; 0: never
+        self.last_answer = 0.0  # when one was written, as `time.monotonic()`
         # of the steps before and after the model, by stage, waiting for them included
         self.steps: dict[str, DurationHistogram] = {}
         # responses to inference requests by status code; series exist before the first response,
@@ -58,7 +58,7 @@ class Metrics(Collector):
         self.out_of_profile = 0
         self.depth: Callable[[], int] = lambda: 0
         self.in_flight: list[Callable[[], int]] = []  # one of each protocol
-        # by what was to be written: lines of the access log and traces, of which no more could be kept
+        # lines of the access log, and traces
         self.dropped: dict[str, Callable[[], int]] = {"access_log": lambda: 0, "trace": lambda: 0}
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -68,17 +68,7 @@ class Metrics(Collector):
         self._registry.register(collector)
 
     def answered(self, status: int, began: float, received: int, sent: int) -> float:
-        """Count an inference request of a client, whose response is written.
-
-        Args:
-            status: its status code.
-            began: when its head had arrived, as `time.monotonic()`.
-            received: bytes of its body.
-            sent: bytes of the response's body.
-
-        Returns:
-            When it was written, as `time.monotonic()`.
-        """
+        """Count a client's inference, whose head arrived at `began` (`time.monotonic()`); return when it was answered."""
         self.last_answer = now = time.monotonic()
         self.total[status // 100].observe(now - began)
         self.received.observe(received)
@@ -109,8 +99,8 @@ class Metrics(Collector):
         stages: tuple[tuple[tuple[str, ...], DurationHistogram], ...] = (
             (("queue",), self.queue),
             (("compute",), self.compute),
-            *(((stage,), found) for stage, found in self.steps.items()),
-            *((("total", f"{first}xx"), found) for first, found in self.total.items()),
+            *(((stage,), histogram) for stage, histogram in self.steps.items()),
+            *((("total", f"{first}xx"), histogram) for first, histogram in self.total.items()),
         )
         for stage, histogram in stages:  # those without a code do not have the label
             durations.add_metric((*self._labels, *stage), histogram.buckets(), histogram.total)
@@ -122,13 +112,11 @@ class Metrics(Collector):
             bodies = HistogramMetricFamily(name, about, labels=_LABELS)
             bodies.add_metric(self._labels, sizes.buckets(), sizes.total)
             yield bodies
-        in_flight = GaugeMetricFamily(
+        yield self._gauge(
             "enginewright_requests_in_flight",
             "Inference requests whose head has arrived and whose response is not written.",
-            labels=_LABELS,
+            sum(count() for count in self.in_flight),
         )
-        in_flight.add_metric(self._labels, sum(count() for count in self.in_flight))
-        yield in_flight
         batches = HistogramMetricFamily(
             "enginewright_batch_size",
             "Inference requests per run of the model.",
@@ -136,40 +124,43 @@ class Metrics(Collector):
         )
         batches.add_metric(self._labels, self.runs.buckets(_BATCH_BOUNDS), self.runs.requests)
         yield batches
-        requests = CounterMetricFamily(
+        yield self._counter(
             "enginewright_requests",
             "Inference requests by status code; 499: the client left before its answer.",
-            labels=(*_LABELS, "code"),
+            {(str(code),): count for code, count in sorted(self.requests.items())},
+            "code",
         )
-        for code, count in sorted(self.requests.items()):
-            requests.add_metric((*self._labels, str(code)), count)
-        yield requests
-        copies = CounterMetricFamily(
+        yield self._counter(
             "enginewright_shadow_requests",
             "Copies of requests that pods of another revision answered, by status code.",
-            labels=(*_LABELS, "code"),
+            {(str(code),): count for code, count in sorted(self.copies.items())},
+            "code",
         )
-        for code, count in sorted(self.copies.items()):
-            copies.add_metric((*self._labels, str(code)), count)
-        yield copies
-        depth = GaugeMetricFamily(
-            "enginewright_queue_depth", "Inference requests waiting for the model.", labels=_LABELS
+        yield self._gauge(
+            "enginewright_queue_depth", "Inference requests waiting for the model.", self.depth()
         )
-        depth.add_metric(self._labels, self.depth())
-        yield depth
-        dropped = CounterMetricFamily(
+        yield self._counter(
             "enginewright_request_records_dropped",
             "Records of requests that were to be written, and were dropped: they were too many, or nobody"
             " took them. access_log: lines of spec.serving.accessLog; trace: spans of requests, of spec.serving.tracing.",
-            labels=(*_LABELS, "kind"),
+            {(kind,): count() for kind, count in self.dropped.items()},
+            "kind",
         )
-        for kind, records in self.dropped.items():
-            dropped.add_metric((*self._labels, kind), records())
-        yield dropped
-        refused = CounterMetricFamily(
+        yield self._counter(
             "enginewright_out_of_profile",
             "Inference requests refused for a shape outside the model's shape profiles.",
-            labels=_LABELS,
+            {(): self.out_of_profile},
         )
-        refused.add_metric(self._labels, self.out_of_profile)
-        yield refused
+
+    def _gauge(self, name: str, about: str, value: int) -> Metric:
+        family = GaugeMetricFamily(name, about, labels=_LABELS)
+        family.add_metric(self._labels, value)
+        return family
+
+    def _counter(
+        self, name: str, about: str, counts: Mapping[tuple[str, ...], int], *labels: str
+    ) -> Metric:
+        family = CounterMetricFamily(name, about, labels=(*_LABELS, *labels))
+        for values, count in counts.items():
+            family.add_metric((*self._labels, *values), count)
+        return family

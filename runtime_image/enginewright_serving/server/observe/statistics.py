@@ -3,21 +3,18 @@
 Source: triton-inference-server/server docs/protocol/extension_statistics.md. The counts are those of the
 metrics: of the requests of clients over all protocols, since the server's start.
 
-- A request is one inference, whatever its first dimension, since a model's signature says nothing about batches;
-  likewise `batch_size` is the number of requests of a run.
-- Tensors are read where they arrived and outputs are written from where the model left them, so `compute_input` and
-  `compute_output` take no time of their own. `success` is from the head of a request to its written response.
+- A request is one inference, whatever its first dimension; likewise `batch_size` is the number of requests of a run.
+- Tensors are not copied before and after a run, so `compute_input` and `compute_output` take no time. `success` is
+  from the head of a request to its written response.
 """
 
 import time
-from typing import Any, Final
+from typing import Any
 
 from enginewright_contract.task import ServeTask
 
 from enginewright_serving.histogram import DurationHistogram
 from enginewright_serving.server.observe.metrics import Metrics
-
-EXTENSIONS: Final = ["binary_tensor_data", "statistics"]  # of the protocol, that the server has
 
 
 def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
@@ -25,7 +22,6 @@ def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
     succeeded, failed = metrics.total[2], (metrics.total[4], metrics.total[5])
     runs = metrics.runs.succeeded
     count, seconds = metrics.compute.count, metrics.compute.total
-    none = _duration(0, 0.0)
     return {
         "name": task.model,
         "version": task.revision,
@@ -39,8 +35,8 @@ def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
             "compute_input": _duration(count, 0.0),
             "compute_infer": _duration(count, seconds),
             "compute_output": _duration(count, 0.0),
-            "cache_hit": none,
-            "cache_miss": none,
+            "cache_hit": _duration(0, 0.0),
+            "cache_miss": _duration(0, 0.0),
         },
         "batch_stats": [
             {
@@ -65,5 +61,5 @@ def _duration(count: int, seconds: float) -> dict[str, int]:
 
 
 def _epoch_milliseconds(moment: float) -> int:
-    """Return the time of the clock at a moment of `time.monotonic()`; 0: never."""
+    """Return the time of the clock at a moment of `time.monotonic()`, or 0 for 0."""
     return round((time.time() - (time.monotonic() - moment)) * 1e3) if moment else 0

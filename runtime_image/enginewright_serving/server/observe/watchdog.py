@@ -1,6 +1,6 @@
 """Reruns a golden sample when runs fail, in its own thread, to decide readiness and liveness.
 
-Only known-valid inputs decide, so that no client can make a pod unready with invalid inputs.
+Known-valid inputs decide, so that no client can make a pod unready with invalid ones.
 """
 
 import logging
@@ -12,7 +12,6 @@ from typing import Final
 from enginewright_runtime.core import nvml
 
 from enginewright_serving.server.observe.health import HealthProblem, RunHealth
-from enginewright_serving.server.settings import ServerSettings
 
 _log: Final = logging.getLogger(__name__)
 _EVENT_MILLISECONDS: Final = 5000  # timeout of one wait for an Xid
@@ -21,18 +20,10 @@ _EVENT_MILLISECONDS: Final = 5000  # timeout of one wait for an Xid
 class Watchdog:
     """Whether the session still runs what it ran at startup."""
 
-    def __init__(
-        self, run_known_valid: Callable[[], Exception | None], settings: ServerSettings
-    ) -> None:
-        """Start the thread.
-
-        Args:
-            run_known_valid: runs known-valid inputs and returns the exception that this raises;
-                called in the watchdog's thread.
-            settings: the thresholds.
-        """
+    def __init__(self, run_known_valid: Callable[[], Exception | None]) -> None:
+        """Start the thread, in which `run_known_valid` runs known-valid inputs and returns the exception, if any."""
         self._run_known_valid = run_known_valid
-        self._health = RunHealth(settings)
+        self._health = RunHealth()
         self._changed = threading.Condition()  # guards the health
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -51,12 +42,12 @@ class Watchdog:
         thread.start()
 
     def why_not_ready(self) -> HealthProblem | None:
-        """Return why the pod should receive no requests; None: it should."""
+        """Return why the pod should receive no requests, if so."""
         with self._changed:
             return self._health.why_not_ready()
 
     def why_not_live(self) -> HealthProblem | None:
-        """Return why the process should be restarted; None: it should not."""
+        """Return why the process should be restarted, if it should."""
         with self._changed:
             return self._health.why_not_live(time.monotonic())
 

@@ -1,7 +1,6 @@
-"""Decodes request bodies into the session's feeds; binary tensors without a copy.
+"""Decodes request bodies into the session's feeds; binary tensors are views of the body.
 
-In a binary request the body is a JSON header followed by the tensors' bytes, so an input is a view
-of the body. Clients send the same header repeatedly, so parsed headers are cached.
+A binary body is a JSON header followed by the tensors' bytes. Clients repeat their headers, so parsed ones are cached.
 """
 
 import math
@@ -24,7 +23,7 @@ from enginewright_serving.transport.message import Body
 
 _CACHED_HEADERS: Final = 256
 _CACHED_HEADER_BYTES: Final = 4096  # longer headers are not cached
-# bytes of tensors that take more than a millisecond: strings, and what is copied or checked
+# bytes of tensors that take more than a millisecond: strings, and others that are copied or checked
 _LARGE_STRINGS: Final = 32 * 1024
 _LARGE_TENSORS: Final = 2 * 1024 * 1024
 
@@ -48,14 +47,10 @@ class Decoder:
         return json_length > LARGE_JSON or body.length - json_length > self._large
 
     def decode(self, body: Body, json_length: int | None) -> tuple[InferenceRequest, Feeds]:
-        """Return the parsed request of `body` and its inputs by name.
+        """Return the parsed request of `body` and its inputs by name; raise RequestError 400.
 
-        Args:
-            body: of the request; binary inputs are views of its memory, except strings.
-            json_length: Inference-Header-Content-Length, None when the whole body is JSON.
-
-        Raises:
-            RequestError: 400, with the cause, for the client.
+        Binary inputs are views of its memory, except strings. `json_length` is Inference-Header-Content-Length,
+        without which the whole body is JSON.
         """
         view = body.view()
         if json_length is None:
@@ -91,10 +86,7 @@ class Decoder:
 
 
 def large_bytes(signature: Signature, *, aligned: bool) -> float:
-    """Return the bytes of binary tensors above which reading them takes more than a millisecond.
-
-    `aligned`: their type's alignment is known, so that none is copied.
-    """
+    """Return the bytes of binary tensors above which reading them, without copies if `aligned`, takes a millisecond."""
     datatypes = {tensor.datatype for tensor in signature.inputs.values()}
     if any(datatype.is_string for datatype in datatypes):
         return _LARGE_STRINGS

@@ -28,10 +28,7 @@ class Encoder:
         self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
 
     def encode(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> HttpResponse:
-        """Return the response with `arrays`, which are in the order of `plan.outputs`.
-
-        In JSON, NaN and infinities become null, since JSON cannot represent them; binary data can.
-        """
+        """Return the response with `arrays`, in the order of `plan.outputs`; in JSON, NaN and infinities become null."""
         if False in plan.binary:
             return self._encode_json(plan, arrays)
         tensors = [tensor_bytes(array) for array in arrays]
@@ -39,11 +36,7 @@ class Encoder:
         return _binary_response(header, tensors)
 
     def check(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> None:
-        """Refuse to encode outputs that are too large for JSON.
-
-        Raises:
-            RequestError: 400.
-        """
+        """Refuse to encode outputs that are too large for JSON: RequestError 400."""
         for name, as_bytes, array in zip(plan.outputs, plan.binary, arrays, strict=True):
             if array.size > JSON_ELEMENTS and not as_bytes:
                 raise RequestError(
@@ -75,7 +68,6 @@ class Encoder:
         return header
 
     def _encode_json(self, plan: InferenceRequest, arrays: list[NDArray[Any]]) -> HttpResponse:
-        """Encode a response with at least one output in JSON."""
         tensors: list[bytes | memoryview] = []
         outputs: list[dict[str, Any]] = []
         large: list[NDArray[Any]] = []
@@ -91,7 +83,7 @@ class Encoder:
             else:
                 output["data"] = _plain(array.reshape(-1))
             outputs.append(output)
-        parts = _filled(self._dump(plan, outputs), large)
+        parts = _fill(self._dump(plan, outputs), large)
         if True in plan.binary:
             return _binary_response(b"".join(parts), tensors)
         return HttpResponse(200, JSON_TYPE, parts, sum(map(len, parts)))
@@ -113,7 +105,7 @@ def _binary_response(header: bytes, tensors: list[bytes | memoryview]) -> HttpRe
     return HttpResponse(200, headers, [header, *tensors], length)
 
 
-def _filled(header: bytes, arrays: list[NDArray[Any]]) -> list[bytes | memoryview]:
+def _fill(header: bytes, arrays: list[NDArray[Any]]) -> list[bytes | memoryview]:
     """Return the parts of a JSON text with flat `arrays` in their places."""
     start, *rest = header.split(_PLACE)
     parts: list[bytes | memoryview] = [start]

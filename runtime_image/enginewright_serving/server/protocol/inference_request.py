@@ -38,7 +38,7 @@ class InferenceRequest:
     binary_size: int  # bytes after the JSON
     outputs: list[str]
     binary: tuple[bool, ...]  # for each output: as bytes after the response's JSON
-    timeout: float  # seconds; 0: none
+    timeout: float  # seconds, 0 without one
     priority: int = DEFAULT
     answers: dict[tuple[tuple[int, ...], ...], bytes] = field(default_factory=dict)  # by `encode`
 
@@ -49,11 +49,7 @@ class InferenceRequest:
 
 
 def read_request(signature: Signature, text: memoryview | bytes) -> InferenceRequest:
-    """Parse and check the JSON part of a request.
-
-    Raises:
-        RequestError: 400, or 413 if parsing would cost too much, with the cause, for the client.
-    """
+    """Parse and check the JSON of a request; raise RequestError 400, or 413 if parsing would cost too much."""
     if len(text) <= LARGE_JSON:
         return _read(signature, text)
     check_cost(text)
@@ -131,7 +127,6 @@ def _read_inputs(
 
 
 def _input(signature: Signature, item: object, given: Collection[str]) -> Tensor:
-    """Return the input that `item` is for."""
     name = item.get("name") if isinstance(item, dict) else None
     if not isinstance(item, dict) or not isinstance(name, str):
         raise RequestError(400, "every input must be an object with a 'name'")

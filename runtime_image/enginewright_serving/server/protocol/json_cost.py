@@ -1,7 +1,7 @@
-"""What parsing a JSON text may cost, counted before it is parsed.
+"""Limits the cost of parsing a JSON text, before it is parsed.
 
-orjson turns a whole text into Python's objects with the GIL held: 16 MiB of `[[],[],…]` would take half
-a second and 470 MB. So values and names are limited; a million values take at most 50 ms and 60 MB.
+orjson turns a whole text into Python objects with the GIL held: 16 MiB of `[[],[],…]` would take half a second and
+470 MB. So values and names are limited; a million values take at most 50 ms and 60 MB.
 """
 
 import gc
@@ -24,11 +24,7 @@ _Block: TypeAlias = NDArray[np.uint8]
 
 
 def check_cost(text: memoryview | bytes) -> None:
-    """Refuse a text with too many values or names, whose strings may contain anything.
-
-    Raises:
-        RequestError: 413.
-    """
+    """Refuse a text with too many values or names outside of its strings: RequestError 413."""
     values, names = _count(_blocks(text))
     if values > VALUES or names > NAMES:
         values, names = _count(_outside_strings(_blocks(text)))
@@ -43,7 +39,7 @@ def check_cost(text: memoryview | bytes) -> None:
 
 @contextmanager
 def collection_paused() -> Iterator[None]:
-    """Keep the garbage collector from scanning a document again and again while it is built."""
+    """Keep the garbage collector from scanning a document repeatedly while it is built."""
     gc.disable()
     try:
         yield

@@ -1,8 +1,8 @@
 """Decodes tensor data in JSON into arrays; nothing is converted silently.
 
-The JSON must match the model's input exactly: no fraction for an integer, no number for a boolean,
-no value outside the type's range, no nesting that contradicts the shape. Count, nesting and types are
-checked on the lists; NumPy would give every element the width of the longest string.
+The JSON must match the model's input exactly: no fraction for an integer, no number for a boolean, no value outside
+the type's range, no nesting that contradicts the shape. Count, nesting and types are checked on the lists, since
+NumPy would give every element the width of the longest string.
 """
 
 from array import array
@@ -21,11 +21,7 @@ _FEW: Final = 100  # elements whose types are looked at sooner than their values
 
 
 def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> NDArray[Any]:
-    """Return `data` of input `tensor` as an array of `shape`, which has `count` elements.
-
-    Raises:
-        RequestError: 400, with the cause.
-    """
+    """Return `data` of input `tensor` as an array of `shape`, which has `count` elements; raise RequestError 400."""
     datatype = tensor.datatype
     if datatype is BF16:
         raise RequestError(400, f"input {tensor.name!r}: BF16 has no JSON form; send it in binary")
@@ -48,7 +44,7 @@ def read(tensor: Tensor, data: object, shape: tuple[int, ...], count: int) -> ND
 
 
 def _flatten(data: list[Any], shape: tuple[int, ...], count: int) -> list[Any] | None:
-    """Return the elements of `data`, flat or nested as `shape`; None: it is neither."""
+    """Return the elements of `data` if it is flat or nested as `shape`."""
     if not data or type(data[0]) is not list:
         return data if len(data) == count else None
     level = [data]

@@ -1,9 +1,8 @@
 """The request parameter `priority` of Triton's clients: 1 is the highest, 0 or absent the default.
 
-Triton's model configuration has the number of priorities and the default one (ModelDynamicBatching,
-priority_levels and default_priority_level). Here both are the same for all models: five, with two on
-either side of the default. Triton gives a number above the lowest the default priority; here it is the
-lowest, so that a larger number never runs before a smaller one.
+Triton's model configuration has the number of priorities and the default one (ModelDynamicBatching, priority_levels
+and default_priority_level). Here all models have five, the third of which is the default. Triton gives a number
+above the lowest the default priority; here it is the lowest, so that a larger number never runs before a smaller one.
 """
 
 from typing import Any, Final
@@ -19,11 +18,7 @@ _MOST_SEARCHED: Final = 64 * 1024  # bytes, which take a few microseconds
 
 
 def read_priority(parameters: dict[str, Any]) -> int:
-    """Return a request's priority, from HIGHEST to LOWEST.
-
-    Raises:
-        RequestError: 400.
-    """
+    """Return a request's priority, from HIGHEST to LOWEST; RequestError 400 if it is invalid."""
     given = parameters.get(PRIORITY, 0)
     if type(given) is not int or given < 0:
         raise RequestError(

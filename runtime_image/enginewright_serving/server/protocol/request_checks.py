@@ -1,4 +1,7 @@
-"""The checks that every protocol makes on a request's names, types, sizes and parameters."""
+"""The checks of a request's names, types, sizes and parameters in every protocol.
+
+A function that refuses something raises RequestError, with status 400 and the cause for the client.
+"""
 
 import math
 from collections.abc import Collection, Iterable
@@ -31,11 +34,7 @@ _WHY_NOT: Final = {
 
 
 def check_parameters(names: Iterable[str], supported: Collection[str], where: str) -> None:
-    """Refuse a parameter that has no effect here, as its client expects one.
-
-    Raises:
-        RequestError: 400.
-    """
+    """Refuse a parameter that has no effect here."""
     for name in names:
         if name not in supported:
             why = _WHY_NOT.get(
@@ -45,21 +44,13 @@ def check_parameters(names: Iterable[str], supported: Collection[str], where: st
 
 
 def check_identifier(identifier: str) -> None:
-    """Refuse a long identifier.
-
-    Raises:
-        RequestError: 400.
-    """
+    """Refuse a long identifier."""
     if len(identifier) > _LONGEST_IDENTIFIER:
         raise RequestError(400, f"'id' is longer than {_LONGEST_IDENTIFIER} characters")
 
 
 def timeout_seconds(parameters: dict[str, Any]) -> float:
-    """Return how long a request may wait; 0: without limit.
-
-    Raises:
-        RequestError: 400.
-    """
+    """Return how long a request may wait, 0 without limit; refuse an invalid timeout."""
     timeout = parameters.get(TIMEOUT, 0)
     if type(timeout) is not int or timeout < 0:
         raise RequestError(400, "parameter 'timeout' must be a number of microseconds")
@@ -67,11 +58,7 @@ def timeout_seconds(parameters: dict[str, Any]) -> float:
 
 
 def flag(parameters: dict[str, Any], name: str, where: str, *, absent: bool) -> bool:
-    """Return a parameter that is true or false.
-
-    Raises:
-        RequestError: 400.
-    """
+    """Return a parameter that is true or false; refuse another value."""
     value = parameters.get(name, absent)
     if not isinstance(value, bool):
         raise RequestError(400, f"parameter {name!r} of {where} must be true or false")
@@ -79,11 +66,7 @@ def flag(parameters: dict[str, Any], name: str, where: str, *, absent: bool) -> 
 
 
 def find_input(signature: Signature, name: str, datatype: object, given: Collection[str]) -> Tensor:
-    """Return the input of this name, which is not among those that are `given` already.
-
-    Raises:
-        RequestError: 400: there is none, it is of another type, or it is given twice.
-    """
+    """Return the input of this name; refuse an unknown one, another type, and one that is already `given`."""
     tensor = signature.inputs.get(name)
     if tensor is None:
         raise RequestError(
@@ -101,11 +84,7 @@ def find_input(signature: Signature, name: str, datatype: object, given: Collect
 
 
 def check_inputs(signature: Signature, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Refuse a request whose inputs, each valid, are not all there, or are not valid together.
-
-    Raises:
-        RequestError: 400.
-    """
+    """Refuse a request whose inputs, each valid, are not complete, or not valid together."""
     if len(shapes) != len(signature.inputs):
         missing = [name for name in signature.inputs if name not in shapes]
         raise RequestError(400, f"missing input: {quoted_names(missing)}")
@@ -120,11 +99,7 @@ def check_inputs(signature: Signature, shapes: dict[str, tuple[int, ...]]) -> No
 
 
 def check_size(tensor: Tensor, count: int, size: int, what: str) -> None:
-    """Refuse `size` bytes for `count` elements, as `what` says; strings have no fixed size.
-
-    Raises:
-        RequestError: 400.
-    """
+    """Refuse a wrong `size` in bytes for `count` elements; strings have no fixed size."""
     datatype = tensor.datatype
     if not datatype.is_string and size != count * datatype.dtype.itemsize:
         raise RequestError(
@@ -135,11 +110,7 @@ def check_size(tensor: Tensor, count: int, size: int, what: str) -> None:
 
 
 def find_output(signature: Signature, name: str, given: Collection[str]) -> Tensor:
-    """Return the output of this name, which is not among those that are requested already.
-
-    Raises:
-        RequestError: 400: there is none, or it is requested twice.
-    """
+    """Return the output of this name; refuse an unknown one, and one that is already `given`."""
     tensor = signature.outputs.get(name)
     if tensor is None:
         raise RequestError(

@@ -1,1 +1,1 @@
-"""Loading and proving the model before it is served."""
+"""Loads and proves the model before it is served."""

@@ -1,4 +1,4 @@
-"""Checks of the artefact to serve that need only its files, before anything loads it."""
+"""Checks of the artefact to serve, before anything loads it; each raises StageFailure."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from enginewright_runtime.tensorrt.header import check_engine
 
 @dataclass(frozen=True)
 class CheckedArtifact:
-    """An artefact that has passed the checks for which nothing is loaded, and what it is loaded on."""
+    """An artefact that has passed the checks before it is loaded, and the resources that it is loaded on."""
 
     task: ServeTask
     folder: Path
@@ -25,15 +25,11 @@ class CheckedArtifact:
     device: Device
     other_products: str | None  # how this processor differs from the verified one
     threads: int
-    memory: int | None  # bytes that the process may use; None: unknown
+    memory: int | None  # bytes that the process may use, if known
 
 
 def check_kind(backend: SessionBackend, manifest: Manifest) -> None:
-    """Refuse an engine on a backend that cannot run it, and a model on one that runs engines only.
-
-    Raises:
-        StageFailure: EngineIncompatible.
-    """
+    """Refuse an engine on a backend that cannot run it, and a model on one that runs engines only."""
     engine = manifest.engine
     if backend.compiled and engine is None:
         what = "serves only engines, but the artefact is a prepared model"
@@ -47,13 +43,9 @@ def check_kind(backend: SessionBackend, manifest: Manifest) -> None:
 def check_engine_files(
     task: ServeTask, artifact: Path, manifest: Manifest, engine: EngineInfo, backend: SessionBackend
 ) -> None:
-    """Refuse an engine that cannot run here, before loading it, since an engine is code.
-
-    Raises:
-        StageFailure: EngineCorrupt, EngineVersionMismatch or EngineIncompatible.
-    """
-    known = backend.version() if backend.complete() else None
-    check_engine(artifact / engine.file, engine, task.compute_capability, known)
+    """Refuse an engine that is damaged or cannot run here, before loading it, since an engine is code."""
+    version = backend.version() if backend.complete() else None
+    check_engine(artifact / engine.file, engine, task.compute_capability, version)
     if damaged := damaged_file(artifact, manifest, but=engine.file):
         raise StageFailure(
             Reason.ENGINE_CORRUPT, f"{damaged} does not match its digest in the engine's manifest"
@@ -61,28 +53,20 @@ def check_engine_files(
 
 
 def check_device(engine: EngineInfo, device: Device) -> None:
-    """Refuse an engine that was built for another device.
-
-    Raises:
-        StageFailure: EngineIncompatible.
-    """
-    found, runs_on = device.compute_capability, engine.compute_capabilities
-    if found is not None and found not in runs_on:
+    """Refuse an engine that was built for another device."""
+    capability, runs_on = device.compute_capability, engine.compute_capabilities
+    if capability is not None and capability not in runs_on:
         raise StageFailure(
             Reason.ENGINE_INCOMPATIBLE,
             f"the engine runs on compute capability {', '.join(runs_on) or 'unknown'}, but this"
-            f" device has {found}",
+            f" device has {capability}",
         )
 
 
 def check_processor(manifest: Manifest, processor: Processor) -> str | None:
-    """Return why INT8 products differ here from where the model was verified; None: they do not.
+    """Return why INT8 products differ here from where the model was verified, if they do.
 
-    A model that relies on exact products is refused. Of one whose source was quantised the golden
-    samples decide.
-
-    Raises:
-        StageFailure: ProcessorMismatch.
+    Refuse a model that relies on exact products; of one whose source was quantized the golden samples decide.
     """
     different = mismatch(
         saturable=manifest.saturable, verified_on=manifest.processor, serving=processor
@@ -93,7 +77,7 @@ def check_processor(manifest: Manifest, processor: Processor) -> str | None:
 
 
 def damaged_file(artifact: Path, manifest: Manifest, but: str | None = None) -> str | None:
-    """Return the first file other than `but` that differs from the manifest; None: all match."""
+    """Return the first file, other than `but`, that differs from the manifest, if one does."""
     for file in manifest.files:
         if file.path == but:
             continue

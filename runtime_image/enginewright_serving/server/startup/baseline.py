@@ -11,16 +11,13 @@ from enginewright_runtime.proof.latency.figures import is_warm
 from enginewright_runtime.session.samples import GoldenSample
 
 from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.run_proof import measure_run
 
 _SECONDS: Final = 2.0  # for warm-up and measurement
 _MOST_SECONDS: Final = 5.0  # instead, if the runs that p99 needs fit into this
 _MOST_RUNS: Final = 200
 _MOST_WARM_UPS: Final = 50
-_LEAST: Final = {
-    50: 3,
-    90: 20,
-    99: 100,
-}  # fewest runs for a percentile, so that it is not just the slowest run
+_LEAST: Final = {50: 3, 90: 20, 99: 100}  # fewest runs for a percentile
 _OPT: Final = "opt"
 
 
@@ -29,9 +26,9 @@ def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str
 
     The golden sample `opt`, else one with these shapes, else the median one by size.
     """
-    wanted = {profile.input: profile.opt for profile in recipe.shapes}
+    opt = {profile.input: profile.opt for profile in recipe.shapes}
     for sample in samples:
-        fits = wanted and all(sample.feeds[name].shape == shape for name, shape in wanted.items())
+        fits = opt and all(sample.feeds[name].shape == shape for name, shape in opt.items())
         if sample.name == _OPT or fits:
             return _OPT, sample.feeds
     ordered = sorted(samples, key=lambda each: sum(array.size for array in each.feeds.values()))
@@ -39,42 +36,29 @@ def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str
     return middle.name, middle.feeds
 
 
-def measure(run: Callable[[Feeds], Any], shapes: str, feeds: Feeds) -> Baseline | None:
-    """Run `feeds` until the time of a run is stable, then measure; None: too few runs fit in.
-
-    Args:
-        run: runs the model once.
-        shapes: their name, for the baseline.
-        feeds: the inputs to run.
-    """
+def measure(run: Callable[[], Any], shapes: str) -> Baseline | None:
+    """Run until the time of a run is stable, then measure inputs of `shapes`, unless too few runs fit in."""
     end = time.monotonic() + _SECONDS
     warming: list[float] = []
     while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and time.monotonic() < end:
-        warming.append(_timed(run, feeds))
+        warming.append(measure_run(run))
     times: list[float] = []
     while len(times) < _MOST_RUNS and time.monotonic() < end:
-        times.append(_timed(run, feeds))
+        times.append(measure_run(run))
     lacking = _LEAST[99] - len(times)
     if times and lacking * float(np.median(times)) <= _MOST_SECONDS - _SECONDS:
-        times += [_timed(run, feeds) for _ in range(lacking)]
+        times += [measure_run(run) for _ in range(lacking)]
     if len(times) < _LEAST[50]:
         times = warming[1:]  # a slow model: its warm-up without the first run
     return figures(times, shapes)
 
 
 def figures(times: Sequence[float], shapes: str) -> Baseline | None:
-    """Return the percentiles for which there are enough runs; None: too few even for the median."""
-    known = {
-        percent: float(np.percentile(times, percent)) if len(times) >= least else None
+    """Return the percentiles for which there are enough runs, if there are enough for the median."""
+    p50, p90, p99 = (
+        float(np.percentile(times, percent)) if len(times) >= least else None
         for percent, least in _LEAST.items()
-    }
-    p50 = known[50]
+    )
     if p50 is None:
         return None
-    return Baseline(p50=p50, p90=known[90], p99=known[99], samples=len(times), shapes=shapes)
-
-
-def _timed(run: Callable[[Feeds], Any], feeds: Feeds) -> float:
-    began = time.perf_counter()
-    run(feeds)
-    return time.perf_counter() - began
+    return Baseline(p50=p50, p90=p90, p99=p99, samples=len(times), shapes=shapes)

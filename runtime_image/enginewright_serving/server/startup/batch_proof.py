@@ -1,9 +1,8 @@
 """Finds out at startup whether the model may run several requests at once, and whether that pays.
 
-A request's outputs must not depend on its neighbours: that is proved on golden samples, beside others
-with values four times as large, since models that quantize their activations at run time scale all
-rows by the largest. Then sizes are timed, joining and splitting included, and the smallest one that
-is about as fast per request as any is used.
+A request's outputs must not depend on its neighbours: golden samples run beside others with values four times as
+large, since models that quantize their activations at run time scale all rows by the largest. Then batch sizes are
+timed, joining and splitting included; the smallest one that is about as fast per request as any is used.
 """
 
 import logging
@@ -26,11 +25,7 @@ from enginewright_serving.server.inference.batching import (
 )
 from enginewright_serving.server.observe.buckets import ComputeBuckets
 from enginewright_serving.server.protocol.decode import Feeds
-from enginewright_serving.server.startup.run_proof import (
-    OF_THIS_PROCESS,
-    Instruments,
-    RunProver,
-)
+from enginewright_serving.server.startup.run_proof import RunProver
 
 _log: Final = logging.getLogger(__name__)
 _LARGER: Final = 4.0  # factor of the neighbours' values
@@ -51,12 +46,10 @@ class BatchProver(RunProver):
         signature: Signature,
         buckets: ComputeBuckets,
         memory: int | None,
-        instruments: Instruments = OF_THIS_PROCESS,
     ) -> None:
-        """Create it; `memory` is what the process may use, in bytes, None: unknown."""
-        super().__init__(runner, signature, instruments)
+        super().__init__(runner, signature)
         self._buckets = buckets
-        self._memory = memory
+        self._memory = memory  # bytes that the process may use, if known
 
     def prove(
         self,
@@ -68,16 +61,12 @@ class BatchProver(RunProver):
         on_cpu: bool,
         by_sizes: bool,
     ) -> BatchLimits:
-        """Return the limits of batches.
+        """Return the limits of batches with up to `most` rows, from golden samples, which have run.
 
-        Args:
-            samples: golden samples, which have run.
-            most: rows that a batch may have.
-            delay: seconds that a request may wait for others.
-            varying: some output differs from run to run.
-            on_cpu: ONNX Runtime's CPU provider runs it, which has no device that may hang, and on
-                which a new size costs little; others run in the model's thread, with sizes that ran here.
-            by_sizes: the time of a run depends on sizes only; else no run is in the event loop.
+        A request may wait `delay` seconds for others. `varying`: some output differs from run to run. `on_cpu`:
+        ONNX Runtime's CPU provider, which has no device that may hang, and on which a new size costs little, runs
+        it; others run in the model's thread, with sizes that ran here. `by_sizes`: the time of a run depends on
+        sizes only, otherwise no run is in the event loop.
         """
         row = _first_row(samples[0].feeds)
         off = self._why_not(row, most, varying=varying)
@@ -104,7 +93,7 @@ class BatchProver(RunProver):
         return BatchLimits(rows, sizes, off, delay, turn_rows, turn_elements)
 
     def _why_not(self, row: Feeds, most: int, *, varying: bool) -> str:
-        """Return why the model has no batches as far as its signature shows; "": it may have."""
+        """Return why the model has no batches as far as its signature shows, or ""."""
         signature = self._signature
         tensors = (*signature.inputs.values(), *signature.outputs.values())
         fixed = next((each for each in tensors if not each.shape or each.shape[0] >= 0), None)
@@ -134,7 +123,7 @@ class BatchProver(RunProver):
         return True
 
     def _why_dependent(self, row: Feeds, other: Feeds) -> str:
-        """Return why requests must not run together; "": their outputs do not depend on it."""
+        """Return why requests must not run together, or "" if their outputs do not depend on each other."""
         if any(other[name].shape != array.shape for name, array in row.items()):
             other = row
         other = {name: _larger(array) for name, array in other.items()}
@@ -152,10 +141,10 @@ class BatchProver(RunProver):
         return ""
 
     def _why_costly(self, row: Feeds, rows: int, single: float) -> str:
-        """Return why batches cost more than they save, as their sizes change from run to run; "": they do not.
+        """Return why batches cost more than they save when their sizes change from run to run, or "".
 
-        A provider may plan anew whenever the sizes are not those of the run before: of a text detector with
-        62 convolutions ONNX Runtime's CUDA provider runs 3 ms at one size, 147 ms at another one each time.
+        A provider may plan again whenever the sizes change: of a text detector with 62 convolutions a run of ONNX
+        Runtime's CUDA provider takes 3 ms at one size, and 147 ms after each change.
         """
         batch = join([row] * rows)
         changed = float("inf")
@@ -163,7 +152,7 @@ class BatchProver(RunProver):
             self._run(row)
             began = self._clock()
             self._run(batch)
-            changed = min(changed, self._taken(began))
+            changed = min(changed, self._end_run(began))
         if changed <= _GAIN * rows * single:
             return ""
         return (
@@ -172,14 +161,13 @@ class BatchProver(RunProver):
         )
 
     def _times(self, row: Feeds, most: int) -> dict[int, float]:
-        """Return the seconds of a run by rows: of `row`, and twice as many while that pays.
+        """Return the seconds of a run by rows: of `row`, and of twice as many while that fits and pays.
 
-        The first one that does not fit into memory is the last, or, of runs that are not short, the first
-        one that does not pay: joining two small requests may cost more than a run saves, unlike many.
+        Short runs are tried in any case: joining two small requests may cost more than a run saves, unlike many.
         """
         end = self._clock() + _SECONDS
         unit = rows_of(row) or 1
-        found = {unit: self._time(row, 1, end)}
+        times = {unit: self._time(row, 1, end)}
         before = self._resident()
         rows = unit * 2
         while rows <= most and self._accepts(row, rows) and self._clock() < end:
@@ -187,14 +175,14 @@ class BatchProver(RunProver):
             if self._memory is not None and self._resident() + 2 * growth > self._memory:
                 break
             try:
-                found[rows] = self._time(row, rows // unit, end)
+                times[rows] = self._time(row, rows // unit, end)
             except Exception as error:  # noqa: BLE001 - as above; smaller ones ran
                 _log.warning("no batches of %d requests: %s", rows, plain(str(error)))
                 break
-            if found[rows] > max(2 * _GAIN * found[rows // 2], _TURN_SECONDS):
+            if times[rows] > max(2 * _GAIN * times[rows // 2], _TURN_SECONDS):
                 break
             rows *= 2
-        return found
+        return times
 
     def _time(self, row: Feeds, count: int, end: float) -> float:
         best = float("inf")
@@ -206,7 +194,7 @@ class BatchProver(RunProver):
             else:
                 feeds = join([row] * count)
                 split(self._run(feeds), [1] * count)
-            taken = self._taken(began)
+            taken = self._end_run(began)
             best = min(best, taken)
             self._buckets.warmed_up(feeds, taken)
             if number and self._clock() > end:
@@ -215,7 +203,7 @@ class BatchProver(RunProver):
 
 
 def batch_feeds(samples: Sequence[GoldenSample], limits: BatchLimits) -> Feeds:
-    """Return the inputs of a full batch, which have run; {}: there are no batches."""
+    """Return the inputs of a full batch, which have run, {} without batches."""
     return join([_first_row(samples[0].feeds)] * limits.rows) if limits.rows > 1 else {}
 
 
@@ -232,7 +220,7 @@ def _larger(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _worthwhile(times: dict[int, float], single: float) -> int:
-    """Return the rows of the smallest batch that is about as fast per row as any; 1: none gains."""
+    """Return the rows of the smallest batch that is about as fast per row as any, 1 if none gains."""
     each = {rows: taken / rows for rows, taken in times.items()}
     fastest = min(each.values())
     if fastest > _GAIN * single:

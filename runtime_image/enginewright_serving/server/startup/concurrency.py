@@ -1,9 +1,8 @@
 """Finds out at startup how many runs of the model may take place at the same time.
 
-ONNX Runtime's CPU provider allows several runs of one session, which share its threads and weights. A
-run that leaves cores idle, as most do between operators and in small ones, gains from a neighbour. A lone
-run has all threads as before. That outputs do not depend on neighbours is proved on golden samples, and
-what it gains is measured.
+ONNX Runtime's CPU provider allows several runs of one session, which share its threads and weights. A run that leaves
+cores idle, as most do between operators and in small ones, gains from a neighbour. Golden samples prove that outputs
+do not depend on neighbours, and the gain is measured.
 """
 
 import logging
@@ -21,11 +20,7 @@ from enginewright_runtime.session.signature import Signature
 
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.protocol.decode import Feeds
-from enginewright_serving.server.startup.run_proof import (
-    OF_THIS_PROCESS,
-    Instruments,
-    RunProver,
-)
+from enginewright_serving.server.startup.run_proof import RunProver
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,8 +53,8 @@ class RunConditions:
     """What several runs at a time depend on besides the model."""
 
     threads: int  # of the session
-    most: int | None  # serving.maxConcurrentRuns; None: as many as are worthwhile
-    memory: int | None  # bytes that the process may use; None: unknown
+    most: int | None  # serving.maxConcurrentRuns, otherwise as many as are worthwhile
+    memory: int | None  # bytes that the process may use, if known
     loaded: int  # resident bytes before the first run
     varying: bool  # some output differs from run to run
     on_cpu: bool  # ONNX Runtime's CPU provider runs the model
@@ -71,13 +66,11 @@ class ConcurrencyProver(RunProver):
 
     def __init__(
         self,
-        runner: Runner,
+        runner: Runner,  # for several threads at a time
         signature: Signature,
         progress: Callable[[str], None],
-        instruments: Instruments = OF_THIS_PROCESS,
     ) -> None:
-        """Create it; several threads at a time may use `runner`, `progress` gets the current step."""
-        super().__init__(runner, signature, instruments)
+        super().__init__(runner, signature)
         self._progress = progress
 
     def prove(
@@ -87,26 +80,19 @@ class ConcurrencyProver(RunProver):
         batches: BatchLimits,
         given: RunConditions,
     ) -> Concurrency:
-        """Return how many runs may take place at the same time.
-
-        Args:
-            samples: golden samples, which have run.
-            feeds: inputs of a usual run, of a batch if there are any; they have run.
-            batches: what was found out about batches and runs in the event loop.
-            given: what else it depends on.
-        """
+        """Return how many runs may take place at a time; golden samples and `feeds`, of a usual run or batch, have run."""
         most = given.threads if given.most is None else min(given.most, given.threads)
         off = _why_not(most, batches, given)
         if off:
             return Concurrency(off=off)
         try:
-            return self._found(samples, feeds, self._fitting(most, given))
+            return self._measure(samples, feeds, self._fitting(most, given))
         except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
             text = plain(str(error))
             _log.warning("one run at a time: several fail: %s", text)
             return Concurrency(off=f"the model fails with several runs at a time: {text}")
 
-    def _found(self, samples: Sequence[GoldenSample], feeds: Feeds, most: int) -> Concurrency:
+    def _measure(self, samples: Sequence[GoldenSample], feeds: Feeds, most: int) -> Concurrency:
         self._progress("timing several runs at a time")
         single = min(self._time(feeds, 1, 1) for _ in range(2))
         if single < _SHORTEST:
@@ -127,7 +113,7 @@ class ConcurrencyProver(RunProver):
         return Concurrency(most, gain=gains[most], slowest=self.slowest)
 
     def _fitting(self, most: int, given: RunConditions) -> int:
-        """Return how many runs, of the largest that have taken place, fit into memory."""
+        """Return how many runs fit into memory, as large as the largest so far."""
         if given.memory is None:
             return most
         resident = self._resident()
@@ -135,18 +121,18 @@ class ConcurrencyProver(RunProver):
         return min(most, 1 + max(0, given.memory - resident) // growth)
 
     def _why_dependent(self, samples: Sequence[GoldenSample], runs: int) -> str:
-        """Return why runs must not take place at the same time; "": their outputs stay the same."""
+        """Return why runs must not take place at the same time, or "" if their outputs stay the same."""
         alone = [self._run(sample.feeds) for sample in samples[: runs + 1]]
-        found: list[tuple[int, list[NDArray[Any]]]] = []
+        results: list[tuple[int, list[NDArray[Any]]]] = []
 
         def work(number: int) -> None:
             for at in range(len(alone)):  # beside others, and beside itself
                 sample = (number // 2 + at) % len(alone)
                 feeds = samples[sample].feeds
-                found.append((sample, self._run(feeds)))
+                results.append((sample, self._run(feeds)))
 
         self._together(work, runs)
-        for sample, arrays in found:
+        for sample, arrays in results:
             name = self._differing(alone[sample], arrays)
             if name is not None:
                 return f"output {name!r} of a run depends on others at the same time"
@@ -156,18 +142,18 @@ class ConcurrencyProver(RunProver):
         """Return the factor of the rate by number of runs at a time, as long as more are faster."""
         end = self._clock() + _SECONDS
         count = max(1, math.ceil(_ROUND_SECONDS / single))
-        found = {1: 1.0}
+        gains = {1: 1.0}
         for runs in _numbers(most):
-            if len(found) > 1 and self._clock() > end:
+            if len(gains) > 1 and self._clock() > end:
                 break
             ratios: list[float] = []
             while len(ratios) < _ROUNDS and (not ratios or self._clock() < end):
                 alone = self._time(feeds, 1, count)
                 ratios.append(runs * alone / self._time(feeds, runs, count))
-            found[runs] = median(ratios)
-            if found[runs] < max(found.values()):
+            gains[runs] = median(ratios)
+            if gains[runs] < max(gains.values()):
                 break
-        return found
+        return gains
 
     def _time(self, feeds: Feeds, runs: int, count: int) -> float:
         """Return the seconds in which each of `runs` threads runs the model `count` times."""
@@ -176,7 +162,7 @@ class ConcurrencyProver(RunProver):
             for _ in range(count):
                 began = self._clock()
                 self._run(feeds)
-                self._taken(began)
+                self._end_run(began)
 
         began = self._clock()
         self._together(work, runs)
@@ -211,7 +197,7 @@ class ConcurrencyProver(RunProver):
 
 
 def _why_not(most: int, batches: BatchLimits, given: RunConditions) -> str:
-    """Return why there is one run at a time, as far as that is known without runs; ""."""
+    """Return why there is one run at a time, as far as that is known without runs, or ""."""
     off = ""
     if given.most == 1:
         off = "serving.maxConcurrentRuns is 1"

@@ -1,8 +1,7 @@
-"""Diagnoses a failed run: reruns known-valid inputs, then the same request.
+"""Diagnoses a failed run, in the inference thread: reruns known-valid inputs, then the same request.
 
-Runs in the inference thread, only after a failure, so successful requests pay nothing for it.
-Known-valid inputs also repair the session: after a request with incompatible sizes OpenVINO 2025.4
-rejects shapes that it accepted before, until it has run others.
+Known-valid inputs also repair the session: after a request with incompatible sizes OpenVINO 2025.4 rejects shapes
+that it accepted before, until it has run others.
 """
 
 import logging
@@ -17,7 +16,6 @@ from numpy.typing import NDArray
 from enginewright_serving.server.inference.job import RequestPlan
 from enginewright_serving.server.inference.run_errors import (
     Fault,
-    Rerun,
     fault_from_error,
     fault_from_rerun,
     fingerprint,
@@ -42,30 +40,22 @@ class Diagnosis:
         samples: Iterable[GoldenSample],
         memory: int | None,
     ) -> None:
-        """Store inputs that are known to be valid.
-
-        Args:
-            run: takes output names and feeds, returns the outputs.
-            outputs: names of the model's outputs.
-            samples: golden samples that have run, at least one; kept are the smallest, and the
-                smallest with different shapes.
-            memory: most bytes that the backend can allocate; None: unknown.
-        """
+        """Keep the smallest golden sample, and the smallest with other shapes; `memory`: bytes of the backend, if known."""
         self._run = run
         self._outputs = list(outputs)
-        known = [sample.feeds for sample in samples]
-        self._known = {fingerprint(feeds) for feeds in known}
-        known.sort(key=lambda feeds: sum(array.size for array in feeds.values()))
-        self._control = known[0]
-        others = (feeds for feeds in known if _shapes(feeds) != _shapes(known[0]))
+        valid = [sample.feeds for sample in samples]
+        self._valid = {fingerprint(feeds) for feeds in valid}
+        valid.sort(key=lambda feeds: sum(array.size for array in feeds.values()))
+        self._control = valid[0]
+        others = (feeds for feeds in valid if _shapes(feeds) != _shapes(valid[0]))
         self._other = next(others, None)
         self._memory = memory
-        self._found: set[tuple[int, str]] = set()
+        self._at_fault: set[tuple[int, str]] = set()
 
     def judge(self, plan: RequestPlan, feeds: Feeds, error: Exception) -> Fault:
         """Return who caused `error`, which running `feeds` of a request with `plan` raised."""
         seen = fingerprint(feeds)
-        ran_before = seen in self._known or (plan.has_run and only_shapes_matter(feeds))
+        ran_before = seen in self._valid or (plan.has_run and only_shapes_matter(feeds))
         control = self.run_known_valid()
         if isinstance(error, StoppedError):  # not rerun: it would take as long again
             return Fault.CLIENT if control is None and not ran_before else Fault.SERVER
@@ -76,24 +66,24 @@ class Diagnosis:
             if fault is not None:
                 return fault
         key = (seen, str(error))
-        if control is None and key in self._found:
+        if control is None and key in self._at_fault:
             return Fault.CLIENT
-        trial = Rerun(control, self._attempt(plan.outputs, feeds))
-        if trial.repeated is not None:
+        repeated = self._attempt(plan.outputs, feeds)
+        if repeated is not None:
             self.run_known_valid()
-        fault = fault_from_rerun(error, trial, memory=self._memory)
+        fault = fault_from_rerun(error, control, repeated, memory=self._memory)
         if fault is Fault.CLIENT:
-            if len(self._found) >= _CACHED_FAULTS:
-                self._found.clear()
-            self._found.add(key)
-        elif trial.control is not None:
-            _log.error("a golden sample fails too: %s", plain(str(trial.control)))
+            if len(self._at_fault) >= _CACHED_FAULTS:
+                self._at_fault.clear()
+            self._at_fault.add(key)
+        elif control is not None:
+            _log.error("a golden sample fails too: %s", plain(str(control)))
         return fault
 
     def run_known_valid(self) -> Exception | None:
         """Run known-valid inputs, retry them after other shapes; return the exception that remains."""
         error = self._attempt(self._outputs, self._control)
-        others = [self._other] if self._other else _doubled(self._control)
+        others = [self._other] if self._other else _double(self._control)
         for feeds in others if error is not None else ():
             if self._attempt(self._outputs, feeds) is None:
                 error = self._attempt(self._outputs, self._control)
@@ -120,7 +110,7 @@ def _shapes(feeds: Feeds) -> set[tuple[str, tuple[int, ...]]]:
     return {(name, array.shape) for name, array in feeds.items()}
 
 
-def _doubled(feeds: Feeds) -> Iterator[Feeds]:
+def _double(feeds: Feeds) -> Iterator[Feeds]:
     """Yield `feeds` in a few other shapes, which the model may or may not accept."""
     names = [name for name, array in feeds.items() if array.ndim]
     for changed in ([*names], *([name] for name in names[:_DOUBLED])):

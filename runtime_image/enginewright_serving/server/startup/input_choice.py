@@ -1,7 +1,7 @@
 """Finds out at startup whether inputs in memory that the device reads directly make runs faster.
 
-They cost a copy in this process, which large inputs may pay for and small ones do not. It is chosen before
-the golden samples run, so that these prove what serves.
+They cost a copy in this process, which pays for large inputs only. Measured before the golden samples run, so that
+these prove the session as it serves.
 """
 
 import logging
@@ -20,6 +20,7 @@ from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature
 
 from enginewright_serving.server.protocol.decode import Feeds
+from enginewright_serving.server.startup.run_proof import measure_run
 
 _log: Final = logging.getLogger(__name__)
 _GAIN: Final = 0.95  # a run takes at most this share of the time with NumPy's memory
@@ -33,9 +34,7 @@ class InputChoice:
     """How inputs reach the device."""
 
     session: Any  # for `StoppableSession`
-    report: dict[str, Any] = field(
-        default_factory=dict
-    )  # for users; {}: there was nothing to choose
+    report: dict[str, Any] = field(default_factory=dict)  # for users, if there was a choice
 
 
 def choose(
@@ -43,24 +42,15 @@ def choose(
     allocate: Allocate | None,
     signature: Signature,
     feeds: Feeds,
-    clock: Callable[[], float] = time.perf_counter,
 ) -> InputChoice:
-    """Return the faster way for `feeds`, the usual inputs.
-
-    Args:
-        session: that serves.
-        allocate: a tensor in memory that the device reads directly; None: there is no such memory.
-        signature: of the model.
-        feeds: of a golden sample.
-        clock: seconds, for tests.
-    """
+    """Return the faster way for `feeds`, the usual inputs; `allocate` returns memory that the device reads directly."""
     if allocate is None:
         return InputChoice(session)
     direct = DirectInputs(session, allocate)
     outputs = list(signature.outputs)
     ways = [partial(Runner(each, signature).run, outputs, feeds) for each in (session, direct)]
     try:
-        usual, faster = _medians(ways, clock)
+        usual, faster = _medians(ways)
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
         _log.warning("inputs are not copied directly: %s", plain(str(error)))
         return InputChoice(session, {"direct": False})
@@ -69,23 +59,17 @@ def choose(
     return InputChoice(direct if pays else session, {"direct": pays, "seconds": seconds})
 
 
-def _medians(ways: Sequence[Callable[[], Any]], clock: Callable[[], float]) -> list[float]:
-    """Return the median time of each way, which run in turns; all are warm before."""
-    end = clock() + _SECONDS
+def _medians(ways: Sequence[Callable[[], Any]]) -> list[float]:
+    """Return the median time of each way; they are warm, and run in turns."""
+    end = time.perf_counter() + _SECONDS
     for way in ways:
         warming: list[float] = []
-        while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and clock() < end:
-            warming.append(_timed(way, clock))
+        while not is_warm(warming) and len(warming) < _MOST_WARM_UPS and time.perf_counter() < end:
+            warming.append(measure_run(way))
     times: list[list[float]] = [[] for _ in ways]
     for number in range(_RUNS):
-        if number and clock() >= end:
+        if number and time.perf_counter() >= end:
             break
-        for found, way in zip(times, ways, strict=True):
-            found.append(_timed(way, clock))
+        for seconds, way in zip(times, ways, strict=True):
+            seconds.append(measure_run(way))
     return [float(np.median(each)) for each in times]
-
-
-def _timed(run: Callable[[], Any], clock: Callable[[], float]) -> float:
-    began = clock()
-    run()
-    return clock() - began

@@ -40,19 +40,7 @@ def load_session(
     device: Device,
     runtime_cache: Path | None,
 ) -> loading.LoadedModel:
-    """Create the session of a task's artefact (`loading.create`).
-
-    Args:
-        task: which backend, and what was promised about it.
-        artifact: the folder with its files.
-        manifest: of it.
-        threads: for computing.
-        device: what the driver reported.
-        runtime_cache: the folder in which a backend that compiles kernels keeps them; None: nowhere.
-
-    Raises:
-        StageFailure: why it cannot be loaded.
-    """
+    """Create a task's session (`loading.create`), with kernels in `runtime_cache`; raise StageFailure if that fails."""
     strict = task.promise.policy == "Forbid"
     try:
         loaded = loading.create(
@@ -87,7 +75,7 @@ def load_session(
 
 
 def _no_memory(backend: str, device: Device, text: str) -> StageFailure:
-    """Return the failure of a load for which memory, of the device if there is one, does not suffice."""
+    """Return the failure of a load that needs more memory, of the device if there is one."""
     where, remedy = "memory", None
     if device.memory is not None:
         where = "the memory of the device"
@@ -102,11 +90,7 @@ def _no_memory(backend: str, device: Device, text: str) -> StageFailure:
 def read_model(
     task: ServeTask, artifact: Path, manifest: Manifest, loaded: loading.LoadedModel
 ) -> tuple[Signature, list[GoldenSample]]:
-    """Return the signature and the golden samples of a loaded artefact.
-
-    Raises:
-        StageFailure: why they are unusable.
-    """
+    """Return the signature and the golden samples of a loaded artefact; raise StageFailure if they are unusable."""
     try:
         signature = read_signature(
             loaded.session.get_inputs(),
@@ -129,7 +113,7 @@ def read_model(
 
 
 def _as_published(signature: Signature, manifest: Manifest) -> Signature:
-    """Return it with the output sizes that all backends report; optimisations may infer more of them."""
+    """Return it with the output sizes that all backends report; optimizations may infer more of them."""
     if manifest.signature is None:
         return signature
     texts = map(TensorText.read, manifest.signature.outputs)
@@ -150,7 +134,7 @@ def open_cache(
     device: Device,
     progress: Callable[[str], None],
 ) -> RuntimeCache | None:
-    """Return the engine's cache, filled; None: none can be kept."""
+    """Return the engine's cache, filled, if one can be kept."""
     engine = manifest.engine
     cache = RuntimeCache.open(root, engine.sha256, device) if root and engine else None
     if cache is None or cache.reused:

@@ -1,8 +1,8 @@
 """Makes a model ready: checks its files, queries the driver, loads it, verifies its outputs.
 
-In that order, so that a fault is reported by the step that causes it, without a device if possible.
-All of it happens in the server process, so that the verified session is the one that serves. A
-native crash here therefore ends the server; `main` ensures that the pod still reports why.
+In that order, so that the step that finds a fault reports it, without a device if possible. In the server process, so
+that the verified session is the one that serves. A native crash ends the server; `main` ensures that the pod still
+reports why.
 """
 
 import logging
@@ -83,7 +83,7 @@ class _Loaded:
     """The session as it will serve, and inputs that it accepts."""
 
     model: LoadedModel
-    cache: RuntimeCache | None  # None: kernels are not kept
+    cache: RuntimeCache | None  # of kernels, if these are kept
     signature: Signature
     samples: list[GoldenSample]
     at: float  # when, as `time.monotonic()`
@@ -101,7 +101,7 @@ class _Loaded:
 
 @dataclass(frozen=True)
 class _Timed:
-    """How fast the model is, and in how many requests and runs at a time."""
+    """How fast the model is, and how many requests and runs it has at a time."""
 
     slowest: float  # seconds of a run
     batches: BatchLimits
@@ -115,16 +115,9 @@ def prepare(
     progress: Callable[[str], None],
     runtime_caches: Path | None = None,
 ) -> ServedModel:
-    """Check, load, verify and warm up the model or engine of `artifact`.
+    """Check, load, verify and warm up the model in the folder `artifact`; raise StageFailure if it must not serve.
 
-    Args:
-        task: which model on which backend, and what was promised about it.
-        artifact: the folder with manifest, model and golden samples.
-        progress: called with the current step, for users.
-        runtime_caches: the folder of `RuntimeCache`; None: kernels are not kept.
-
-    Raises:
-        StageFailure: why it must not serve.
+    `progress` gets the current step, for users. Kernels are kept in `runtime_caches`, if there is such a folder.
     """
     began = time.monotonic()
     checked = _check(task, artifact, progress)
@@ -162,7 +155,7 @@ def prepare(
 
 
 def _check(task: ServeTask, artifact: Path, progress: Callable[[str], None]) -> CheckedArtifact:
-    """Check what can be checked without loading, and ask the driver."""
+    """Run the checks that need no loading, and ask the driver."""
     progress("reading the manifest")
     manifest = read_manifest(task, artifact)
     backend = find(task.backend)
@@ -226,7 +219,7 @@ def _verify(checked: CheckedArtifact, loaded: _Loaded, progress: Callable[[str],
 def _time(
     checked: CheckedArtifact, loaded: _Loaded, slowest: float, progress: Callable[[str], None]
 ) -> _Timed:
-    """Time batches, the usual run and several runs at a time; `slowest`: the seconds of a run so far."""
+    """Time batches, the usual run and several runs at a time; `slowest` is the seconds of the slowest run so far."""
     task, runner, signature, samples = checked.task, loaded.runner, loaded.signature, loaded.samples
     varying, on_cpu = bool(checked.manifest.varying), checked.backend.name == "cpu"
     shapes, feeds = baseline_feeds(samples, checked.manifest.recipe)
@@ -243,7 +236,7 @@ def _time(
         by_sizes=loaded.model.placement.by_sizes,
     )
     progress(f"measuring the latency of {shapes}")
-    usual = measure(partial(runner.run, list(signature.outputs)), shapes, feeds)
+    usual = measure(partial(runner.run, list(signature.outputs), feeds), shapes)
     conditions = RunConditions(
         threads=checked.threads,
         most=task.concurrent_runs,
@@ -263,7 +256,6 @@ def _time(
 def _details(
     checked: CheckedArtifact, loaded: _Loaded, timed: _Timed, load_seconds: float, seconds: float
 ) -> dict[str, Any]:
-    """Return what users are shown of the start, which took `seconds`."""
     cache, inputs, batches = loaded.cache, loaded.inputs, timed.batches
     return {
         "threads": checked.threads,

@@ -48,16 +48,9 @@ class StartupProver:
         *,
         steps: bool = False,
     ) -> float:
-        """Run every golden sample and every profile shape; return the slowest run in seconds.
+        """Run every golden sample and every profile shape; return the slowest run in seconds, or raise StageFailure.
 
-        Args:
-            samples: golden samples.
-            manifest: of the artefact.
-            progress: called with the current step, for users.
-            steps: also run 1, 2, 4, … rows, since the backend prepares each size when it first runs.
-
-        Raises:
-            StageFailure: ParityFailed, DeviceLost.
+        `steps`: also run 1, 2, 4, … rows, since the backend prepares each size when it first runs.
         """
         scales = scales_of({sample.name: sample.expected for sample in samples}, self._types)
         tolerances = Tolerances.of(manifest.recipe, manifest.precision)
@@ -83,15 +76,12 @@ class StartupProver:
         return slowest
 
     def _run_steps(
-        self, known: list[Feeds], manifest: Manifest, progress: Callable[[str], None]
+        self, feeds_run: list[Feeds], manifest: Manifest, progress: Callable[[str], None]
     ) -> list[tuple[str, Feeds]]:
-        """Run the sizes between those of the profiles; return those that run.
-
-        Whether the model accepts them is for its clients to find out: some tie the rows to other sizes.
-        """
+        """Run the sizes between those of the profiles; return those that the model accepts."""
         began = time.monotonic()
         done: list[tuple[str, Feeds]] = []
-        points = step_points(known, served_profiles(manifest))
+        points = step_points(feeds_run, served_profiles(manifest))
         for number, (label, feeds) in enumerate(points, 1):
             if time.monotonic() - began > _STEP_SECONDS:
                 _log.warning(
@@ -139,12 +129,12 @@ class StartupProver:
     def _compare(
         self, sample: GoldenSample, actual: dict[str, NDArray[Any]], comparison: Comparison
     ) -> None:
-        comparison.add(sample.name, sample.expected, actual, lambda: self._again(sample))
+        comparison.add(sample.name, sample.expected, actual, lambda: self._rerun(sample))
         if description := comparison.verdict().description:
             raise StageFailure(
                 Reason.PARITY_FAILED, f"{description} against ONNX Runtime's CPU provider"
             )
 
-    def _again(self, sample: GoldenSample) -> dict[str, NDArray[Any]]:
+    def _rerun(self, sample: GoldenSample) -> dict[str, NDArray[Any]]:
         arrays = self._runner.run(self._outputs, sample.feeds)
         return dict(zip(self._outputs, arrays, strict=True))

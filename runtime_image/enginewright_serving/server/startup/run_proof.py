@@ -1,8 +1,7 @@
-"""Runs the model at startup to find out what it may do: all outputs, their time, and whether they agree."""
+"""Runs the model at startup: all outputs, their time, and whether they agree."""
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -19,34 +18,22 @@ from enginewright_serving.server.protocol.decode import Feeds
 _TOLERANCES: Final = {"FP64": 1e-4, "FP32": 1e-3, "FP16": 1e-2, "BF16": 3e-2}
 
 
-@dataclass(frozen=True, slots=True)
-class Instruments:
-    """What proofs measure with."""
-
-    resident: Callable[[], int] = resident_bytes  # bytes that the process takes
-    clock: Callable[[], float] = time.perf_counter  # seconds
-
-
-OF_THIS_PROCESS: Final = Instruments()
-
-
 class RunProver:
     """What proofs of one session have in common."""
 
-    def __init__(self, runner: Runner, signature: Signature, instruments: Instruments) -> None:
+    def __init__(self, runner: Runner, signature: Signature) -> None:
         self._runner = runner
         self._signature = signature
         self._outputs = list(signature.outputs)
-        self._resident = instruments.resident
-        self._clock = instruments.clock
+        self._resident: Callable[[], int] = resident_bytes
+        self._clock: Callable[[], float] = time.perf_counter
         self.slowest = 0.0  # seconds of a run
 
     def _run(self, feeds: Feeds) -> list[NDArray[Any]]:
-        """Return all outputs for `feeds`."""
         return self._runner.run(self._outputs, feeds)
 
-    def _taken(self, began: float) -> float:
-        """Return the seconds of a run that began then and has just ended."""
+    def _end_run(self, began: float) -> float:
+        """Return the seconds of a run that has just ended."""
         taken = self._clock() - began
         self.slowest = max(self.slowest, taken)
         return taken
@@ -54,11 +41,18 @@ class RunProver:
     def _differing(
         self, expected: Sequence[NDArray[Any]], actual: Sequence[NDArray[Any]]
     ) -> str | None:
-        """Return the first output that differs by more than rounding; None: all are the same."""
+        """Return the first output that differs by more than rounding, if one does."""
         for name, one, other in zip(self._outputs, expected, actual, strict=True):
             if not _same(self._signature.outputs[name], one, other):
                 return name
         return None
+
+
+def measure_run(run: Callable[[], Any]) -> float:
+    """Return the seconds of a run."""
+    began = time.perf_counter()
+    run()
+    return time.perf_counter() - began
 
 
 def _same(tensor: Tensor, single: NDArray[Any], joined: NDArray[Any]) -> bool:

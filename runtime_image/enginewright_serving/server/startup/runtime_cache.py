@@ -1,9 +1,8 @@
 """Keeps the kernels that TensorRT-RTX compiles from an engine, for restarts of the server's container.
 
-The provider writes its runtime cache only when its session ends, and a container that restarts has
-mostly crashed. So on the first start everything runs once in a session that then ends. The folder
-belongs to one engine, device and driver; what a start leaves that did not get ready is removed, so that
-no damaged cache makes every start fail.
+The provider writes its runtime cache only when its session ends, and a container that restarts has mostly crashed. So
+on the first start everything runs once in a session that then ends. The folder belongs to one engine, device and
+driver; a start that did not get ready may have damaged it, so the next one removes it.
 """
 
 import gc
@@ -21,9 +20,7 @@ from enginewright_runtime.session.driver import Device
 from enginewright_serving.transport.settings import MIB
 
 _log: Final = logging.getLogger(__name__)
-_MOST_BYTES: Final = (
-    1024 * MIB
-)  # that a start accepts: /tmp counts towards the node's ephemeral storage
+_MOST_BYTES: Final = 1024 * MIB  # /tmp counts towards the node's ephemeral storage
 _STARTING: Final = ".starting"  # a file that exists until a start is ready
 
 
@@ -32,11 +29,11 @@ class RuntimeCache:
     """The folder of one engine on one device."""
 
     folder: Path
-    reused: bool  # it holds what an earlier start compiled
+    reused: bool  # it holds kernels of an earlier start
 
     @classmethod
     def open(cls, root: Path, engine_sha256: str, device: Device) -> Self | None:
-        """Return the cache of an engine, and remove all others; None: none can be kept here."""
+        """Return the cache of an engine, if one can be kept here, and remove all others."""
         names = (engine_sha256, device.compute_capability or "", device.driver.version or "")
         folder = root / "-".join(names)
         try:
@@ -56,17 +53,13 @@ class RuntimeCache:
 
     @property
     def bytes(self) -> int:
-        """The size of what is kept."""
+        """The size of the folder."""
         return _size(self.folder)
 
     def fill(self, run_all: Callable[[], None]) -> None:
-        """Have the provider write the cache.
-
-        Args:
-            run_all: creates a session, runs all sizes that requests may have, and keeps no reference.
-        """
+        """Have the provider write the cache: `run_all` creates a session, runs all sizes, and keeps no reference."""
         run_all()
-        gc.collect()  # so that the session has ended, whatever referred to it
+        gc.collect()  # ends the session, even if a cycle refers to it
         if not self.bytes:
             _log.warning("the provider wrote no runtime cache to %s", self.folder)
 
@@ -76,14 +69,10 @@ class RuntimeCache:
 
 
 def _make_private(root: Path) -> None:
-    """Create the folder; refuse one that another user could have made, as kernels are code.
-
-    Raises:
-        OSError: it cannot be used.
-    """
+    """Create the folder; raise OSError for one that another user could have made, since kernels are code."""
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = root.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
         raise PermissionError(0, "it is not a folder of this user")
     root.chmod(0o700)
 

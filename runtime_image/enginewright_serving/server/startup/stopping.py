@@ -1,7 +1,7 @@
-"""Terminates runs that take too long, so that one huge request does not get the pod restarted.
+"""Terminates runs that take too long, so that one huge request does not restart the pod.
 
-ONNX Runtime checks between nodes, and between iterations of a loop, whether to terminate. A run
-that hangs inside one kernel continues, and the server is then not live.
+ONNX Runtime checks between nodes, and between iterations of a loop, whether to terminate. A run that hangs inside one
+kernel continues, and the server is then not live.
 """
 
 import threading

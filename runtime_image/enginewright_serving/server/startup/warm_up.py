@@ -16,30 +16,27 @@ _MOST_STEPS: Final = 16  # of one profile: 1 to 32,768 rows
 
 
 def profile_points(
-    known: Sequence[Feeds], profiles: Iterable[Iterable[ShapeProfile]]
+    feeds_run: Sequence[Feeds], profiles: Iterable[Iterable[ShapeProfile]]
 ) -> Iterator[tuple[str, Feeds]]:
-    """Yield a label and inputs for the min, opt and max shapes of the profiles, without those of `known`.
-
-    The first of `known` gives the values.
-    """
-    seen = {_shapes(feeds) for feeds in known}
+    """Yield label and inputs, from the first of `feeds_run`, for the profiles' shapes that have not run."""
+    seen = {_shapes(feeds) for feeds in feeds_run}
     for inputs, corner in itertools.product(profiles, ("min", "opt", "max")):
         shapes = {profile.input: getattr(profile, corner) for profile in inputs}
-        feeds = _resized(known[0], shapes)
+        feeds = _resize(feeds_run[0], shapes)
         if _shapes(feeds) not in seen:
             seen.add(_shapes(feeds))
             yield f"the {corner} shapes", feeds
 
 
 def step_points(
-    known: Sequence[Feeds], profiles: Iterable[Iterable[ShapeProfile]]
+    feeds_run: Sequence[Feeds], profiles: Iterable[Iterable[ShapeProfile]]
 ) -> list[tuple[str, Feeds]]:
     """Return a label and inputs of 1, 2, 4, … rows within each profile, likewise, largest first.
 
     Rows are the first dimension of all inputs in which it is as dynamic as in the first; the other
     dimensions are those of the opt shapes. The largest first, so that memory grows once.
     """
-    seen = {_shapes(feeds) for feeds in known}
+    seen = {_shapes(feeds) for feeds in feeds_run}
     points: list[tuple[str, Feeds]] = []
     for inputs in profiles:
         dynamic = {
@@ -58,14 +55,14 @@ def step_points(
                 each.input: (rows, *each.opt[1:]) if dynamic.get(each.input) == bounds else each.opt
                 for each in inputs
             }
-            feeds = _resized(known[0], shapes)
+            feeds = _resize(feeds_run[0], shapes)
             if _shapes(feeds) not in seen:
                 seen.add(_shapes(feeds))
                 points.append((f"{rows} rows", feeds))
     return points
 
 
-def _resized(feeds: Feeds, shapes: dict[str, tuple[int, ...]]) -> Feeds:
+def _resize(feeds: Feeds, shapes: dict[str, tuple[int, ...]]) -> Feeds:
     return feeds | {name: np.resize(feeds[name], shape) for name, shape in shapes.items()}
 
 

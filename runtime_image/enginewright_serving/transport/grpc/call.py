@@ -1,9 +1,8 @@
 """Unary calls of gRPC over HTTP/2 (grpc/grpc doc/PROTOCOL-HTTP2.md).
 
-A message that arrives whole is one copy from the socket's buffer; a larger one has its memory, which
-the kernel provides page by page, as soon as its length is known, and is received there. It is charged
-to the account as it arrives. What refuses a call before its message has arrived waits for the end of a
-small one, so that ordinary refusals reset no streams.
+A message that arrives whole is copied once, from the socket's buffer; a larger one is received in its own memory,
+which the kernel provides page by page, and is charged to the account as it arrives. A refusal waits for the end of
+a small message, so that ordinary refusals reset no streams.
 """
 
 import struct
@@ -30,7 +29,7 @@ from enginewright_serving.transport.http2.session import Session
 from enginewright_serving.transport.http2.stream import Stream
 from enginewright_serving.transport.http_application import ConnectionApplication
 from enginewright_serving.transport.message import JOINED_BYTES, Body, charged_bytes
-from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.request_context import (
     REQUEST_ID,
     RequestContext,
@@ -61,7 +60,7 @@ class Reply:
 
 
 class GrpcApplication(ConnectionApplication[Http2Connection], Protocol):
-    """What answers calls; what it raises ends the connection."""
+    """What answers calls; an exception ends the connection."""
 
     @property
     def metadata(self) -> AbstractSet[bytes]:
@@ -77,19 +76,19 @@ class GrpcApplication(ConnectionApplication[Http2Connection], Protocol):
         """Check the size of a message, in bytes; a status refuses it."""
 
     def refuse_bytes(self, call: "GrpcCall", why: str) -> Status:
-        """Return the status of a call that is refused since memory is short."""
+        """Return the status of a call that is refused because memory is short."""
 
     def refuse_late(self, call: "GrpcCall") -> Status:
         """Return the status of a call whose deadline has passed before it began."""
 
     def release(self, call: "GrpcCall") -> None:
-        """Release what `admit` reserved and what is charged for the call; idempotent."""
+        """Release the slot and the bytes of the call; idempotent."""
 
     def answered(self, call: "GrpcCall") -> None:
         """Count a call that is `counted`, whose response is written."""
 
     def serve(self, call: "GrpcCall") -> Reply | Status | None:
-        """Answer; None: the call's `respond` or `fail` will be called later."""
+        """Answer, now or later by the call's `respond` or `fail`."""
 
 
 class Calls:
@@ -109,17 +108,7 @@ class Calls:
 
 
 class GrpcCall(InferenceCall):
-    """One call, from its headers to its response (`RequestHandler`).
-
-    Attributes:
-        method: `/service/method`.
-        metadata: of the names that the application reads.
-        deadline: when the client stops waiting, as `time.monotonic()`.
-        message: the request message, complete and decompressed when the call is served.
-        status: how it was answered.
-        response_bytes: of the message that it was answered with.
-        route: the application's own.
-    """
+    """One call, from its headers to its response (`RequestHandler`)."""
 
     __slots__ = (
         "_app",
@@ -140,7 +129,6 @@ class GrpcCall(InferenceCall):
         "metadata",
         "method",
         "response_bytes",
-        "route",
         "status",
     )
 
@@ -159,15 +147,15 @@ class GrpcCall(InferenceCall):
         self._discarded = 0  # bytes of a refused request
         self._serving = False  # the application owes an answer
         self._done = False  # answered or abandoned
-        self.route: object = None
-        self.status = Code.OK
+        self.status = Code.OK  # how it was answered
         self.response_bytes = 0
-        self.method = head.method
-        self.metadata = head.metadata
+        self.method = head.method  # `/service/method`
+        self.metadata = head.metadata  # of the names that the application reads
         if head.metadata:
             self.context = context_of(head.metadata)
-        self.message: Body | None = None
+        self.message: Body | None = None  # complete and decompressed when the call is served
         self._view: memoryview | None = None  # of the message while it is received
+        # when the client stops waiting, as `time.monotonic()`
         self.deadline = _NEVER if head.timeout is None else stream.started + head.timeout
         self._refusal = head.problem
         if self._refusal is None and head.http_status == _OK:
@@ -191,35 +179,24 @@ class GrpcCall(InferenceCall):
         return self._stream.received
 
     def respond(self, reply: Reply) -> bool:
-        """Answer with a message; no-op if nobody waits for it.
-
-        False: the client does not accept it yet, and there is no space to keep it until then.
-        """
+        """Answer with a message, if the call has not ended; return False if the client does not accept it and there is no space."""
         if self._done:
             return True
         self.response_bytes = reply.length
         prefix = _PREFIX.pack(0, reply.length)
-        if not self._session.respond(
-            self._stream,
-            statuses.RESPONSE
-            if self.context is None
-            else statuses.RESPONSE + _echoed(self.context),
-            [prefix, *reply.parts],
-            reply.length + len(prefix),
-            statuses.SUCCESS,
-        ):
+        block = statuses.RESPONSE + _echo(self.context)
+        parts, length = [prefix, *reply.parts], reply.length + len(prefix)
+        if not self._session.respond(self._stream, block, parts, length, statuses.SUCCESS):
             self.response_bytes = 0
             return False
         self._finish()
         return True
 
     def fail(self, status: Status) -> None:
-        """Answer with a status; no-op if nobody waits for it."""
+        """Answer with a status; no-op if the call has ended."""
         if self._finish():
             self.status = status.code
-            block = statuses.trailers_only(status)
-            if self.context is not None:
-                block += _echoed(self.context)
+            block = statuses.trailers_only(status) + _echo(self.context)
             if status.code is Code.UNIMPLEMENTED:
                 block += statuses.ACCEPTED
             self._session.respond(self._stream, block, [], 0, b"")
@@ -227,7 +204,7 @@ class GrpcCall(InferenceCall):
     # `RequestHandler`, called by the connection.
 
     def receive(self, part: memoryview) -> None:
-        """Take a part of the message, or of what precedes it."""
+        """Take a part of the message, or of its prefix."""
         if self._done:
             return
         if self._view is None and self._refusal is None and self._http_status == _OK:
@@ -282,12 +259,12 @@ class GrpcCall(InferenceCall):
         self._answer_refused()
 
     def sent(self) -> None:
-        """Have the call counted."""
+        """Count the call."""
         if self.counted:
             self._app.answered(self)
 
     def cancel(self) -> None:
-        """Drop the call: nobody waits for it."""
+        """Drop the call, which the client has abandoned."""
         if self._done:
             return
         self._done = self.abandoned = True
@@ -315,7 +292,7 @@ class GrpcCall(InferenceCall):
         return rest
 
     def _expect(self, length: int, beginning: memoryview) -> None:
-        """Prepare for a message of `length` bytes, of which a beginning has arrived."""
+        """Prepare for a message of `length` bytes, whose `beginning` has arrived."""
         session, account = self._session, self._app.inflight.account
         self.holding = holding = Holding(self._give_up)
         holding.is_exempt = self.reserved
@@ -342,7 +319,7 @@ class GrpcCall(InferenceCall):
             part, view = part[taken:], self._view
 
     def _charge(self, arrived: int) -> None:
-        """Charge what has arrived of the message."""
+        """Charge the bytes of the message that have arrived."""
         message, holding = self.message, self.holding
         assert message is not None  # noqa: S101 - it arrives
         assert holding is not None  # noqa: S101 - likewise
@@ -357,13 +334,13 @@ class GrpcCall(InferenceCall):
         self._discard_at_least(message.length - arrived)
 
     def _give_up(self) -> None:
-        """Refuse the call, since the memory of its message is needed for others."""
+        """Refuse the call, since others need the memory of its message."""
         why = "the message arrived too slowly while memory was short"
         self._refuse(self._app.refuse_bytes(self, why))
         self._answer_refused()
 
     def _refuse(self, status: Status) -> None:
-        """Answer with `status` at the end of the request, whose message is not needed."""
+        """Answer with `status` at the end of the request, and discard its message."""
         self._refusal = status
         self.message = self._view = None
         if self.holding is not None:
@@ -398,7 +375,7 @@ class GrpcCall(InferenceCall):
             self.fail(refusal)
             return
         assert self.holding is not None  # noqa: S101 - the message has arrived
-        pace = begin_pace(time.monotonic(), self._app.settings)
+        pace = TransferPace(time.monotonic(), self._app.settings)
         self._app.inflight.account.begin(self.holding, pace)
         out = Body(size, 0)
         self._step(Decompression(message, out.view()), out)
@@ -438,7 +415,7 @@ class GrpcCall(InferenceCall):
             self.fail(answer)
 
     def _finish(self) -> bool:
-        """End the call; False: it has ended."""
+        """End the call; return False if it has ended before."""
         if self._done:
             return False
         self._done = True
@@ -447,9 +424,9 @@ class GrpcCall(InferenceCall):
         return True
 
 
-def _echoed(context: RequestContext) -> bytes:
-    """Return the block of what a response repeats of its request."""
-    return literal(REQUEST_ID, context.request_id) if context.request_id else b""
+def _echo(context: RequestContext | None) -> bytes:
+    """Return the block of a response's header fields that repeat those of its request."""
+    return literal(REQUEST_ID, context.request_id) if context and context.request_id else b""
 
 
 def _not_decompressed(error: CompressionError) -> Status:

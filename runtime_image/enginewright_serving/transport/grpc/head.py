@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from enginewright_serving.transport.grpc.status import Code, Status
@@ -19,26 +19,21 @@ _GZIP: Final = b"gzip"
 class CallHead:
     """The headers of a call, or why they are refused."""
 
-    method: bytes  # `/service/method`
-    metadata: dict[bytes, bytes]  # those that the application reads
-    timeout: float | None  # seconds
-    gzip: bool  # of messages whose flag says compressed
+    method: bytes = b""  # `/service/method`
+    metadata: dict[bytes, bytes] = field(default_factory=dict)  # those that the application reads
+    timeout: float | None = None  # seconds
+    gzip: bool = False  # of messages whose flag says compressed
     problem: Status | None = None
-    http_status: int = 200  # other than 200: it is no gRPC call
+    http_status: int = 200  # another if this is not a gRPC call
 
 
-def call_head(head: RequestHead, wanted: AbstractSet[bytes]) -> CallHead:
-    """Read a call's headers.
-
-    Args:
-        head: the request's header section.
-        wanted: metadata that is kept; the rest would be memory that clients determine.
-    """
+def call_head(head: RequestHead, names: AbstractSet[bytes]) -> CallHead:
+    """Read a call's headers; of its metadata only `names`, since clients determine the size of the rest."""
     fields = head.fields
     if head.method != b"POST":
-        return CallHead(b"", {}, None, gzip=False, http_status=405)
+        return CallHead(http_status=405)
     if not _CONTENT_TYPE.fullmatch(fields.get(b"content-type", b"")):
-        return CallHead(b"", {}, None, gzip=False, http_status=415)
+        return CallHead(http_status=415)
     encoding = fields.get(b"grpc-encoding", _IDENTITY)
     problem = None
     timeout = None
@@ -51,11 +46,11 @@ def call_head(head: RequestHead, wanted: AbstractSet[bytes]) -> CallHead:
         timeout = parse_timeout(given)
         if timeout is None:
             problem = Status(Code.INTERNAL, "grpc-timeout is invalid")
-    metadata = {name: fields[name] for name in wanted if name in fields}
+    metadata = {name: fields[name] for name in names if name in fields}
     return CallHead(head.path, metadata, timeout, encoding == _GZIP, problem)
 
 
 def parse_timeout(value: bytes) -> float | None:
-    """Return the seconds of a grpc-timeout; None if it is invalid."""
-    found = _TIMEOUT.fullmatch(value)
-    return int(found[1]) * _SECONDS[found[2]] if found else None
+    """Return the seconds of a grpc-timeout, or None if it is invalid."""
+    match = _TIMEOUT.fullmatch(value)
+    return int(match[1]) * _SECONDS[match[2]] if match else None

@@ -11,7 +11,7 @@ from typing import Final
 from enginewright_serving.transport.http2.hpack import literal
 
 _MESSAGE_BYTES: Final = 4096  # of a status message before its encoding
-_RESERVED: Final = re.compile(rb"[^ -$&-~]")  # what is not printable ASCII, and the percent sign
+_RESERVED: Final = re.compile(rb"[^ -$&-~]")  # all but printable ASCII, and the percent sign
 
 
 class Code(enum.IntEnum):
@@ -25,9 +25,6 @@ class Code(enum.IntEnum):
     NOT_FOUND = 5
     PERMISSION_DENIED = 7
     RESOURCE_EXHAUSTED = 8
-    FAILED_PRECONDITION = 9
-    ABORTED = 10
-    OUT_OF_RANGE = 11
     UNIMPLEMENTED = 12
     INTERNAL = 13
     UNAVAILABLE = 14
@@ -66,7 +63,7 @@ SUCCESS: Final = literal(b"grpc-status", b"0")  # Trailers
 def percent_encode(message: str) -> bytes:
     """Encode a status message (Percent-Encoded: all but printable ASCII, and `%`)."""
     text = message[:_MESSAGE_BYTES].encode("utf-8", "replace")
-    return _RESERVED.sub(lambda found: b"%%%02X" % found[0][0], text)
+    return _RESERVED.sub(lambda match: b"%%%02X" % match[0][0], text)
 
 
 def trailers_only(status: Status) -> bytes:
@@ -78,7 +75,7 @@ def trailers_only(status: Status) -> bytes:
 
 
 def http_error(status: int, text: bytes, headers: bytes = b"") -> bytes:
-    """Return the header block of a response to a request that is no gRPC call."""
+    """Return the header block of a response to a request that is not a gRPC call."""
     return (
         literal(b":status", b"%d" % status)
         + literal(b"content-type", b"text/plain; charset=utf-8")

@@ -1,7 +1,6 @@
 """DATA frames of one connection, which are taken as they arrive (RFC 9113 6.1).
 
-The client may send as much as it likes: the account admits bodies as they arrive, so receive windows
-have their maximum (5.2.2), and nothing waits for WINDOW_UPDATE.
+The account admits bodies as they arrive, so receive windows have their maximum (5.2.2).
 """
 
 from collections.abc import Callable
@@ -25,18 +24,7 @@ _TINY_BYTES: Final = 256  # of DATA, which then counts as not useful
 
 
 class Bodies:
-    """Takes DATA frames, and what is skipped, in any pieces."""
-
-    __slots__ = (
-        "_ends",
-        "_frames",
-        "_left",
-        "_pad_left",
-        "_received",
-        "_reset",
-        "_sender",
-        "_streams",
-    )
+    """Takes DATA frames, and frames that are skipped, in any pieces."""
 
     def __init__(
         self,
@@ -45,14 +33,7 @@ class Bodies:
         budget: FrameBudget,
         reset: Callable[[int, ErrorCode], None],
     ) -> None:
-        """Begin between two frames.
-
-        Args:
-            streams: of the connection.
-            sender: what is written goes to it.
-            budget: of frames that are not useful.
-            reset: resets a stream for what the client did.
-        """
+        """Begin between two frames; `budget` is of useless frames, `reset` resets a stream for an error."""
         self._streams = streams
         self._sender = sender
         self._frames = budget
@@ -69,15 +50,11 @@ class Bodies:
 
     @property
     def discards(self) -> bool:
-        """Whether the rest of the current frame is of no use."""
+        """Whether the rest of the current frame is discarded."""
         return self._streams.arriving is None and self._left > 0
 
     def begin(self, stream_id: int, flags: int, length: int, padding: int) -> None:
-        """Begin a DATA frame (6.1), whose padding has `padding` bytes, -1 without.
-
-        Raises:
-            ConnectionFaultError: for what the client did wrong.
-        """
+        """Begin a DATA frame (6.1), whose padding has `padding` bytes, -1 without; may raise ConnectionFaultError."""
         self._received += length
         if self._received >= _UPDATE_BYTES:
             self._sender.write(frames.window_update(0, self._received))
@@ -102,17 +79,13 @@ class Bodies:
             self._end()
 
     def skip(self, length: int) -> None:
-        """Begin a frame of a type that is not known (5.5).
-
-        Raises:
-            ConnectionFaultError: there are too many.
-        """
+        """Begin a frame of an unknown type (5.5); raise ConnectionFaultError if there are too many."""
         self._frames.spend()
         self._streams.arriving = None
         self._left = length
 
     def take_payload(self, part: memoryview) -> int:
-        """Take what has arrived of the current frame; return how much that is."""
+        """Take the bytes of the current frame in `part`; return how many these are."""
         size = min(self._left, len(part))
         if size:
             self._left -= size
@@ -146,7 +119,7 @@ class Bodies:
         self._left = self._pad_left = 0
 
     def close(self) -> None:
-        """Refer to the connection no more."""
+        """Drop the reference to the connection."""
         self._reset = do_nothing
 
     def _check_late(self, stream_id: int) -> None:

@@ -1,4 +1,4 @@
-"""Limits how often a peer may do what costs the server more than itself."""
+"""Limits how often a peer may do things that cost the server more than the peer."""
 
 import time
 
@@ -23,11 +23,7 @@ class FrameBudget:
         self._left = min(self._left + amount, self._capacity)
 
     def spend(self, amount: int = 1) -> None:
-        """Count something.
-
-        Raises:
-            ConnectionFaultError: it is too much.
-        """
+        """Count `amount`; raise ConnectionFaultError if it is too much."""
         self._left -= amount
         if self._left >= 0:
             return

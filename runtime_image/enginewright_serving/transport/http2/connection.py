@@ -1,11 +1,10 @@
 """HTTP/2 on a socket: reading, turns, time limits and the end, independent of the application.
 
-Implements RFC 9113 for a server of unary calls: no push, no priorities, with prior knowledge (3.3) or
-over TLS, as the transport is. `Session` is what the frames mean.
+Implements RFC 9113 for a server of unary calls: no push, no priorities, with prior knowledge (3.3) or over TLS.
+`Session` interprets the frames.
 
-A connection processes a limited number of frames in one turn of the event loop, so that others get
-theirs, and reads nothing while the client does not read what was written to it (CVE-2019-9512,
-9515, 9517).
+A connection processes a limited number of frames in one turn of the event loop, so that others get theirs, and
+reads nothing while the client does not read (CVE-2019-9512, 9515, 9517).
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from enginewright_serving.transport.http2.session import RequestHandlers, Sessio
 from enginewright_serving.transport.http2.streams import Going, Streams
 from enginewright_serving.transport.http2.transfers import transfer_seconds
 from enginewright_serving.transport.http_application import ConnectionApplication
-from enginewright_serving.transport.pace import begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.pausing_protocol import NEVER, PausingProtocol
 
 _DIRECT_BYTES: Final = 32 * 1024  # left of a frame, above which another system call is worth it
@@ -45,25 +44,6 @@ class _Http2State(enum.Enum):
 class Http2Connection(PausingProtocol):
     """One client's connection."""
 
-    __slots__ = (
-        "_app",
-        "_bodies",
-        "_buffer",
-        "_deadline",
-        "_direct",
-        "_flush_scheduled",
-        "_handlers",
-        "_part_since",
-        "_processing",
-        "_read_by",
-        "_sender",
-        "_session",
-        "_state",
-        "_streams",
-        "_unwritten",
-        "_view",
-    )
-
     _bodies: Bodies
     _sender: Sender
     _session: Session
@@ -76,7 +56,7 @@ class Http2Connection(PausingProtocol):
         handlers: RequestHandlers,
         buffer: bytearray,
     ) -> None:
-        """Serve `handlers`; the buffer is shared, since no callback leaves data in it."""
+        """Serve `handlers`; connections share the buffer, since no callback leaves data in it."""
         super().__init__(app.settings, app.turns)
         self._app = app
         self._handlers = handlers
@@ -84,7 +64,7 @@ class Http2Connection(PausingProtocol):
         self._view = memoryview(buffer)
         self._state = _Http2State.PREFACE
         self._direct: memoryview | None = None  # of a body, that is being read into
-        self._processing = False  # what is sent meanwhile is written afterwards
+        self._processing = False  # of frames, whose responses are written afterwards
         self._flush_scheduled = False
         self._read_by = NEVER  # when the client must have read what was written
         self._part_since = NEVER  # since when part of a frame or header block is awaited
@@ -139,7 +119,7 @@ class Http2Connection(PausingProtocol):
     @override
     def buffer_updated(self, nbytes: int) -> None:
         if self._state is _Http2State.CLOSING:
-            self._yield_turn()  # what is discarded may be much
+            self._yield_turn()  # much input may have to be discarded
             return
         if self._direct is not None:
             self._take_direct(nbytes)
@@ -156,7 +136,7 @@ class Http2Connection(PausingProtocol):
             self._yield_turn()
 
     def _is_one_of_many(self) -> bool:
-        """Whether reading on immediately, or what is discarded, would delay others."""
+        """Whether many transfers, or discarded input, would delay others."""
         many = self._app.inflight.account.is_crowded or self._bodies.discards
         return many and not self._yielded
 
@@ -171,7 +151,7 @@ class Http2Connection(PausingProtocol):
         if not account.hold(holding, account.charged_response(unwritten)):
             self.abort()
             return
-        account.begin(holding, begin_pace(now, self._settings))
+        account.begin(holding, TransferPace(now, self._settings))
 
     @override
     def resume_writing(self) -> None:
@@ -225,26 +205,23 @@ class Http2Connection(PausingProtocol):
             self._flush()
 
     def waits(self, now: float) -> tuple[WaitsFor, float] | None:
-        """Return for what the connection waits, and since when, as `eviction.OpenConnection` does."""
+        """Return what the connection waits for, and since when, as `eviction.OpenConnection` does."""
         session, streams = self._session, self._streams
-        found: tuple[WaitsFor, float] | None
         if self._transport is None:
-            found = None
-        elif self._state is _Http2State.CLOSING:
-            found = WaitsFor.LINGERS, self._deadline - self._settings.linger_seconds
-        elif streams.open or self._sender.paused:
-            since = streams.moves_since()
+            return None
+        if self._state is _Http2State.CLOSING:
+            return WaitsFor.LINGERS, self._deadline - self._settings.linger_seconds
+        if streams.open or self._sender.paused:
+            moves_since = streams.moves_since()
             moves = WaitsFor.STALLED if session.transfers.hardly_move else WaitsFor.ACTIVE
-            found = None if since is None else (moves, since)
-        elif self._yielded:
-            found = self._waits_for_turn(now)
-        elif not session.begun or self._part_since != NEVER:
+            return None if moves_since is None else (moves, moves_since)
+        if self._yielded:
+            return self._waits_for_turn(now)
+        if not session.begun or self._part_since != NEVER:
             since = min(self._part_since, streams.idle_since)
-            found = WaitsFor.SILENT if now - since > SILENT_SECONDS else WaitsFor.NEW, since
-        else:
-            is_idle = now - streams.idle_since > IDLE_SECONDS
-            found = WaitsFor.IDLE if is_idle else WaitsFor.ACTIVE, streams.idle_since
-        return found
+            return WaitsFor.SILENT if now - since > SILENT_SECONDS else WaitsFor.NEW, since
+        is_idle = now - streams.idle_since > IDLE_SECONDS
+        return WaitsFor.IDLE if is_idle else WaitsFor.ACTIVE, streams.idle_since
 
     @property
     def counted_requests(self) -> int:
@@ -260,7 +237,7 @@ class Http2Connection(PausingProtocol):
     # Reading.
 
     def _process(self, data: bytes | bytearray, at: int, end: int) -> None:
-        """Process frames in `data[at:end]`, keep what is incomplete, write what is due."""
+        """Process frames in `data[at:end]`, keep an incomplete one, write responses."""
         began = at
         self._processing = True
         try:
@@ -283,7 +260,7 @@ class Http2Connection(PausingProtocol):
         self._flush()
 
     def _consume(self, data: bytes | bytearray, at: int, end: int) -> int:
-        """Process complete frames, and of bodies what has arrived; return where the rest begins."""
+        """Process complete frames, and parts of bodies; return where the rest begins."""
         view, bodies = memoryview(data), self._bodies
         if self._state is _Http2State.PREFACE:
             at = self._take_preface(view[at:end], at)
@@ -317,19 +294,16 @@ class Http2Connection(PausingProtocol):
         self._flush()
 
     def _take_preface(self, view: memoryview, at: int) -> int:
-        known = min(len(view), len(frames.PREFACE))
-        if view[:known] != frames.PREFACE[:known]:
+        size = min(len(view), len(frames.PREFACE))
+        if view[:size] != frames.PREFACE[:size]:
             raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "this port speaks HTTP/2")
-        if known < len(frames.PREFACE):
+        if size < len(frames.PREFACE):
             return at
         self._state = _Http2State.OPEN
-        return at + known
+        return at + size
 
     def _take_frame(self, data: bytes | bytearray, view: memoryview, at: int, end: int) -> int:
-        """Process the frame at `at` up to its payload, if that can be taken in parts, else with it.
-
-        Return the number of bytes; 0: more must arrive.
-        """
+        """Process the frame at `at`, without a payload that can be taken in parts; return its bytes, 0 if more must arrive."""
         session = self._session
         high, low, kind, flags, stream_id = frames.HEAD.unpack_from(data, at)
         length: int = high << 16 | low
@@ -353,13 +327,13 @@ class Http2Connection(PausingProtocol):
         return body + length - at
 
     def _yield_turn(self) -> None:
-        """Process what is left in the event loop's next turn."""
+        """Process the rest when it is the connection's turn."""
         self._pause_reading()
         self._yield()
 
     @override
     def _continue(self) -> None:
-        """Process what waited for the connection's turn or for the client to read; read on."""
+        """Process pending input, and resume reading."""
         if self._held_up():
             return
         data, at = self._pending, self._pending_at
@@ -386,7 +360,7 @@ class Http2Connection(PausingProtocol):
             self._flush()
 
     def _flush(self) -> None:
-        """Write what is due; close after the last response of a connection that goes away."""
+        """Write responses; close after the last one of a connection that goes away."""
         self._flush_scheduled = False
         if self._transport is None:
             return
@@ -406,7 +380,7 @@ class Http2Connection(PausingProtocol):
         self._session.control.go_away()
 
     def _fail(self, fault: ConnectionFaultError) -> None:
-        """End the connection for what the client did (RFC 9113 5.4.1)."""
+        """End the connection for an error of the client (RFC 9113 5.4.1)."""
         if self._state is not _Http2State.CLOSING and self._transport is not None:
             self._session.fail(fault)
             self._sender.flush()
@@ -415,8 +389,8 @@ class Http2Connection(PausingProtocol):
     def _close(self, transport: asyncio.Transport) -> None:
         """Close once everything is written.
 
-        Closing a socket with unread input resets the connection, and the client may lose what it has
-        not read yet. So only the sending side is closed, and input is read and discarded for a while.
+        Closing a socket with unread input resets the connection, and the client may lose data that it has not
+        read yet. So only the sending side is closed, and input is discarded for a while.
         """
         self._state = _Http2State.CLOSING
         self._pending = b""

@@ -21,12 +21,11 @@ _DRAIN: Final = b"draining"  # PING after whose acknowledgement no new stream is
 
 
 class ControlFrames:
-    """Takes them; what a client does wrong raises ConnectionFaultError or StreamFaultError."""
+    """Takes them; an error of the client raises ConnectionFaultError or StreamFaultError."""
 
     __slots__ = ("_frames", "_sender", "_streams")
 
     def __init__(self, streams: Streams, sender: Sender, budget: FrameBudget) -> None:
-        """Create it; `budget` is of frames that are not useful."""
         self._streams = streams
         self._sender = sender
         self._frames = budget
@@ -43,7 +42,7 @@ class ControlFrames:
         self._sender.write(frames.goaway(self._streams.last, ErrorCode.NO_ERROR))
 
     def take_window_update(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Send what the larger window admits (6.9)."""
+        """Send data that the larger window admits (6.9)."""
         del flags
         self._frames.spend()
         stream = self._streams.open.get(stream_id)
@@ -83,7 +82,7 @@ class ControlFrames:
         self._sender.pump()
 
     def take_priority(self, flags: int, stream_id: int, payload: bytes) -> None:
-        """Ignore it (5.3.2), except what RFC 7540 5.3.1 forbids."""
+        """Ignore it (5.3.2), unless RFC 7540 5.3.1 forbids it."""
         del flags
         self._frames.spend()
         if frames.number(payload) == stream_id:

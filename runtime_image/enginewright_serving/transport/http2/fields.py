@@ -27,11 +27,7 @@ class RequestHead:
 
 
 def request_head(given: list[Field]) -> RequestHead:
-    """Check the fields of a request.
-
-    Raises:
-        StreamFaultError: it is malformed (RFC 9113 8.1.1).
-    """
+    """Check the fields of a request; raise StreamFaultError if it is malformed (RFC 9113 8.1.1)."""
     pseudo: dict[bytes, bytes] = {}
     for name, value in given:
         if name not in _PSEUDO:
@@ -53,11 +49,7 @@ def request_head(given: list[Field]) -> RequestHead:
 
 
 def check_fields(given: list[Field]) -> dict[bytes, bytes]:
-    """Check fields that are no pseudo-header fields, such as trailers.
-
-    Raises:
-        StreamFaultError: they are malformed (8.2.1) or of the connection (8.2.2).
-    """
+    """Check fields that are not pseudo-header fields (RFC 9113 8.2.1, 8.2.2); may raise StreamFaultError."""
     fields: dict[bytes, bytes] = {}
     for name, value in given:
         fields[name] = value if name not in fields else b"%b,%b" % (fields[name], value)

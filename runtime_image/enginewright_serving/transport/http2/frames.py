@@ -85,12 +85,9 @@ def number(payload: bytes) -> int:
 def header_block(payload: bytes, flags: int, stream: int) -> bytes:
     """Return the fragment in a HEADERS frame without padding and priority (RFC 9113 6.2).
 
-    Priorities are deprecated and ignored, except that a stream that depends on itself is refused
-    (RFC 7540 5.3.1).
-
     Raises:
         ConnectionFaultError: the padding is longer than the frame.
-        StreamFaultError: the stream depends on itself.
+        StreamFaultError: the stream depends on itself (RFC 7540 5.3.1).
     """
     at, end = 0, len(payload)
     if flags & PADDED:
@@ -106,11 +103,7 @@ def header_block(payload: bytes, flags: int, stream: int) -> bytes:
 
 
 def check(kind: int, flags: int, stream: int, length: int) -> None:
-    """Check a frame's head, before its payload arrives (RFC 9113 4.2, 6).
-
-    Raises:
-        ConnectionFaultError: the size or the stream is wrong.
-    """
+    """Check a frame's head (RFC 9113 4.2, 6); raise ConnectionFaultError if its size or stream is wrong."""
     if kind in _OF_STREAM:
         if not stream:
             raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "a frame lacks its stream")

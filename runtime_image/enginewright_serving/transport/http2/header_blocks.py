@@ -1,7 +1,7 @@
-"""Header blocks of one connection: put together from frames, decoded, and prepared for the application.
+"""Header blocks of one connection: joined from frames, decoded, and prepared for the application.
 
-A client repeats its headers, and then sends the same bytes: as long as the compression's table does
-not change, what they mean is kept.
+A client repeats its headers, and then sends the same bytes: their meaning is cached until the compression's table
+changes.
 """
 
 from collections.abc import Callable
@@ -10,12 +10,7 @@ from typing import Final
 from enginewright_serving.transport.http2 import frames
 from enginewright_serving.transport.http2.errors import ConnectionFaultError, ErrorCode
 from enginewright_serving.transport.http2.fields import RequestHead, request_head
-from enginewright_serving.transport.http2.hpack import (
-    BlockDecoder,
-    Field,
-    HpackError,
-    ListTooLargeError,
-)
+from enginewright_serving.transport.http2.hpack import BlockDecoder, Field
 
 _KEPT: Final = 4
 
@@ -26,21 +21,17 @@ class HeaderBlocks:
     __slots__ = ("_block", "_decoder", "_kept", "_limit", "_prepare", "ends", "stream")
 
     def __init__(self, prepare: Callable[[RequestHead], object], limit: int) -> None:
-        """Limit a block to `limit` bytes, before and after decompression; `prepare` is the application's."""
+        """Limit a block to `limit` bytes, before and after decompression."""
         self._prepare = prepare
         self._limit = limit
         self._decoder = BlockDecoder(limit)
         self._kept: dict[bytes, tuple[object, int | None]] = {}
         self._block = b""
-        self.stream = 0  # of the block that is not complete; 0: there is none
+        self.stream = 0  # of the incomplete block, if there is one
         self.ends = False  # the current block is the last of its stream
 
     def check(self, kind: int, stream: int, length: int) -> None:
-        """Check the head of any frame: those of a block follow each other (RFC 9113 6.10).
-
-        Raises:
-            ConnectionFaultError: they do not, or the block is too large.
-        """
+        """Check the head of any frame; raise ConnectionFaultError if it interrupts a block (RFC 9113 6.10) or is too large."""
         if self.stream:
             if kind != frames.CONTINUATION or stream != self.stream:
                 raise ConnectionFaultError(
@@ -71,15 +62,10 @@ class HeaderBlocks:
         return block
 
     def prepare(self, block: bytes) -> tuple[object, int | None]:
-        """Return what the application needs of a request's head, and its Content-Length.
-
-        Raises:
-            ConnectionFaultError: the block cannot be decoded.
-            StreamFaultError: the request is malformed.
-        """
-        known = self._kept.get(block)
-        if known is not None:
-            return known
+        """Return the application's part of a request's head, and its Content-Length; may raise ConnectionFaultError, StreamFaultError."""
+        kept = self._kept.get(block)
+        if kept is not None:
+            return kept
         changes = self._decoder.changes
         head = request_head(self.decode(block))
         prepared = self._prepare(head), head.length
@@ -90,20 +76,9 @@ class HeaderBlocks:
         return prepared
 
     def decode(self, block: bytes) -> list[Field]:
-        """Return the fields of a block, of which none may be skipped.
-
-        Raises:
-            ConnectionFaultError: it cannot be decoded, so neither can the next ones.
-        """
+        """Return the fields of a block; no block may be skipped, and none follows one that raises ConnectionFaultError."""
         changes = self._decoder.changes
-        try:
-            fields = self._decoder.decode(block)
-        except HpackError as error:
-            raise ConnectionFaultError(ErrorCode.COMPRESSION_ERROR, str(error)) from error
-        except ListTooLargeError as error:
-            raise ConnectionFaultError(
-                ErrorCode.ENHANCE_YOUR_CALM, f"header fields are larger than {self._limit} bytes"
-            ) from error
+        fields = self._decoder.decode(block)
         if changes != self._decoder.changes:
             self._kept.clear()
         return fields

@@ -1,24 +1,14 @@
-"""Header compression (RFC 7541): hpack's decoder, and an encoder without state.
-
-The encoder writes literals without indexing, and so follows whatever table the client allows.
-"""
+"""Header compression (RFC 7541): hpack's decoder, and an encoder of literals, which needs no table."""
 
 from typing import Final
 
 import hpack
 
+from enginewright_serving.transport.http2.errors import ConnectionFaultError, ErrorCode
+
 Field = tuple[bytes, bytes]
 
-TABLE_BYTES: Final = 4096  # SETTINGS_HEADER_TABLE_SIZE of both sides by default
 NO_TABLE: Final = b"\x20"  # sets the size of the encoder's table to 0; at the beginning of a block
-
-
-class HpackError(Exception):
-    """A block is invalid, so the state that the next ones need is unknown."""
-
-
-class ListTooLargeError(Exception):
-    """A block's fields exceed the limit; likewise."""
 
 
 class BlockDecoder:
@@ -29,28 +19,27 @@ class BlockDecoder:
     def __init__(self, list_bytes: int) -> None:
         """Limit a block's fields to `list_bytes`, as SETTINGS_MAX_HEADER_LIST_SIZE counts them.
 
-        One byte can refer to an entry of 4 KiB, so the block's own size limits nothing
-        (CVE-2016-6581).
+        One byte can refer to an entry of 4 KiB, so the block's size is no limit (CVE-2016-6581).
         """
         self._decoder = hpack.Decoder(list_bytes)
         self.changes = 0  # of the table: until it changes, a block's bytes determine its fields
 
     def decode(self, block: bytes) -> list[Field]:
-        """Decode a block.
-
-        Raises:
-            HpackError: it is invalid.
-            ListTooLargeError: its fields are too large.
-        """
+        """Decode a block; raise ConnectionFaultError if it is invalid or its fields exceed the limit."""
         table = self._decoder.header_table
         entries = table.dynamic_entries
         before, first = (len(entries), table.maxsize), entries[0] if entries else None
         try:
             fields = [(name, value) for name, value in self._decoder.decode(block, raw=True)]
         except hpack.OversizedHeaderListError as error:
-            raise ListTooLargeError from error
+            limit = self._decoder.max_header_list_size
+            raise ConnectionFaultError(
+                ErrorCode.ENHANCE_YOUR_CALM, f"header fields are larger than {limit} bytes"
+            ) from error
         except hpack.HPACKError as error:
-            raise HpackError("a header block cannot be decoded") from error
+            raise ConnectionFaultError(
+                ErrorCode.COMPRESSION_ERROR, "a header block cannot be decoded"
+            ) from error
         entries = table.dynamic_entries
         same = (len(entries), table.maxsize) == before
         if not (same and (entries[0] if entries else None) is first):

@@ -1,7 +1,7 @@
-"""What is written to one connection: frames, within the windows that the client grants.
+"""Writes the frames of one connection, within the windows that the client grants.
 
-A write is a system call, so frames are collected until the end of a callback. Large parts are never
-joined. Responses that wait for a window take turns.
+A write is a system call, so frames are collected until the end of a callback; large parts are never joined.
+Responses that wait for a window take turns.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ class Sender:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport: asyncio.Transport | None = transport
-        self.address = client_address(transport)  # known longer than the transport
+        self.address = client_address(transport)  # still needed once the transport is gone
         self.paused = False  # the kernel's buffer is full
         self._window = frames.DEFAULT_WINDOW
         self._initial_window = frames.DEFAULT_WINDOW
@@ -56,30 +56,21 @@ class Sender:
         self._size += len(frame)
 
     def flush(self) -> None:
-        """Write what has been collected."""
+        """Write the collected frames."""
         if self._out:
             out, size = self._out, self._size
             self._out, self._size = [], 0
-            transport = self._transport
-            if transport is None:
+            if self._transport is None:
                 return
             if size <= JOINED_BYTES:
-                transport.write(b"".join(out))
+                self._transport.write(b"".join(out))
             else:
-                transport.writelines(out)
+                self._transport.writelines(out)
 
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
     ) -> bool:
-        """Send a response; False: it must `wait` for a window, nothing was sent.
-
-        Args:
-            stream: of the request.
-            block: its header block.
-            parts: its body.
-            length: bytes of all parts; without any, the header block is the whole response.
-            trailers: the header block after the body; empty: the body ends the response.
-        """
+        """Send a response, or return False if it must `wait` for a window; without `length`, `block` is the whole response."""
         if length and (
             not trailers
             or length > self._window
@@ -99,31 +90,28 @@ class Sender:
             self.write(_whole(stream.id, block, parts, length, trailers))
         return True
 
-    def wait(
-        self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
-    ) -> None:
-        """Send the rest of a response when windows admit it; likewise."""
+    def wait(self, stream: Stream, block: bytes, parts: Parts, trailers: bytes) -> None:
+        """Send the body of such a response when windows admit it."""
         if self._block_prefix:
             block = self._block_prefix + block
             self._block_prefix = b""
         self._headers(stream, block, 0)
         stream.unsent = deque(memoryview(part) for part in parts if len(part))
-        stream.unsent_size = length
         stream.trailers = trailers
         self._waiting[stream.id] = stream
 
     def close(self) -> None:
-        """Refer to nobody any more: a transport of TLS refers to the connection, which would never be freed."""
+        """Drop all references: a transport of TLS refers to the connection, which would never be freed."""
         self._transport = None
         self.sent = self.sent_data = do_nothing
 
     def drop(self, stream: Stream) -> None:
-        """Forget what a stream has not sent."""
+        """Forget the unsent parts of a stream."""
         self._waiting.pop(stream.id, None)
         stream.unsent = None
 
     def pump(self) -> None:
-        """Send what the windows admit of waiting responses, in turns."""
+        """Send waiting responses, in turns, as far as the windows admit."""
         progress = True
         while progress and self._waiting and self._window > 0 and not self.paused:
             progress = False
@@ -137,12 +125,7 @@ class Sender:
     # The client's settings and windows.
 
     def widen(self, stream: Stream | None, increment: int) -> None:
-        """Enlarge the window of a stream or of the connection (RFC 9113 6.9.1).
-
-        Raises:
-            ConnectionFaultError: the connection's window is too large.
-            StreamFaultError: the stream's is.
-        """
+        """Enlarge the window of a stream or of the connection (RFC 9113 6.9.1); raise an error if it is too large."""
         if stream is None:
             self._window += increment
             if self._window > frames.LARGEST:
@@ -159,11 +142,7 @@ class Sender:
         self._frame = size
 
     def set_initial_window(self, size: int, streams: Iterable[Stream]) -> None:
-        """Set the window of new streams and change that of existing ones (RFC 9113 6.9.2).
-
-        Raises:
-            ConnectionFaultError: a stream's window is too large.
-        """
+        """Set the window of new streams and change that of existing ones (RFC 9113 6.9.2); may raise ConnectionFaultError."""
         change = size - self._initial_window
         self._initial_window = size
         for stream in streams:

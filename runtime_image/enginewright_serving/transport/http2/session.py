@@ -1,6 +1,7 @@
 """What the frames of one connection mean: its streams, from requests to responses (RFC 9113 5, 6, 8).
 
-Without the socket: bytes come from `Http2Connection` and go to `Sender`. What costs more than it does the client is limited by budgets, which time and useful work refill:
+Without the socket: bytes come from `Http2Connection` and go to `Sender`. What costs the server more than the client
+is limited by budgets, which time and useful work refill:
 
 - resets, by the client (CVE-2023-44487) or provoked by it (CVE-2025-8671), and refused streams
 - PING, SETTINGS, PRIORITY, WINDOW_UPDATE, CONTINUATION, empty or tiny DATA, unknown frames
@@ -48,38 +49,14 @@ class RequestHandlers(Protocol):
     """Makes handlers of one application's requests."""
 
     def prepare(self, head: RequestHead) -> object:
-        """Read what the application needs of a head; kept for requests with the same one."""
+        """Read a head for the application; cached for requests with the same one."""
 
     def handle(self, session: "Session", stream: Stream, head: object) -> RequestHandler:
         """Return the handler of a request whose head was prepared."""
 
 
 class Session:
-    """What one connection's frames mean.
-
-    Attributes:
-        begun: whether the client's first frame has arrived.
-        streams: the client's streams.
-        bodies: takes DATA frames.
-        control: takes frames about the connection; shuts it down gracefully.
-        transfers: what takes time.
-        sender: what is written goes to it.
-    """
-
-    __slots__ = (
-        "_blocks",
-        "_due",
-        "_frames",
-        "_handlers",
-        "_resets",
-        "_settings",
-        "begun",
-        "bodies",
-        "control",
-        "sender",
-        "streams",
-        "transfers",
-    )
+    """What one connection's frames mean."""
 
     def __init__(
         self,
@@ -91,20 +68,11 @@ class Session:
         due: Callable[[], None],
         abort: Callable[[], None],
     ) -> None:
-        """Begin with the server's settings.
-
-        Args:
-            handlers: of requests.
-            settings: of the server.
-            sender: what is written goes to it.
-            account: responses are charged to it until the client has read them.
-            due: called after a response was given.
-            abort: closes the connection.
-        """
+        """Write the server's settings. `due` is called after each response, `abort` closes the connection."""
         self._handlers = handlers
         self._settings = settings
         self._due = due
-        self.begun = False
+        self.begun = False  # whether the client's first frame has arrived
         self._frames = FrameBudget("frames that are not useful", _FRAMES, _FRAMES / 10)
         self._resets = FrameBudget("resets", _RESETS, _RESETS / 5)
         self._blocks = HeaderBlocks(handlers.prepare, settings.head_bytes)
@@ -118,7 +86,7 @@ class Session:
         )
         sender.write(frames.window_update(0, frames.LARGEST - frames.DEFAULT_WINDOW))
 
-    # Called by the connection. What a client does wrong raises ConnectionFaultError.
+    # Called by the connection. An error of the client raises ConnectionFaultError.
 
     @property
     def in_block(self) -> bool:
@@ -127,7 +95,7 @@ class Session:
 
     def check_frame(self, kind: int, flags: int, stream_id: int, length: int) -> None:
         """Check a frame's head, before its payload has arrived."""
-        if self.begun and not self._blocks.stream:  # what most frames are
+        if self.begun and not self._blocks.stream:  # most frames are these
             if kind == frames.WINDOW_UPDATE and length == _INCREMENT_BYTES:
                 return
             if kind == frames.DATA and stream_id and 0 < length <= MAX_FRAME:
@@ -162,7 +130,7 @@ class Session:
             self._reset(stream_id, fault.code)
 
     def fail(self, fault: ConnectionFaultError) -> None:
-        """End everything for what the client did (5.4.1)."""
+        """End everything for an error of the client (5.4.1)."""
         self.cancel()
         self.sender.write(frames.goaway(self.streams.last, fault.code, fault.message))
 
@@ -172,7 +140,7 @@ class Session:
         self.transfers.cancel(self.streams.take_all())
 
     def close(self, turns: InputTurns) -> None:
-        """Drop everything, many requests in a later turn; nothing refers to the connection any more."""
+        """Drop everything, many requests in a later turn, and all references to the connection."""
         self.bodies.drop()
         streams = self.streams.take_all()
         if len(streams) > _DROPPED_AT_ONCE:
@@ -202,16 +170,13 @@ class Session:
     def respond(
         self, stream: Stream, block: bytes, parts: Parts, length: int, trailers: bytes
     ) -> bool:
-        """Answer a request, see `Sender.respond`; no-op if its stream is closed.
-
-        False: the client must first accept the response, and there is no space to keep it until then.
-        """
+        """Answer a request whose stream is open (`Sender.respond`); return False if it must wait and there is no space."""
         if self.streams.open.get(stream.id) is not stream:
             return True
         if self.sender.respond(stream, block, parts, length, trailers):
             self.sent(stream)
         elif self.transfers.charge(stream, length):
-            self.sender.wait(stream, block, parts, length, trailers)
+            self.sender.wait(stream, block, parts, trailers)
             self.sender.pump()
         else:
             return False
@@ -289,7 +254,7 @@ class Session:
         self._drop(stream_id, by_server=False)
 
     def _reset(self, stream_id: int, code: ErrorCode) -> None:
-        """Reset a stream for what the client did (5.4.2)."""
+        """Reset a stream for an error of the client (5.4.2)."""
         self.sender.write(frames.reset(stream_id, code))
         self._resets.spend()
         self._drop(stream_id, by_server=True)

@@ -1,5 +1,6 @@
-"""A stream, and what its request is delivered to."""
+"""A stream, and the handler of its request."""
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from enginewright_serving.transport.http2.errors import ErrorCode, StreamFaultError
@@ -20,7 +21,7 @@ class RequestHandler(Protocol):
 
     @property
     def reserved(self) -> bool:
-        """Whether it is the pod's own sidecar's: neither refused nor given up for others."""
+        """Whether the pod's own sidecar sent it: it is neither refused nor evicted for others."""
 
     @property
     def awaited(self) -> int:
@@ -42,56 +43,31 @@ class RequestHandler(Protocol):
         """Refuse the request, which takes too long to arrive."""
 
     def sent(self) -> None:
-        """Take note that the response is written completely."""
+        """Count the request, whose response is written completely."""
 
     def cancel(self) -> None:
         """Drop the request: the client has reset the stream or disconnected."""
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
     """The state of one stream that is not closed (RFC 9113 5.1)."""
 
-    __slots__ = (
-        "expected",
-        "handler",
-        "id",
-        "outgoing",
-        "pace",
-        "received",
-        "receiving",
-        "started",
-        "trailers",
-        "unsent",
-        "unsent_size",
-        "window",
-        "written",
-    )
-
-    handler: RequestHandler
-
-    def __init__(self, number: int, window: int, expected: int | None, started: float) -> None:
-        self.id = number
-        self.receiving = True  # the client has not ended its side
-        self.received = 0  # bytes of body
-        self.expected = expected  # Content-Length
-        self.started = started
-        self.window = window  # bytes that the client accepts
-        self.unsent: deque[memoryview] | None = None  # parts of a response that wait for a window
-        self.trailers = b""  # header block after them
-        self.unsent_size = 0  # bytes of them at first
-        self.written = 0  # bytes of them that have been written
-        self.outgoing: Holding | None = None  # what is charged for them
-        self.pace: TransferPace | None = (
-            None  # of the request, then of the response, while it moves
-        )
+    id: int
+    window: int  # bytes that the client accepts
+    expected: int | None  # Content-Length
+    started: float
+    handler: RequestHandler = field(init=False)
+    receiving: bool = True  # the client has not ended its side
+    received: int = 0  # bytes of body
+    unsent: "deque[memoryview] | None" = None  # parts of a response that wait for a window
+    trailers: bytes = b""  # header block after them
+    written: int = 0  # bytes of them that have been written
+    outgoing: "Holding | None" = None  # their charge
+    pace: "TransferPace | None" = None  # of the request, then of a response that waits
 
     def count(self, size: int) -> None:
-        """Count a part of the body.
-
-        Raises:
-            StreamFaultError: the client's side has ended (RFC 9113 5.1), or the body is longer than
-                its Content-Length (8.1.1).
-        """
+        """Count a part of the body; raise StreamFaultError if the client's side has ended (5.1) or it is too long (8.1.1)."""
         if not self.receiving:
             raise StreamFaultError(ErrorCode.STREAM_CLOSED)
         self.received += size
@@ -99,11 +75,7 @@ class Stream:
             raise StreamFaultError(ErrorCode.PROTOCOL_ERROR)
 
     def end(self) -> None:
-        """Mark the client's side as ended.
-
-        Raises:
-            StreamFaultError: it has ended before, or the body is shorter than its Content-Length.
-        """
+        """Mark the client's side as ended; raise StreamFaultError if it was, or the body is too short."""
         if not self.receiving:
             raise StreamFaultError(ErrorCode.STREAM_CLOSED)
         if self.expected is not None and self.received != self.expected:

@@ -1,4 +1,4 @@
-"""Which streams of one connection are open, and how those ended that a client may still send frames on."""
+"""The open streams of one connection, and recently closed ones, on which a client may still send frames."""
 
 import enum
 import time
@@ -21,27 +21,15 @@ class Going(enum.Enum):
 
 
 class Streams:
-    """The streams of one connection (RFC 9113 5.1).
-
-    Attributes:
-        open: those that are not closed, oldest first.
-        last: the number of the last one that the client opened.
-        arriving: the stream of the DATA frame that is arriving; None: what is left of it is discarded.
-        going: whether the client may open more.
-        owed: how many requests are complete, and their responses have not begun.
-        opened_at: when the last one was opened, likewise.
-        idle_since: when the last open one was closed, as `time.monotonic()`.
-    """
-
-    __slots__ = ("_closed", "arriving", "going", "idle_since", "last", "open", "opened_at", "owed")
+    """The streams of one connection (RFC 9113 5.1); times are of `time.monotonic()`."""
 
     def __init__(self) -> None:
-        """Begin without a stream."""
-        self.open: dict[int, Stream] = {}
-        self.last = 0
-        self.owed = 0
-        self.arriving: Stream | None = None
+        self.open: dict[int, Stream] = {}  # oldest first
+        self.last = 0  # number of the last one that the client opened
+        self.owed = 0  # complete requests whose responses have not begun
+        self.arriving: Stream | None = None  # of the current DATA frame, unless it is discarded
         self.going = Going.NO
+        # when the last open one was closed, and when the last one was opened
         self.idle_since = self.opened_at = time.monotonic()
         self._closed: dict[int, bool] = {}  # recent ones -> whether the server ended them
 
@@ -60,29 +48,22 @@ class Streams:
             del closed[next(iter(closed))]
 
     def take_all(self) -> list[Stream]:
-        """Return those that are open, which are not from now on."""
+        """Close all streams; return them."""
         streams, self.open = self.open, {}
         self.owed = 0
         return list(streams.values())
 
     def is_ended_by_server(self, number: int) -> bool | None:
-        """Return whether the server ended a stream; None: it was not closed recently."""
+        """Return whether the server ended a stream, or None if it was not closed recently."""
         return self._closed.get(number)
 
     def refuse_idle(self, number: int) -> None:
-        """Refuse a frame on a stream that the client has not opened.
-
-        Raises:
-            ConnectionFaultError: it has not.
-        """
+        """Raise ConnectionFaultError for a frame on a stream that the client has not opened."""
         if number > self.last and self.going is not Going.FINAL:
             raise ConnectionFaultError(ErrorCode.PROTOCOL_ERROR, "a frame on an idle stream")
 
     def moves_since(self) -> float | None:
-        """Return since when the client sends or reads.
-
-        None: the application owes a response.
-        """
+        """Return since when the client sends or reads, or None if the application owes a response."""
         if self.owed:
             return None
         oldest = next(iter(self.open.values()), None)

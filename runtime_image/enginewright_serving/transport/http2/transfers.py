@@ -1,7 +1,4 @@
-"""Requests and responses of one connection that take time: how fast they are, and what is held for them.
-
-What a response takes until the client accepts it is charged to the account.
-"""
+"""How fast requests and responses of one connection are, and the memory of responses that wait for the client."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -14,27 +11,14 @@ from enginewright_serving.transport.http2.errors import ErrorCode
 from enginewright_serving.transport.http2.sender import Sender
 from enginewright_serving.transport.http2.stream import Stream, do_nothing
 from enginewright_serving.transport.http2.streams import Streams
-from enginewright_serving.transport.pace import TransferPace, begin_pace
+from enginewright_serving.transport.pace import TransferPace
 from enginewright_serving.transport.settings import SLOW_RATE, TransportSettings
 
-_QUIET_SECONDS: Final = (
-    1.0  # without a new call, before which the client's others would wait with a slow one
-)
+_QUIET_SECONDS: Final = 1.0  # without a new call, until a connection of slow ones counts as slow
 
 
 class Transfers:
     """What one connection's client sends or reads."""
-
-    __slots__ = (
-        "_abort",
-        "_account",
-        "_due",
-        "_sender",
-        "_settings",
-        "_slow_until",
-        "_streams",
-        "read",
-    )
 
     def __init__(
         self,
@@ -46,16 +30,7 @@ class Transfers:
         due: Callable[[], None],
         abort: Callable[[], None],
     ) -> None:
-        """Begin without one.
-
-        Args:
-            streams: of the connection.
-            sender: what is written goes to it.
-            settings: of the server.
-            account: responses are charged to it until the client has read them.
-            due: called after a response was ended.
-            abort: closes the connection.
-        """
+        """Begin without one. `due` is called after a response was ended, `abort` closes the connection."""
         self._streams = streams
         self._sender = sender
         self._settings = settings
@@ -66,7 +41,7 @@ class Transfers:
         self.read: list[Holding] = []  # of responses that are written, maybe not yet by the kernel
 
     def close(self) -> None:
-        """Refer to the connection no more."""
+        """Drop the references to the connection."""
         self._due = self._abort = do_nothing
 
     # How fast they are.
@@ -90,7 +65,7 @@ class Transfers:
     def pace(self, stream: Stream) -> TransferPace:
         """Return the pace of what a stream transfers, since its beginning."""
         if stream.pace is None:
-            stream.pace = begin_pace(stream.started, self._settings)
+            stream.pace = TransferPace(stream.started, self._settings)
         return stream.pace
 
     @property
@@ -101,33 +76,33 @@ class Transfers:
     # Responses that wait for the client.
 
     def charge(self, stream: Stream, length: int) -> bool:
-        """Charge a response of `length` bytes that must wait; False: there is no space for it."""
+        """Charge a response of `length` bytes that must wait; return False if there is no space for it."""
         account = self._account
         holding = Holding(partial(self._give_up, stream))
         holding.is_exempt = stream.handler.reserved
         if not account.hold(holding, account.charged_response(length)):
             return False
         stream.outgoing = holding
-        stream.pace = begin_pace(time.monotonic(), self._settings)
+        stream.pace = TransferPace(time.monotonic(), self._settings)
         self._slow_until = -1
         account.begin(holding, stream.pace)
         return True
 
     def release_read(self) -> None:
-        """Charge responses no more that are written completely."""
+        """Release responses that are written completely."""
         read, self.read = self.read, []
         for each in read:
             self._account.release(each)
 
     def drop(self, stream: Stream) -> None:
-        """Send nothing more of a stream's response, if one waits."""
+        """Drop a stream's response, if one waits."""
         self._sender.drop(stream)
         holding, stream.outgoing = stream.outgoing, None
         if holding is not None:
             self._account.release(holding)
 
     def cancel(self, streams: Iterable[Stream]) -> None:
-        """Drop requests and responses of streams that are not open any more."""
+        """Drop requests and responses of closed streams."""
         for stream in streams:
             self.drop(stream)
             stream.handler.cancel()
@@ -135,7 +110,7 @@ class Transfers:
         self.release_read()
 
     def _give_up(self, stream: Stream) -> None:
-        """End a response, since its memory is needed for others."""
+        """End a response, since others need its memory."""
         if self._streams.open.get(stream.id) is stream and not self._sender.paused:
             self._end(stream)
             self._due()

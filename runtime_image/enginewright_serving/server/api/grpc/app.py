@@ -22,7 +22,6 @@ from enginewright_serving.server.protocol.decode import Feeds
 from enginewright_serving.server.protocol.grpc.decode import GrpcDecoder, GrpcPlan, GrpcRequest
 from enginewright_serving.server.protocol.grpc.encode import GrpcEncoder, http_request
 from enginewright_serving.server.protocol.grpc.wire import first_raw_tensor, split
-from enginewright_serving.server.settings import ServerSettings
 from enginewright_serving.server.startup.prepare import ServedModel
 from enginewright_serving.transport.answered import Answered
 from enginewright_serving.transport.application import ApplicationBase
@@ -32,6 +31,7 @@ from enginewright_serving.transport.http2.connection import Http2Connection
 from enginewright_serving.transport.input_turns import InputTurns
 from enginewright_serving.transport.message import Body, HttpResponse
 from enginewright_serving.transport.request_context import NAMES
+from enginewright_serving.transport.settings import TransportSettings
 
 _LARGEST_QUESTION: Final = 64 * 1024  # bytes of a message of another method than ModelInfer
 _log: Final = logging.getLogger(__name__)
@@ -44,34 +44,11 @@ _INFER: Final = "ModelInfer"
 
 @dataclass(frozen=True, slots=True)
 class _GrpcCodec:
-    """How requests of the ready model are read, and answered."""
+    """Decodes requests of the ready model, and encodes their answers."""
 
     decoder: GrpcDecoder
     encoder: GrpcEncoder
-    of_model: "_GrpcCodec | None" = None  # of the sidecar's requests; None: the same
-
-
-@dataclass(frozen=True, slots=True)
-class _UrgentPlan:
-    """A plan whose client stops waiting earlier than its parameters say (`RequestPlan`)."""
-
-    plan: GrpcPlan
-    timeout: float
-
-    @property
-    def outputs(self) -> list[str]:
-        """Names of the outputs."""
-        return self.plan.outputs
-
-    @property
-    def priority(self) -> int:
-        """Its priority among requests."""
-        return self.plan.priority
-
-    @property
-    def has_run(self) -> bool:
-        """Whether a request with the same shapes has run."""
-        return self.plan.has_run
+    of_model: "_GrpcCodec | None" = None  # of the sidecar's requests, if it differs
 
 
 class GrpcApp(ApplicationBase[Http2Connection]):
@@ -80,17 +57,13 @@ class GrpcApp(ApplicationBase[Http2Connection]):
     metadata: frozenset[bytes] = NAMES
 
     def __init__(
-        self,
-        task: ServeTask,
-        settings: ServerSettings,
-        version: str,
-        http: ServerApp,
+        self, task: ServeTask, settings: TransportSettings, version: str, http: ServerApp
     ) -> None:
         """Create it; it shares queue, threads and limits with the application of HTTP."""
         super().__init__(settings, http.inflight, InputTurns(rests_above=_FEW))
         self.codec_thread = http.codec_thread
         self._http = http
-        self._observers = http.reports.observers
+        self._observers = http.observers
         self._metrics = http.metrics
         self._metrics.in_flight.append(self.count_requests)
         self._task = task
@@ -101,7 +74,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._codec: _GrpcCodec | None = None
 
     def serve_model(self, model: ServedModel) -> None:
-        """Read and answer requests of `model`, before `inference` becomes ready with it."""
+        """Take requests of `model`, before `inference` becomes ready with it."""
         own = self._codec_of(model.signature) if model.steps else None
         self._codec = self._codec_of(model.client_signature, own)
 
@@ -114,7 +87,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
     # `GrpcApplication`, called by `GrpcCall`.
 
     def admit(self, call: GrpcCall) -> Status | None:
-        """Refuse a call that cannot be served, as far as its head shows."""
+        """Refuse a call whose head shows that it cannot be served."""
         if call.method in self._methods:
             return None
         if call.method != MODEL_INFER:
@@ -127,7 +100,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         return None
 
     def aligned_at(self, beginning: memoryview) -> int:
-        """Return where the first raw tensor begins, which then needs no copy."""
+        """Return where the first raw tensor begins, so that it needs no copy."""
         return first_raw_tensor(beginning[:_LONGEST_BEGINNING]) or 0
 
     def check_size(self, call: GrpcCall, size: int) -> Status | None:
@@ -141,7 +114,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         return None
 
     def refuse_bytes(self, call: GrpcCall, why: str) -> Status:
-        """Refuse a call since too many bytes are in flight."""
+        """Refuse a call because too many bytes are in flight."""
         return self.refuse(call, busy(why))
 
     def refuse_late(self, call: GrpcCall) -> Status:
@@ -154,12 +127,12 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         self._inference.release_probe(call)
 
     def answered(self, call: GrpcCall) -> None:
-        """Count an inference, whose answer is written, and report it where that is wanted."""
+        """Count an inference whose answer is written, and report it to observers."""
         status, began = HTTP_STATUS.get(call.status, 500), call.began
         received, sent = call.request_bytes, call.response_bytes
         ended = self._metrics.answered(status, began, received, sent)
         if self._observers and call.context is not None:
-            found = Answered(
+            answered = Answered(
                 context=call.context,
                 protocol="grpc",
                 method=_INFER,
@@ -172,10 +145,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
                 client=call.address,
             )
             for observer in self._observers:
-                observer.add(found)
+                observer.add(answered)
 
     def serve(self, call: GrpcCall) -> Reply | Status | None:
-        """Answer a call whose message is complete; None: the model's thread will answer it."""
+        """Answer a call whose message is complete, unless the model's thread will."""
         message = call.message
         assert message is not None  # noqa: S101 - it is complete
         try:
@@ -219,12 +192,12 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         feeds: Feeds,
         waited: float = 0.0,
     ) -> None:
-        plan: GrpcPlan | _UrgentPlan = request.plan
+        plan = request.plan
         left = call.deadline - time.monotonic() + waited
         if left < (plan.timeout or math.inf):
-            plan = _UrgentPlan(request.plan, max(left, _SOON))
+            plan = plan.within(max(left, _SOON))
         copied = call.of_client and self._http.copies.chooses()
-        responder = GrpcResponder(self, codec.encoder, call, request, copied=copied)
+        responder = GrpcResponder(self, codec.encoder, call, request, copied)
         steps = self._http.steps if codec.of_model is not None else None
         if steps is None:
             self._inference.submit(call, plan, feeds, responder, waited=waited)
@@ -240,7 +213,7 @@ class GrpcApp(ApplicationBase[Http2Connection]):
             self._http.copies.drop()
         else:
             work = partial(self._exchange, plan, feeds, arrays)
-            self.codec_thread.submit(call, work, self._exchanged)
+            self.codec_thread.submit(call, work, self._add_copy)
 
     def _exchange(
         self, plan: GrpcPlan, feeds: Feeds, arrays: list[NDArray[Any]]
@@ -248,10 +221,10 @@ class GrpcApp(ApplicationBase[Http2Connection]):
         body, json_length = http_request(plan, feeds)
         return body, json_length, self._http.http_inference.answer(body, json_length, arrays)
 
-    def _exchanged(self, made: asyncio.Future[tuple[Body, int, HttpResponse]]) -> None:
+    def _add_copy(self, made: asyncio.Future[tuple[Body, int, HttpResponse]]) -> None:
         try:
             self._http.copies.add(*made.result())
-        except RequestError:  # its client has left before it was answered
+        except RequestError:  # its client left before it was answered
             self._http.copies.drop()
         except Exception:  # noqa: BLE001 - a request that is not compared fails nothing
             _log.exception("unexpected error while copying a request")

@@ -5,12 +5,13 @@ from typing import Any, Final
 
 from enginewright_contract.task import ServeTask
 from enginewright_runtime.core.request_errors import RequestError
-from enginewright_runtime.session.signature import Tensor, shown
+from enginewright_runtime.session.signature import shown
 from google.protobuf.message import DecodeError
 
 from enginewright_serving.server.api.inference import InferenceService
+from enginewright_serving.server.api.metadata import EXTENSIONS, PLATFORM, describe
 from enginewright_serving.server.observe.metrics import Metrics
-from enginewright_serving.server.observe.statistics import EXTENSIONS, statistics
+from enginewright_serving.server.observe.statistics import statistics
 from enginewright_serving.server.protocol.grpc import messages
 
 SERVICE: Final = "inference.GRPCInferenceService"
@@ -38,7 +39,6 @@ class Methods:
     def __init__(
         self, task: ServeTask, version: str, inference: InferenceService, metrics: Metrics
     ) -> None:
-        """Create them; `version` is the server's."""
         self._task = task
         self._metrics = metrics
         self._inference = inference
@@ -59,11 +59,7 @@ class Methods:
         return path in self._answers
 
     def answer(self, path: bytes, message: bytes) -> bytes:
-        """Return the serialized response of the method at `path`, which must be one of these.
-
-        Raises:
-            RequestError: with the cause, for the client.
-        """
+        """Return the serialized response of the method at `path`, which must be one of these; may raise RequestError."""
         kind, answer = self._answers[path]
         request = kind()
         try:
@@ -74,11 +70,7 @@ class Methods:
         return serialized
 
     def check_model(self, name: str, version: str) -> None:
-        """Refuse another model or version than the one that is served.
-
-        Raises:
-            RequestError: 404.
-        """
+        """Refuse another model or version than the served one: RequestError 404."""
         model, revision = self._task.model, self._task.revision
         if name != model:
             raise RequestError(
@@ -105,29 +97,22 @@ class Methods:
         return messages.ModelMetadata(
             name=self._task.model,
             versions=[self._task.revision],
-            platform="onnx_onnxv1",
-            inputs=_described(signature.inputs),
-            outputs=_described(signature.outputs),
+            platform=PLATFORM,
+            inputs=describe(signature.inputs),
+            outputs=describe(signature.outputs),
         )
 
     def _statistics(self, request: Any) -> object:  # noqa: ANN401 - made at run time
-        """Return the model's statistics, also if no model is named, which asks for those of all."""
+        """Return the model's statistics, also if no model is named, which means all."""
         if request.name:
             self.check_model(request.name, request.version)
         self._inference.require_model()
-        found = statistics(self._task, self._metrics)
-        return messages.Statistics(model_stats=[{name: found[name] for name in _STATISTICS}])
+        values = statistics(self._task, self._metrics)
+        return messages.Statistics(model_stats=[{name: values[name] for name in _STATISTICS}])
 
     def _health(self, request: Any) -> object:  # noqa: ANN401 - made at run time
-        """Return what a kubelet's gRPC probe asks for: whether the server is ready."""
+        """Return whether the server is ready, for a kubelet's gRPC probe."""
         if request.service not in {"", SERVICE}:
             raise RequestError(404, f"service {shown(request.service)} is unknown; use {SERVICE!r}")
         ready = self._inference.why_not_ready() is None
         return messages.HealthResponse(status=_SERVING if ready else _NOT_SERVING)
-
-
-def _described(tensors: dict[str, Tensor]) -> list[dict[str, Any]]:
-    return [
-        {"name": tensor.name, "datatype": tensor.datatype.name, "shape": tensor.shape}
-        for tensor in tensors.values()
-    ]

@@ -1,6 +1,7 @@
 """Answers inferences over gRPC: the outputs of a run, or the status of an error."""
 
 import asyncio
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
 
@@ -40,32 +41,21 @@ class Answering(Protocol):
         """Keep a chosen request, which was answered, for the sidecar."""
 
     def release(self, call: GrpcCall) -> None:
-        """Release what is accounted for a call."""
+        """Release the memory that is charged for a call."""
 
 
+@dataclass(slots=True, eq=False)
 class GrpcResponder:
     """Answers one inference over gRPC."""
 
-    __slots__ = ("_app", "_call", "_copied", "_encoder", "_request")
-
-    def __init__(
-        self,
-        app: Answering,
-        encoder: GrpcEncoder,
-        call: GrpcCall,
-        request: GrpcRequest,
-        *,
-        copied: bool,
-    ) -> None:
-        """Create it; `copied`: the request is kept once it is answered."""
-        self._app = app
-        self._encoder = encoder
-        self._call = call
-        self._request = request
-        self._copied = copied
+    _app: Answering
+    _encoder: GrpcEncoder
+    _call: GrpcCall
+    _request: GrpcRequest
+    _copied: bool  # the request is kept once it is answered
 
     def succeed(self, job: Job) -> bool:
-        """Send the outputs; return whether they were sent, or are made in a thread."""
+        """Send the outputs; return whether they were sent, or are encoded in a thread."""
         arrays = job.arrays
         assert arrays is not None  # noqa: S101 - it succeeded
         plan = self._request.plan
@@ -73,15 +63,14 @@ class GrpcResponder:
         slow = self._encoder.is_slow(plan, arrays)
         if slow:
             encode = partial(self._encoder.encode, self._request, arrays)
-            self._app.codec_thread.submit(self._call, encode, self._encoded)
+            self._app.codec_thread.submit(self._call, encode, self._send_later)
         else:
             self._send(self._encoder.encode(self._request, arrays))
         if self._copied:
             self._app.keep_copy(self._call, plan, job.feeds, arrays)
         return not slow
 
-    def _encoded(self, encoded: asyncio.Future[Parts]) -> None:
-        """Send the outputs that were encoded in the thread."""
+    def _send_later(self, encoded: asyncio.Future[Parts]) -> None:
         encoded.exception()  # retrieved, even if the client has left
 
         def send() -> bool:
@@ -99,11 +88,11 @@ class GrpcResponder:
         self._call.fail(status_of(error))
 
     def release(self) -> None:
-        """Release what is accounted for the call."""
+        """Release the memory that is charged for the call."""
         self._app.release(self._call)
 
     def abort(self) -> None:
-        """End the call; others of the connection go on."""
+        """End the call; others of the connection continue."""
         self._call.fail(Status(Code.INTERNAL, "unexpected error; see the server's log"))
         self.release()
 

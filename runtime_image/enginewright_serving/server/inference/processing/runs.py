@@ -13,6 +13,7 @@ from enginewright_runtime.session.signature import Signature
 from enginewright_serving.server.inference.processing.served import ServedSteps, StepRoute
 from enginewright_serving.server.protocol.decode import Feeds
 
+_SECONDS: Final = 10.0  # that the steps before or after the model may take for one request
 _SAMPLE_BYTES: Final = 3  # of a decoded pixel
 _BEFORE: Final = "steps before the model"
 _AFTER: Final = "steps after the model"
@@ -22,26 +23,15 @@ _log: Final = logging.getLogger(__name__)
 class StepRuns:
     """The steps of a model within the limits of a server; for any thread."""
 
-    def __init__(self, steps: ServedSteps, seconds: float, inflight_bytes: int) -> None:
-        """Create it.
-
-        Args:
-            steps: of the model.
-            seconds: that the steps before or after the model may take.
-            inflight_bytes: that all requests may take; one never takes all.
-        """
+    def __init__(self, steps: ServedSteps, inflight_bytes: int) -> None:
+        """Create it; all requests together may take `inflight_bytes`, of which one never takes all."""
         self._steps = steps
-        self._seconds = seconds
         self._inflight_bytes = inflight_bytes
         self._most_bytes = inflight_bytes // 2  # of what the steps before the model produce
         self._most_pixels = min(steps.most_pixels, self._most_bytes // _SAMPLE_BYTES)
 
     def image_bytes(self, feeds: Feeds) -> int:
-        """Return the bytes that images among the inputs take once they are decoded.
-
-        Raises:
-            RequestError: 400, one is too large, or none.
-        """
+        """Return the bytes of the decoded images among the inputs; raise RequestError 400 for a too large or invalid one."""
         total = 0
         for name in self._steps.images:
             try:
@@ -58,22 +48,14 @@ class StepRuns:
         return total
 
     def before(self, feeds: Feeds, process: StepProcess) -> tuple[Feeds, Feeds]:
-        """Return the model's inputs, and what the steps before it produce.
-
-        Args:
-            feeds: inputs of the request.
-            process: that runs the steps.
-
-        Raises:
-            RequestError: 400, 504.
-        """
+        """Return the model's inputs, and the values of the steps before it for `feeds`; raise RequestError 400 or 504."""
         steps = self._steps
         produced: Feeds = {}
         if steps.before:
             given = {name: feeds[name] for name in steps.before_inputs}
             try:
                 produced = process.run(
-                    steps.before, given, steps.before_outputs, self._seconds, self._most_bytes
+                    steps.before, given, steps.before_outputs, _SECONDS, self._most_bytes
                 )
             except StepFailedError as error:
                 raise _failed(error, _BEFORE, 400) from None
@@ -90,29 +72,19 @@ class StepRuns:
         return {name: values[name] for name in self._steps.after_inputs if name in values}
 
     def after(self, route: StepRoute, kept: Feeds, given: Feeds, process: StepProcess) -> Feeds:
-        """Return the outputs of the steps after the model.
-
-        Args:
-            route: of the request.
-            kept: as `kept` returns it.
-            given: outputs of the model.
-            process: that runs the steps.
-
-        Raises:
-            RequestError: 500, 504.
-        """
+        """Return the outputs of the steps after the model, from its outputs `given` and `kept` values; may raise RequestError."""
         steps = self._steps
         values = kept | {name: array for name, array in given.items() if name in steps.after_inputs}
         try:
             return process.run(
-                steps.after, values, route.after_outputs, self._seconds, self._inflight_bytes
+                steps.after, values, route.after_outputs, _SECONDS, self._inflight_bytes
             )
         except StepFailedError as error:
             raise _failed(error, _AFTER, 500) from None
 
 
 def _check_made(model: Signature, own: Feeds, produced: Feeds) -> None:
-    """Refuse inputs, of which steps have `produced` some, that do not fit the model."""
+    """Refuse inputs that do not fit the model; the steps have `produced` some of them."""
     try:
         for name, tensor in model.inputs.items():
             if name in produced:
@@ -131,7 +103,7 @@ def _of_steps(error: RequestError) -> str:
 
 
 def _failed(error: StepFailedError, which: str, status: int) -> RequestError:
-    """Return what a client is shown of a failure; `status`: of values that a step refuses."""
+    """Return what a client is shown of a failure; `status` is of values that a step refuses."""
     where = f"step {label(error.step)}" if error.step else f"one of the {which}"
     if error.cause is Cause.VALUES:
         return RequestError(status, f"{where} failed on these values: {error.message}")

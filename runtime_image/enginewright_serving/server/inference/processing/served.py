@@ -42,7 +42,7 @@ class StepRoute:
     """What a request for certain outputs needs."""
 
     model_outputs: list[str]
-    after_outputs: tuple[str, ...]  # of steps after the model; (): none has to run
+    after_outputs: tuple[str, ...]  # of steps after the model, which need not run without any
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,16 @@ class ServedSteps:
 
     def route(self, outputs: Sequence[str]) -> StepRoute:
         """Return what a request for these outputs of the chain needs."""
-        wanted = tuple(outputs)
-        route = self._routes.get(wanted)
+        names = tuple(outputs)
+        route = self._routes.get(names)
         if route is None:
             if len(self._routes) >= _CACHED_ROUTES:
                 self._routes.clear()
-            route = self._routes[wanted] = self._new_route(wanted)
+            route = self._routes[names] = self._new_route(names)
         return route
 
-    def _new_route(self, wanted: tuple[str, ...]) -> StepRoute:
-        parts = {name: self._chain.outputs[name][0] for name in wanted}
+    def _new_route(self, names: tuple[str, ...]) -> StepRoute:
+        parts = {name: self._chain.outputs[name][0] for name in names}
         after = tuple(name for name, part in parts.items() if part.stage == "after")
         own = {name for name, part in parts.items() if part.stage == "model"}
         if after:
@@ -90,7 +90,7 @@ def serve_steps(
     model: Signature,
     progress: Callable[[str], None],
 ) -> ServedSteps | None:
-    """Load the steps of a model, in processes of their own; None: it has none.
+    """Load the steps of a model, if it has any, in separate processes.
 
     Raises:
         StageFailure: InvalidModel, a step is not loaded or does not connect; ExtensionFailed,
@@ -117,7 +117,7 @@ def serve_steps(
         )
         for each in manifest.steps
     ]
-    chain = connect(loaded, _published(model))
+    chain = connect(loaded, _publish(model))
     if problems := chain.problems():
         raise StageFailure(Reason.INVALID_MODEL, "; ".join(problems))
     produced = chain.given("before")
@@ -138,7 +138,7 @@ def serve_steps(
     )
 
 
-def _published(model: Signature) -> PublishedSignature:
+def _publish(model: Signature) -> PublishedSignature:
     return PublishedSignature.of(
         (
             TensorText(each.name, each.datatype.name, tuple(size_text(*one) for one in each.sizes))
@@ -152,7 +152,7 @@ def _published(model: Signature) -> PublishedSignature:
 
 
 def _signature(chain: Chain, model: Signature) -> Signature:
-    """Return what clients send and receive; shape profiles limit what they send to the model itself."""
+    """Return what clients send and receive; shape profiles limit inputs of the model itself."""
     inputs = {
         name: model.inputs[name] if part.stage == "model" else _tensor(text)
         for name, (part, text) in chain.inputs.items()
@@ -165,6 +165,6 @@ def _signature(chain: Chain, model: Signature) -> Signature:
 
 
 def _tensor(text: TensorText) -> Tensor:
-    """Return an input or output of a step, with any size where it has none."""
+    """Return an input or output of a step, whose dynamic sizes are unlimited."""
     argument = _Argument(text.name, _ONNX_TYPES[text.dtype], [int(size) for size in text.shape])
     return read_signature([argument], [argument], ()).inputs[text.name]

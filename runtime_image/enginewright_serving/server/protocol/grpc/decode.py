@@ -1,7 +1,6 @@
-"""Decodes ModelInferRequest messages into the session's feeds; raw tensors without a copy.
+"""Decodes ModelInferRequest messages into the session's feeds; raw tensors are views of the message.
 
-A client sends the same names, types and shapes again and again, so what they ask for is cached, as
-with JSON headers.
+Clients repeat names, types and shapes, so parsed ones are cached, as JSON headers are.
 """
 
 from collections.abc import Callable
@@ -46,7 +45,7 @@ class GrpcPlan:
     inputs: tuple[InputPlan, ...]
     outputs: list[str]
     raw: bool  # outputs are sent as raw bytes
-    timeout: float  # seconds; 0: none
+    timeout: float  # seconds, 0 without one
     priority: int = DEFAULT
     answers: dict[Shapes, tuple[bytes, ...]] = field(default_factory=dict)  # by `encode`
 
@@ -54,6 +53,10 @@ class GrpcPlan:
     def has_run(self) -> bool:
         """Whether a request with the same shapes has been answered."""
         return bool(self.answers)
+
+    def within(self, timeout: float) -> "GrpcPlan":
+        """Return the plan of a client that stops waiting earlier than its parameters say."""
+        return GrpcPlan(self.inputs, self.outputs, self.raw, timeout, self.priority, self.answers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +77,7 @@ class GrpcDecoder:
         *,
         most_typed_bytes: int,
     ) -> None:
-        """Create it.
-
-        Args:
-            signature: of the model.
-            check_model: takes name and version; raises RequestError where the server has another.
-            most_typed_bytes: of all typed contents of a request: parsing them holds the GIL.
-        """
+        """Limit typed contents to `most_typed_bytes`, as parsing them holds the GIL; `check_model` may raise RequestError."""
         self._signature = signature
         self._valued: Final = signature.valued
         self._check_model = check_model
@@ -93,17 +90,7 @@ class GrpcDecoder:
         return size > (_LARGE_TYPED if parts.typed else self._large_raw)
 
     def decode(self, message: memoryview, parts: SplitRequest) -> tuple[GrpcRequest, Feeds]:
-        """Return what `message` asks for, and its inputs by name.
-
-        Raw inputs are views of the message, except strings and what is not aligned for its type.
-
-        Args:
-            message: a serialized ModelInferRequest.
-            parts: what `wire.split` returns for it.
-
-        Raises:
-            RequestError: with the cause, for the client.
-        """
+        """Return the request and inputs of a message in `parts`; raw inputs are views of it where possible."""
         if len(parts.head) > _LARGEST_HEAD:
             raise RequestError(
                 413, f"the request has more than {_LARGEST_HEAD} bytes beside tensors"
@@ -246,7 +233,7 @@ def _parameters(
     supported: frozenset[str],
     where: str,
 ) -> dict[str, Any]:
-    """Return the parameters of `item`; of equal names the last one, as in a map."""
+    """Return the parameters of `item`, of equal names the last one."""
     if len(item.parameters) > _MOST_PARAMETERS:
         raise RequestError(400, f"{where} has more than {_MOST_PARAMETERS} parameters")
     checks.check_parameters((each.key for each in item.parameters), supported, where)

@@ -38,11 +38,7 @@ class GrpcEncoder:
         self._strings = {name for name, kind in self._datatypes.items() if kind.is_string}
 
     def check(self, plan: GrpcPlan, arrays: list[NDArray[Any]]) -> None:
-        """Refuse to encode outputs that are too large for typed contents.
-
-        Raises:
-            RequestError: 400.
-        """
+        """Refuse to encode outputs that are too large for typed contents: RequestError 400."""
         for name, array in zip(plan.outputs, arrays, strict=True):
             if array.size > TYPED_ELEMENTS and not plan.raw:
                 raise RequestError(
@@ -65,14 +61,13 @@ class GrpcEncoder:
         before = self._before(plan, arrays, tensors)
         parts: Parts = [start + before[0]]
         for head, tensor in zip(before[1:], tensors, strict=True):
-            parts.append(head)
-            parts.append(tensor)
+            parts += [head, tensor]
         return parts
 
     def _before(
         self, plan: GrpcPlan, arrays: list[NDArray[Any]], tensors: list[bytes | memoryview]
     ) -> tuple[bytes, ...]:
-        """Return the description of the outputs, and what comes before each one's raw bytes."""
+        """Return the description of the outputs, and the bytes before each one's raw contents."""
         shapes = tuple([array.shape for array in arrays])
         before = plan.answers.get(shapes)
         if before is None:

@@ -1,8 +1,8 @@
 """The messages of `inference.GRPCInferenceService` and `grpc.health.v1.Health`, as protobuf classes.
 
-Their descriptors are in a pool of their own: a process that also imports a client's generated module
-would otherwise register the same names twice. On the wire a message has no name and a map is a
-repeated entry, so names that only this file uses are shorter than the specification's.
+Their descriptors are in a separate pool, since a process that also imports a client's generated module would register
+the same names twice. On the wire a message has no name and a map is a repeated entry, so names that only this file
+uses are shorter than the specification's.
 """
 
 from typing import Any, Final

@@ -37,11 +37,7 @@ def has_form(datatype: Datatype) -> bool:
 def read(
     tensor: Tensor, serialized: bytes | None, shape: tuple[int, ...], count: int
 ) -> NDArray[Any]:
-    """Return input `tensor` of `shape`, which has `count` elements, from its serialized contents.
-
-    Raises:
-        RequestError: 400, with the cause, for the client.
-    """
+    """Return input `tensor` of `shape`, which has `count` elements, from its serialized contents; may raise RequestError."""
     datatype = tensor.datatype
     if datatype.name not in _FIELDS:
         raise RequestError(
@@ -100,7 +96,7 @@ def _strings(tensor: Tensor, values: Any) -> NDArray[Any]:  # noqa: ANN401 - of 
 
 
 def write(datatype: Datatype, array: NDArray[Any]) -> Any:  # noqa: ANN401 - made at run time
-    """Return `array` as typed contents; `has_form` must say that there are any for `datatype`."""
+    """Return `array` as typed contents, which must exist for `datatype` (`has_form`)."""
     flat = array.reshape(-1).tolist()
     values = [str(text).encode() for text in flat] if datatype.is_string else flat
     return Contents(**{_FIELDS[datatype.name]: values})

@@ -1,7 +1,7 @@
-"""Splits a ModelInferRequest as it lies on the wire, so that tensors are not copied by its parser.
+"""Splits a serialized ModelInferRequest, so that protobuf's parser does not copy tensors.
 
-Limits are those of protobuf's own parser (upb), except that groups, which proto3 does not have, and
-messages with very many fields are refused.
+Limits are those of that parser (upb), except that groups, which proto3 does not have, and messages with very many
+fields are refused.
 """
 
 from dataclasses import dataclass
@@ -46,13 +46,9 @@ class SplitRequest:
 
 
 def split(message: memoryview) -> SplitRequest:
-    """Split a serialized ModelInferRequest.
-
-    Raises:
-        RequestError: 400, its fields exceed the message, or there are too many.
-    """
+    """Split a serialized ModelInferRequest; raise RequestError 400 for invalid or too many fields."""
     kept: list[memoryview | bytes] = []
-    begin = 0  # of what is kept and not yet in `kept`
+    begin = 0  # of bytes that are kept and not yet in `kept`
     identifier = b""
     raw: list[tuple[int, int]] = []
     fields = _fields(message, 0, len(message))
@@ -96,7 +92,7 @@ def _split_inputs(
 
 
 def first_raw_tensor(beginning: memoryview) -> int | None:
-    """Return where the first raw tensor begins, None if `beginning` of a message does not show it."""
+    """Return where the first raw tensor begins, if the `beginning` of a message shows it."""
     at = 0
     try:
         while at < len(beginning):
