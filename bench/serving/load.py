@@ -31,7 +31,7 @@ _DATA: Final = re.compile(r"traffic: .*\((?P<data>\d+)\) data")
 
 
 class LoadError(Exception):
-    """The load was not answered rightly, so that its figures mean nothing."""
+    """Answers were wrong, so that the figures mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Figures:
     p50_us: float
     p99_us: float
     cpu_us: float
-    others: float  # share of the cores in use that other programs took: they disturb
+    others: float  # share of the cores that other programs took
 
 
 def require_h2load() -> None:

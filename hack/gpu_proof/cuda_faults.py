@@ -60,7 +60,7 @@ def memory_at_load(context: Context) -> Figures:
 
 
 @step(GROUP, seconds=120, alone=True)
-def lost_device(context: Context) -> Figures:
+def lose_device(context: Context) -> Figures:
     """A kernel of the process writes to an illegal address: not ready in seconds, then restarted."""
     context.require_device()
     pod = context.pod()

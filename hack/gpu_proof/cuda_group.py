@@ -177,17 +177,19 @@ def partial_fallback(context: Context) -> Figures:
     key = context.prepare(
         pod, save_model(models.partly_supported(), context.work / "ends-on-cpu.onnx")
     )
-    found = {}
+    outcomes = {}
     for policy in ("Forbid", "Allow"):
         with pod.serving(context.serve_task(key, promise={"policy": policy})) as served:
             served.wait(40 if policy == "Allow" else 20)
             served.wait_for_check("placement", ("ok", "failed"), 20)
-            found[policy] = look(served)
-    expect(found["Forbid"]["checks"].get("placement") == "failed", f"Forbid: {found['Forbid']}")
-    expect(not found["Forbid"]["ready"], "ready under Forbid")
-    expect(bool(found["Allow"]["ready"]), f"not ready under Allow: {found['Allow']}")
-    expect(bool(found["Allow"]["elsewhere"]), "nothing is counted elsewhere")
-    return found
+            outcomes[policy] = look(served)
+    expect(
+        outcomes["Forbid"]["checks"].get("placement") == "failed", f"Forbid: {outcomes['Forbid']}"
+    )
+    expect(not outcomes["Forbid"]["ready"], "ready under Forbid")
+    expect(bool(outcomes["Allow"]["ready"]), f"not ready under Allow: {outcomes['Allow']}")
+    expect(bool(outcomes["Allow"]["elsewhere"]), "nothing is counted elsewhere")
+    return outcomes
 
 
 @step(GROUP)

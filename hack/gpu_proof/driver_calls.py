@@ -79,7 +79,7 @@ def hold(spare: int) -> Iterator[int]:
 
 
 def used_bytes() -> int | None:
-    """Return the bytes of device 0 that are in use, from NVML; None: it does not tell."""
+    """Return the bytes of device 0 that are in use, from NVML, if it reports them."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

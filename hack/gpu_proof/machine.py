@@ -26,7 +26,7 @@ _MARGIN: Final = 2 << 30  # bytes beside what is unpacked
 
 
 def refuse(index: Index, work: Path) -> str | None:
-    """Return why the machine cannot run the proof, in one sentence; None: it can."""
+    """Return why the machine cannot run the proof, in one sentence, if it cannot."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if version != index.python:
         return (

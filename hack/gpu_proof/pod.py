@@ -131,8 +131,8 @@ class Pod:
         ended = self.run(["probe"])
         if ended.code:
             raise StepError(f"probe fails: {ended.message}")
-        found: dict[str, Any] = json.loads(ended.log.strip().splitlines()[-1])
-        return found
+        facts: dict[str, Any] = json.loads(ended.log.strip().splitlines()[-1])
+        return facts
 
     def prepare(self, uri: str, recipe: Mapping[str, Any], seconds: float = 300) -> Ended:
         """Run all stages of a prepare Job."""
@@ -165,10 +165,10 @@ class Pod:
     def _report(self) -> dict[str, Any]:
         try:
             text = (self.root / "dev/termination-log").read_text()
-            found = json.loads(text)
+            document = json.loads(text)
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
     @contextlib.contextmanager
     def serving(
@@ -232,13 +232,13 @@ class Served:
     def wait_for_check(self, check: str, states: Sequence[str], seconds: float) -> dict[str, Any]:
         """Wait until a check of the sidecar has one of some states; return its last result."""
         end = time.monotonic() + seconds
-        found: dict[str, Any] = {}
+        latest: dict[str, Any] = {}
         while time.monotonic() < end:
-            found = self.checks().get(check, {})
-            if found.get("state") in states:
+            latest = self.checks().get(check, {})
+            if latest.get("state") in states:
                 break
             time.sleep(0.2)
-        return found
+        return latest
 
     def get(self, port: int, path: str) -> tuple[int, bytes]:
         """GET; 0 where nothing answers."""
@@ -257,7 +257,7 @@ class Served:
         return self._json(HTTP, "/v2/models/m/execution")
 
     def verdict(self) -> dict[str, Any]:
-        """Return what the sidecar has found."""
+        """Return the results of the sidecar's checks."""
         return self._json(SIDECAR, "/verdict")
 
     def checks(self) -> dict[str, dict[str, Any]]:
@@ -269,10 +269,10 @@ class Served:
         if not body or status not in (200, 503):
             return {}
         try:
-            found = json.loads(body)
+            document = json.loads(body)
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
     def metrics(self) -> dict[str, float]:
         """Return the samples of both containers, by series without the labels of the model."""
@@ -288,7 +288,7 @@ class Served:
     def infer(
         self, body: bytes, headers: Mapping[str, str], seconds: float = 60
     ) -> tuple[int, bytes]:
-        """POST one request; 0 where the connection ends without an answer."""
+        """POST one request; status 0 where the connection ends without an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", HTTP, timeout=seconds)
         try:
             connection.request("POST", "/v2/models/m/infer", body, dict(headers))

@@ -97,8 +97,8 @@ class Run:
         self._write(index.versions)
 
     def _receive(self, index: Index, group: str, pieces: Path) -> bool:
-        """Unpack the pieces of a group as they arrive; False: time is up."""
-        wanted = [each for each in index.pieces if each.group == group]
+        """Unpack the pieces of a group as they arrive; return whether all did in time."""
+        expected = [each for each in index.pieces if each.group == group]
         state, ended = self.work / "unpacked", False
         while time.monotonic() < self._end:
             here = [each for each in index.pieces if arrived(pieces, each)]
@@ -106,7 +106,7 @@ class Run:
             if new:
                 unpack(pieces, new, self.files, state)
                 self.say(f"unpacked {', '.join(each.name for each in new)}")
-            ended = all((state / each.sha256).exists() for each in wanted)
+            ended = all((state / each.sha256).exists() for each in expected)
             if ended:
                 break
             time.sleep(0.5)
@@ -215,10 +215,10 @@ class Run:
         _end_group(process)
         if not result.exists():
             said = log.read_text(errors="replace")[-400:]
-            found = {"status": "failed", "message": f"the step's process ended: {code}; {said}"}
-            result.write_text(json.dumps(found))
-        found = json.loads(result.read_text())
-        self.say(f"{step.name}: {found['status']} {found.get('message', '')[:300]}")
+            outcome = {"status": "failed", "message": f"the step's process ended: {code}; {said}"}
+            result.write_text(json.dumps(outcome))
+        outcome = json.loads(result.read_text())
+        self.say(f"{step.name}: {outcome['status']} {outcome.get('message', '')[:300]}")
         self._write(versions)
 
     def failed(self) -> list[str]:
@@ -247,10 +247,10 @@ class Run:
     def _result(self, name: str) -> dict[str, Any]:
         path = self.results / f"{name}.json"
         try:
-            found: dict[str, Any] = json.loads(path.read_text())
+            outcome: dict[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError):
             return {"status": "not run"}
-        return found
+        return outcome
 
 
 def _batches(steps: Sequence[Listed]) -> Iterator[list[Listed]]:

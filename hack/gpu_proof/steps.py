@@ -44,8 +44,8 @@ class Context:
         """Return what the image contains, asked once."""
         path = self.shared / "probe.json"
         if not path.exists():
-            found = self.pod("probe").probe()
-            path.with_suffix(f".{os.getpid()}").write_text(json.dumps(found))
+            facts = self.pod("probe").probe()
+            path.with_suffix(f".{os.getpid()}").write_text(json.dumps(facts))
             path.with_suffix(f".{os.getpid()}").rename(path)
         loaded: dict[str, Any] = json.loads(path.read_text())
         return loaded

@@ -33,9 +33,8 @@ def chart_objects() -> list[Config]:
     Raises:
         RenderError: Helm is missing or failed.
     """
-    helm = (
-        ["helm"] if os.environ.get("CONTEXT") else [f"{_REPOSITORY}/hack/cluster/cluster", "helm"]
-    )
+    local = [f"{_REPOSITORY}/hack/cluster/cluster", "helm"]
+    helm = ["helm"] if os.environ.get("CONTEXT") else local
     switches = [
         f"--set=monitoring.{each}.enabled=true"
         for each in ("podMonitor", "prometheusRule", "dashboards")
@@ -101,16 +100,16 @@ def through_discovery(scrapes: Sequence[Config], url: str, seconds: float) -> li
         {name: value for name, value in scrape.items() if name != _DISCOVERY}
         | {
             "http_sd_configs": [
-                {"url": _pods_of(url, found), "refresh_interval": _interval(seconds)}
-                for found in scrape[_DISCOVERY]
+                {"url": _pods_of(url, discovery), "refresh_interval": _interval(seconds)}
+                for discovery in scrape[_DISCOVERY]
             ]
         }
         for scrape in scrapes
     ]
 
 
-def _pods_of(url: str, found: Config) -> str:
-    names = found.get("namespaces", {}).get("names", ())
+def _pods_of(url: str, discovery: Config) -> str:
+    names = discovery.get("namespaces", {}).get("names", ())
     return f"{url}?{urlencode([('namespace', name) for name in names])}".removesuffix("?")
 
 
