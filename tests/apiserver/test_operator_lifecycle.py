@@ -129,19 +129,6 @@ def test_a_model_moves_with_its_store_from_a_claim_to_a_bucket(world: World) -> 
         assert world.user.condition(MODEL, "Available")["status"] == "True"
 
 
-def test_a_store_in_a_bucket_needs_no_claim(world: World) -> None:
-    bucket = {"uri": "s3://models/team", "secretRef": "keys", "serviceAccountName": "default"}
-    store = {"claim": STORE, "size": "1Gi", "accessMode": "ReadWriteOnce", "bucket": bucket}
-    with world.operator(store=store) as operator:
-        world.bring_up(operator)
-        assert world.user.items("pvc") == []
-        pods = world.user.items("pods", f"enginewright.dev/model={MODEL}")
-        assert pods
-        for each in pods:
-            volumes = [volume["name"] for volume in each["spec"]["volumes"] if "secret" in volume]
-            assert volumes == ["store"]
-
-
 def test_an_unchanged_model_costs_nothing_even_after_a_restart(world: World) -> None:
     with world.operator() as operator:
         world.bring_up(operator)

@@ -145,19 +145,6 @@ def test_the_engines_report_their_size_time_digest_and_target(ahead: Namespace) 
     assert row.split()[1:3] == ["True", "Built"]
 
 
-def test_builds_take_no_device_and_run_on_nodes_of_their_class(
-    ahead: Namespace,
-) -> None:
-    selected = {CLASS: "NVIDIA-L4", AWAITED: None}
-    for name, engine in engines_of(ahead, "ahead").items():
-        (job,) = engine_jobs(ahead, engine)
-        pod = job["spec"]["template"]["spec"]
-        assert pod.get("nodeSelector", {}).get("nvidia.com/gpu.product") == selected[name]
-        assert pod["automountServiceAccountToken"] is False
-        for container in [*pod["initContainers"], *pod["containers"]]:
-            assert "nvidia.com/gpu" not in container.get("resources", {}).get("limits", {})
-
-
 def test_a_model_without_a_driver_gets_no_traffic_and_reports_why(ahead: Namespace) -> None:
     condition = ahead.wait_condition("ahead", "Ready", "False", "DriverMissing", 120)
     assert "libcuda.so.1" in condition["message"]

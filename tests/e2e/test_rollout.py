@@ -252,16 +252,6 @@ def falls_back(
         return f"{reason}; {took}; {update.check_requests()}"
 
 
-def no_driver(namespace: Namespace) -> str:
-    fixed: dict[str, Any] = {"on": "l4", "replicas": 1}
-    fixed["rollout"] = {"allowSignatureChange": True}
-    before = model("no-driver", "linear-1.onnx", backends=["cuda"], fallback=ALLOW, **fixed)
-    after = model("no-driver", "linear-1.onnx", backends=["tensorrt-rtx"], **fixed)
-    with Update(namespace, before, after, X) as update:
-        took = update.wait_rolled_back("DriverMissing", 300)
-        return f"{took}; {update.check_requests()}"
-
-
 # the longest first; functions of the namespace and the folder of the models
 UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
     "leaks": lambda namespace, folder: right_at_first(
@@ -282,7 +272,6 @@ UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
         namespace, "in-place", rollout={"strategy": "InPlace"}
     ),
     "is slow": lambda namespace, _: slow(namespace),
-    "has no driver": lambda namespace, _: no_driver(namespace),
     "falls back whole": lambda namespace, _: falls_back(
         namespace, "no-cuda", "linear-1.onnx", "l4", "cuda", "lib"
     ),

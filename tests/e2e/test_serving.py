@@ -64,26 +64,6 @@ def test_the_service_answers_a_meaningful_request(served: Namespace) -> None:
     assert "OpenVINOExecutionProvider" in json.dumps(execution)
 
 
-def test_columns_conditions_and_events(served: Namespace) -> None:
-    header, row = served.kubectl("get", "im", "magika").strip().splitlines()
-    assert header.split()[:4] == ["NAME", "READY", "REASON", "BACKEND"]
-    assert row.split()[:4] == ["magika", "True", "Serving", "openvino"]
-    described = served.kubectl("describe", "im/magika")
-    for text in ("Validated", "Available", "Events:", "Serving"):
-        assert text in described
-    served.kubectl("rollout", "status", "--timeout=10s", "deployment/magika-cpu")
-
-
-def test_pods_are_restricted_and_have_no_token(served: Namespace) -> None:
-    pods = served.items("pods", "enginewright.dev/model=magika")
-    assert pods
-    for pod in pods:
-        spec = pod["spec"]
-        assert spec["automountServiceAccountToken"] is False
-        for container in [*spec.get("initContainers", []), *spec["containers"]]:
-            assert container["securityContext"]["readOnlyRootFilesystem"] is True
-
-
 def test_scale_puts_pods_on_both_nodes(served: Namespace) -> None:
     served.kubectl("scale", "im/magika", "--replicas=2")
     served.kubectl("wait", "--for=condition=Ready=False", "im/magika", "--timeout=30s")
