@@ -111,12 +111,7 @@ class Hostile:
 
 
 def compare(server: Server, folder: Path) -> Hostile:
-    """Print the latencies alone and beside each kind, and return them.
-
-    Args:
-        server: ours.
-        folder: with the model `tiny`.
-    """
+    """Print the latencies of our server alone and beside each kind, and return them."""
     case = cases.read(folder / "tiny")
     figures: list[Beside] = []
     kinds = [(_KEPT, port, kind) for port, slow in _SLOW.items() for kind in slow]

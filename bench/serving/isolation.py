@@ -34,9 +34,7 @@ def network() -> str:
 def run_inside(arguments: Sequence[str], values: dict[str, str]) -> int | None:
     """Run this program again inside the namespaces, where they are allowed; return its exit code.
 
-    Args:
-        arguments: of the program.
-        values: for `inherited`.
+    There, `inherited` returns `values`.
     """
     prefix = _prefix()
     if prefix is None:

@@ -33,13 +33,6 @@ def scale(server: Server, folder: Path, most: int, seconds: float, rounds: int) 
 
     All have the same cores, clients and threads. They take turns, and medians count. If other programs use
     the cores, pods may turn several runs off; the last column shows their share.
-
-    Args:
-        server: ours.
-        folder: with the model `recognition`.
-        most: number of runs at a time.
-        seconds: length of each measurement, at least.
-        rounds: number of measurements of each number of runs.
     """
     case = cases.read(folder / "recognition")
     window = max(seconds, _REQUESTS * _RUN_SECONDS)

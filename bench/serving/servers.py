@@ -81,12 +81,7 @@ def port_of(transport: str) -> int:
 
 @contextmanager
 def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
-    """Run a server with a model; yield its process id.
-
-    Args:
-        server: one of `SERVERS`.
-        case: the model.
-        folder: empty, for its files.
+    """Run a server with a model, and its files in an empty folder; yield its process id.
 
     Raises:
         NotStartedError: It does not become ready; with the end of its log.

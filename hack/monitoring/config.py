@@ -122,12 +122,7 @@ def files(
 ) -> dict[str, str]:
     """Return the text of all configuration files by name, for a Prometheus that reads `folder`.
 
-    Args:
-        objects: rendered from the chart.
-        alertmanager: host:port.
-        webhook: URL that receives the notifications.
-        discovery: URL of the HTTP service discovery.
-        folder: where Prometheus finds the files.
+    `alertmanager` is host:port; `webhook` and `discovery` are URLs.
     """
     documents = {
         "prometheus.yml": prometheus_config(

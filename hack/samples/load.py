@@ -88,15 +88,7 @@ def pod(
 ) -> dict[str, Any]:
     """Return a pod whose clients send up to `1 / pause` requests a second each; it reports on `PORT`.
 
-    Args:
-        name: of the pod.
-        namespace: of the models, and the pod.
-        models: whose Services they use.
-        body: of every request.
-        image: with Python.
-        keeping: clients of each model that keep their connections.
-        opening: clients of each model that open one for each request.
-        pause: seconds from one request of a client to its next.
+    Of each model's clients, `keeping` keep their connections, and `opening` open one for each request.
     """
     arguments = [
         [[f"{each}.{namespace}.svc.cluster.local", f"/v2/models/{each}/infer"] for each in models],

@@ -108,10 +108,7 @@ def canonical(reference: str) -> str:
 def load(node: Node, archive: Path, loaded: Node | None = None) -> bool:
     """Import an archive into a node's containerd, unless its names already refer to it there.
 
-    Args:
-        node: where to.
-        archive: oci-archive or docker-archive.
-        loaded: another node into which it has been imported, to copy it from.
+    It is copied from `loaded`, a node that has it, if there is one.
 
     Returns:
         Whether it was imported or copied.
