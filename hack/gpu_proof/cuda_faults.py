@@ -1,4 +1,4 @@
-"""Memory that is not there, and a device that is lost."""
+"""Exhausted device memory, and a lost device."""
 
 import time
 from pathlib import Path

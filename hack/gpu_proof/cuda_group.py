@@ -82,7 +82,7 @@ def artifact_model(pod: Pod) -> Path:
 
 
 def look(served: Served) -> Figures:
-    """Return what a running pod says of itself."""
+    """Return what a running pod reports."""
     execution, verdict = served.execution(), served.verdict()
     kept = {
         series: number
@@ -243,7 +243,7 @@ def _beside(context: Context, pod: Pod) -> Figures:
 
 
 def bare_session(context: Context, model: Path, **options: str) -> Any:  # noqa: ANN401 - ONNX Runtime's
-    """Return a session as a plain program makes it."""
+    """Return a session as a plain program creates it."""
     import onnxruntime as ort  # noqa: PLC0415 - loads CUDA
 
     ort.set_default_logger_severity(3)

@@ -1,4 +1,4 @@
-"""The machine that the proof runs on: what it must have, and what the page says of it. Standard library only."""
+"""The machine that the proof runs on: its prerequisites, and its description for the page. Standard library only."""
 
 import ctypes
 import os
@@ -64,7 +64,7 @@ def _found(name: str) -> Iterable[Path]:
 
 
 def describe() -> dict[str, Any]:
-    """Return what the page says of the machine."""
+    """Return the description of the machine for the page."""
     query = "name,driver_version,memory.total,compute_cap"
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Models that are made for one step: what no real model shows at will."""
+"""Models built for one step."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -34,7 +34,7 @@ def value(name: str, *shape: int | str, kind: int = TensorProto.FLOAT) -> Any:  
 def encoder(
     path: Path, *, without_kernel: bool, layers: int = 6, width: int = 768, length: int = 128
 ) -> Path:
-    """Write a text encoder's blocks, x [batch, length, width] to y, with normalised queries and keys.
+    """Write a text encoder's blocks, x [batch, length, width] to y, with normalized queries and keys.
 
     The normalisation of queries and keys, as newer language models have it, is exported as
     MeanVarianceNormalization, for which ONNX Runtime's CUDA provider has no kernel, or as LayerNormalization,

@@ -1,4 +1,4 @@
-"""Runs one step of the proof in a process of its own, so that a crash or a hang costs only that step."""
+"""Runs one step of the proof in a separate process, so that a crash or a hang fails only that step."""
 
 import json
 import os

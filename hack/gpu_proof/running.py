@@ -1,4 +1,4 @@
-"""Unpacks what has arrived, runs each group as soon as its pieces are there, and writes every result at once.
+"""Unpacks pieces as they arrive, runs each group once it has all of its pieces, and writes each result immediately.
 
 Standard library only: the groups themselves run in the environment that the pieces make.
 """
@@ -51,7 +51,7 @@ class Run:
 
         Args:
             work: folder for everything.
-            device: False: a rehearsal.
+            device: whether it has one, or is a rehearsal.
             seconds: after which no further step is begun.
             only: names of the steps to run, again where they have run; (): all.
         """
@@ -69,7 +69,7 @@ class Run:
         (work / "steps").mkdir(exist_ok=True)
 
     def say(self, text: str) -> None:
-        """Print a line with the seconds since the start, and remember it."""
+        """Print a line with the seconds since the start, and keep it."""
         self._timeline.append([round(time.time() - self._began, 1), text])
         print(f"{self._timeline[-1][0]:7.1f} s  {text}", flush=True)
 
@@ -124,7 +124,7 @@ class Run:
         shutil.copy(ROOT / "pyproject.toml", tree)
 
     def _make_environment(self) -> Path:
-        """Make an environment of the unpacked packages and the sources; return its interpreter."""
+        """Create an environment of the unpacked packages and the sources; return its interpreter."""
         environment = self.work / "venv"
         python = environment / "bin/python"
         if not python.exists():

@@ -78,7 +78,7 @@ def engine_recipe(context: Context, **fields: Any) -> dict[str, Any]:  # noqa: A
 
 
 def bare_build(model: Path, shapes: list[dict[str, Any]], seconds: float, *level: str) -> Figures:
-    """Build with the library alone, in a process of its own."""
+    """Build with the library alone, in a separate process."""
     done = subprocess.run(
         [sys.executable, "-c", _BARE, str(model), json.dumps(shapes), *level],
         capture_output=True,

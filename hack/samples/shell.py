@@ -101,7 +101,7 @@ class Shell:
             process.terminate()
             process.wait(10)
 
-    def until(self, what: str, check: Callable[[], Any], seconds: float = 180) -> Any:  # noqa: ANN401 - whatever it is
+    def until(self, what: str, check: Callable[[], Any], seconds: float = 180) -> Any:  # noqa: ANN401 - any value
         """Poll until `check` returns a true value, and return it. Raises DemoError after `seconds`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:

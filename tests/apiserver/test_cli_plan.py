@@ -42,7 +42,7 @@ def _remove_installation(world: World) -> Iterator[None]:
 
 
 def reader(world: World, name: str, rules: list[dict[str, Any]]) -> Path:
-    """Return a kubeconfig of somebody who may get and list, and nothing else."""
+    """Return a kubeconfig of a user who may only get and list."""
     verbs = [{**each, "verbs": ["get", "list"]} for each in rules]
     role = {"kind": "ClusterRole", "name": f"{world.user.name}-{name}"}
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": role["name"]}}
@@ -51,7 +51,7 @@ def reader(world: World, name: str, rules: list[dict[str, Any]]) -> Path:
     world.user.put({**rbac, "kind": "ClusterRole", "rules": verbs})
     binding = {"roleRef": {**role, "apiGroup": "rbac.authorization.k8s.io"}, "subjects": [account]}
     world.user.put({**rbac, "kind": "ClusterRoleBinding", **binding})
-    if rules:  # the API server learns of roles by a watch of its own
+    if rules:  # the API server learns of roles from a watch
         user = f"system:serviceaccount:{world.user.name}:{name}"
         can_list = ("auth", "can-i", "list", _a_resource(rules), "--all-namespaces", "--as", user)
         eventually(lambda: world.user.kubectl(*can_list), 30, f"the rights of {name}")
@@ -182,7 +182,7 @@ def refuse(kubeconfig: Path) -> str:
 
 
 def test_without_permissions_the_reason_is_printed(world: World) -> None:
-    kubeconfig = reader(world, "nobody", [])
+    kubeconfig = reader(world, "unprivileged", [])
     wording = refuse(kubeconfig)
     assert "the cluster denies access: acceleratorclasses" in wording
     assert "to plan without a cluster, give --offline" in wording

@@ -93,7 +93,6 @@ def test_an_unchanged_engine_costs_nothing_even_after_a_restart(world: EngineWor
         world.build()
         operator.wait_relisted().wait_quiet()
         writes, reads, passes = operator.writes(), operator.reads(), operator.engine_passes()
-        # A condition of its own each look, status and Job; each stage is not a write here.
         assert writes <= 16
         world.user.kubectl("annotate", "ieng", ENGINE, "example.com/note=1")
         wait_engine_pass(operator, passes)

@@ -226,7 +226,7 @@ def test_changes_while_the_operator_was_down_are_reverted(world: World) -> None:
         eventually(lambda: replicas_of(world) == 1, 20, interval=0.1)
 
 
-# event: Operator | somebody edits an object of the operator | what the model specifies; the edit
+# event: Operator | a user edits an object of the operator | what the model specifies; the edit
 #   is undone | Warning Event `EditUndone` with the edit and its author
 def test_an_edit_is_reverted_and_additions_stay(world: World) -> None:
     with world.operator() as operator:

@@ -44,7 +44,7 @@ def furnished(
 async def rollouts(
     furnished: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Rollouts]:
-    """A function that returns an update, by its name, in a namespace of its own."""
+    """A function that returns an update, by its name, in a new namespace."""
     monkeypatch.setenv("KUBECONFIG", str(furnished.kubeconfig))
     client = PlayingClient(load_connection, RestMetrics(CollectorRegistry()))
 

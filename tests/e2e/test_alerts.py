@@ -159,7 +159,7 @@ def test_the_alert_names_model_and_reason(
         for alert in watch.alerts()
         if alert["labels"]["alertname"] == ALERT and alert["labels"]["model"] == "alerted"
     ]
-    assert active == [labels], "one alert, whatever the number of pods"
+    assert active == [labels], "one alert for all pods"
 
 
 # fault: Reports | a refused model raises no alert | alert EnginewrightModelNotReady with the

@@ -329,7 +329,7 @@ def test_damaged_artefacts_are_refused_and_made_again_while_others_serve(
         assert "EngineCorrupt" in eventually(refused, 60, f"the refusal by the pod of {name}")
     refused = functools.partial(refusal, ahead, "on-cpus")
     assert "ArtifactCorrupt" in eventually(refused, 60, "the refusal by the pod on a CPU")
-    eventually(functools.partial(stored.holds, swapped, recipe), 120, "the engine of its own class")
+    eventually(functools.partial(stored.holds, swapped, recipe), 120, "the engine of this class")
     for artifact in (*engines.values(), prepared):
         eventually(functools.partial(stored.is_intact, artifact), 120, f"{artifact}")
         assert ahead.condition("on-cpus", "Available")["status"] == "True"

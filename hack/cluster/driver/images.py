@@ -134,7 +134,7 @@ def load(node: Node, archive: Path, loaded: Node | None = None) -> bool:
 def _import(node: Node, archive: Path, references: Sequence[str], names: Sequence[str]) -> None:
     ctr(node, "images", "import", archive)
     _discard_unpacked(node)
-    # containerd keeps an oci-archive's names unqualified. No kubelet requests such a name, and it
+    # containerd keeps an oci-archive's names unqualified. No kubelet requests these, and each one
     # hides the same content under its qualified name, so it is replaced by that.
     present = ctr(node, "images", "ls", "--quiet").split()
     for given, name in zip(references, names, strict=True):

@@ -48,7 +48,7 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
 def private_mounts(node: Node) -> list[str]:
     """Return the commands that mount a node's own /run and /var; the cluster's folder stays visible.
 
-    Mounts at dedicated folders would not work: removing such a folder, as another cluster's `down`
+    Mounts at dedicated folders would not work: removing the folder, as another cluster's `down`
     might, unmounts it in every namespace.
     """
     cluster = node.cluster.folder
