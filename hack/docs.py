@@ -69,12 +69,14 @@ TABLES: Final[dict[str, Callable[..., str]]] = {
 def regenerated(text: str) -> str:
     """Return a page or alerts with all generated parts up to date."""
 
-    def block(found: re.Match[str]) -> str:
-        name, *arguments = found[2].split()
-        return f"{found[1]}\n{TABLES[name](*arguments)}\n\n{found[3].lstrip()}"
+    def block(match: re.Match[str]) -> str:
+        start, table, end = match.groups()
+        name, *arguments = table.split()
+        return f"{start}\n{TABLES[name](*arguments)}\n\n{end.lstrip()}"
 
-    def remedy(found: re.Match[str]) -> str:
-        return f"{found[1]}{found[3]}remedy: {_remedy(found[2], found[3])}\n"
+    def remedy(match: re.Match[str]) -> str:
+        start, names, indent = match.groups()
+        return f"{start}{indent}remedy: {_remedy(names, indent)}\n"
 
     return REMEDY.sub(remedy, _BLOCK.sub(block, text))
 
@@ -102,15 +104,15 @@ def main() -> int:
     check = parser.parse_args().check
     drifted = False
     for page in (*PAGES, metrics.ALERTS, RULES_TEST):
-        known = page.read_text()
-        expected = regenerated(known)
-        if expected == known:
+        present = page.read_text()
+        expected = regenerated(present)
+        if expected == present:
             continue
         drifted = True
         if not check:
             page.write_text(expected)
             continue
-        diff = difflib.unified_diff(known.splitlines(), expected.splitlines(), lineterm="", n=0)
+        diff = difflib.unified_diff(present.splitlines(), expected.splitlines(), lineterm="", n=0)
         print(f"{page.relative_to(ROOT)} has drifted: run hack/docs", *diff, sep="\n")
     return int(check and drifted)
 

@@ -22,12 +22,7 @@ import graphs
 from bare import BUILD, CHECK, Cost, run
 from enginewright_contract.keys import engine_key
 from enginewright_contract.report import read_termination_message
-from enginewright_contract.task import (
-    ENGINE_STAGES,
-    PREPARE_STAGES,
-    EngineRecipe,
-    EngineTask,
-)
+from enginewright_contract.task import ENGINE_STAGES, PREPARE_STAGES, EngineRecipe, EngineTask
 from enginewright_runtime.engine.handoff import EngineBuilt
 
 from tests.support.preparing import Workplace
@@ -72,9 +67,10 @@ def measure(name: str, *, engines: bool) -> bool:
 
 def build(place: Workplace, path: Path) -> bool:
     """Build an engine ahead of time, alternating between the bare builder and ours."""
-    termination_message = read_termination_message((place.root / "dev/termination-log").read_text())
-    if termination_message is None or termination_message.published is None:
+    report = read_termination_message((place.root / "dev/termination-log").read_text())
+    if report is None or report.published is None:
         raise RuntimeError("publish has not reported the key of the prepared model")
+    prepared = report.published.key
     recipe = EngineRecipe(
         backend="tensorrt-rtx",
         backend_version=importlib.import_module("tensorrt_rtx_bindings").__version__,
@@ -83,16 +79,13 @@ def build(place: Workplace, path: Path) -> bool:
         compute_capability=CAPABILITY,
         ahead_of_time=True,
     )
-    key = engine_key(termination_message.published.key, recipe)
-    task = EngineTask(
-        job="bench", engine_key=key, prepared_key=termination_message.published.key, recipe=recipe
-    ).to_json()
+    key = engine_key(prepared, recipe)
+    task = EngineTask(job="bench", engine_key=key, prepared_key=prepared, recipe=recipe).to_json()
     bare, ours, builds = [], [], []
     for _ in range(ROUNDS):
         os.sync()
-        copy = (
-            place.root / "copy"
-        )  # the stage also copies the model from the store before the build
+        # as the stage copies the model from the store before the build
+        copy = place.root / "copy"
         shutil.copytree(path.parent, copy)
         bare.append(run([sys.executable, "-c", BUILD, str(copy / path.name), str(copy / "plan")]))
         shutil.rmtree(copy)

@@ -20,7 +20,7 @@ from bare import BUILD, CHECK, Cost, run
 ROUNDS: Final = 3  # alternating; the minimum counts
 # targets -> bare tools
 TARGETS: Final = {"cpu": (CHECK,), "sm89": (CHECK, BUILD), "cpu,sm89": (CHECK, BUILD)}
-# model -> goal in seconds of a first run for all targets; None: no goal
+# model -> goal, if it has one, in seconds of a first run for all targets
 MODELS: Final = {"small": 5.0, "transformer": 15.0, "ResNet-50": None}
 CACHED_SECONDS: Final = 0.5  # goal of a run whose result is in the cache
 

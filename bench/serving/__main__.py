@@ -60,7 +60,7 @@ def main() -> int:
     if absent is None:
         if options.runs:
             _download_models()
-        absent = {} if _is_only_ours(options) else _install(_wanted(options))
+        absent = {} if _is_only_ours(options) else _install(_choose(options))
         inside = isolation.run_inside(sys.argv[1:], absent)
         if inside is not None:
             return inside
@@ -84,26 +84,26 @@ def _is_only_ours(options: argparse.Namespace) -> bool:
 
 
 def _compare_hostile(ours: Server, folder: Path) -> int:
-    found = hostile.compare(ours, folder)
+    result = hostile.compare(ours, folder)
     about = {
         "cpu": _cpu_model(),
         "cores": len(cores.used()),
-        "found": asdict(found),
-        "problems": found.problems,
+        "found": asdict(result),
+        "problems": result.problems,
     }
     _write(_UNPUBLISHED / "hostile.json", json.dumps(about, indent=1, ensure_ascii=False))
-    return int(bool(found.problems))
+    return int(bool(result.problems))
 
 
 def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) -> int:
-    wanted = [server for server in _wanted(options) if server.name not in absent]
+    servers = [server for server in _choose(options) if server.name not in absent]
     models = options.models or (("tiny",) if options.quick else tuple(COMPARED))
     for name in models:
         program(cases.__name__, str(folder / name), name)
     results = Results(_about(options), absent=dict(absent))
     plan = Plan(
         servers={
-            name: [each for each in wanted if options.servers or each.name in COMPARED[name]]
+            name: [each for each in servers if options.servers or each.name in COMPARED[name]]
             for name in models
         },
         rounds=1 if options.quick else options.rounds,
@@ -126,7 +126,7 @@ def _write(path: Path, text: str) -> None:
     print(f"written: {path.relative_to(REPOSITORY)}", file=sys.stderr)
 
 
-def _wanted(options: argparse.Namespace) -> list[Server]:
+def _choose(options: argparse.Namespace) -> list[Server]:
     names = options.servers or (QUICK if options.quick else [each.name for each in SERVERS])
     if unknown := set(names) - {each.name for each in SERVERS}:
         raise SystemExit(f"no such servers: {sorted(unknown)}")

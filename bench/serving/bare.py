@@ -28,13 +28,13 @@ def measure(folder: Path) -> dict[str, float]:
         began = time.process_time()
         session.run(None, feeds)
         runs = max(1, round(_ROUND_SECONDS / max(1e-6, time.process_time() - began)))
-        found = []
+        times = []
         for _ in range(_ROUNDS):
             began = time.process_time()
             for _ in range(runs):
                 session.run(None, feeds)
-            found.append((time.process_time() - began) / runs)
-        return min(found) * 1e6
+            times.append((time.process_time() - began) / runs)
+        return min(times) * 1e6
 
     return {"one_us": best(1), "batch_us": best(cases.BATCH)}
 

@@ -10,13 +10,13 @@ LOAD: Final = 1
 
 
 def used() -> list[int]:
-    """Return the numbers of the cores that server and load generator have: two, or only one."""
+    """Return the numbers of the one or two cores of server and load generator."""
     return sorted(os.sched_getaffinity(0))[:2]
 
 
 @contextmanager
 def pinned(*places: int) -> Iterator[None]:
-    """Let processes that are started meanwhile run on these cores: all on the same if there is only one."""
+    """Let processes that start meanwhile run on these cores, or all on the only one."""
     before = os.sched_getaffinity(0)
     cores = sorted(before)
     os.sched_setaffinity(0, {cores[place % len(cores)] for place in places})

@@ -1,6 +1,6 @@
-"""Each peer has an environment of its own, from a lock file with hashes, made when first needed.
+"""Each peer has a separate environment, from a lock file with hashes, created when first needed.
 
-They are no part of `make venv` or the tests: only the benchmark compares with other servers.
+`make venv` and the tests do not need them: only the benchmark compares with other servers.
 """
 
 import shutil

@@ -1,4 +1,4 @@
-"""How each server is asked: the request's bytes, and the tensor in the answer.
+"""The requests of each server: their bytes, and the tensor in the answer.
 
 Bodies are built once and sent unchanged, by the check and by the load generator.
 """
@@ -49,7 +49,7 @@ class Request:
 
 
 def request(transport: str, case: Case, path: str = f"/v2/models/{MODEL}/infer") -> Request:
-    """Build a request; `path`: of an HTTP server."""
+    """Build a request to `path` of an HTTP server, or of gRPC."""
     return _BUILDERS[transport](case, path)
 
 

@@ -1,11 +1,11 @@
 """A well-behaved client beside hostile connections: its latency, as a ratio to that alone.
 
-Those that hold connections or are malformed, and fewer than the server keeps open, must not make the slowest of its
-requests more than twice as slow. Hundreds that send bodies slowly do, when much of that arrives at once; floods of
-thousands that reconnect, or send as fast as they can, take all of the server's core: beside them nothing may fail.
+Connections that idle or are malformed, fewer than the server keeps open, may at most double p99. Hundreds that send
+bodies slowly may do more, when much of that arrives at once; floods of thousands that reconnect, or send as fast as
+they can, take all of the server's core: beside them no request may fail.
 
-Server and clients have a core each, so that the measuring client, which comes before the hostile ones in the
-scheduler where that is allowed, shares its core with them.
+Server and clients have a core each. The measuring client shares its core with the hostile ones, with a higher
+priority where that is allowed.
 """
 
 import contextlib
@@ -34,13 +34,11 @@ _SLOW: Final = {
     HTTP: ("idle", "malformed", "heads", "slow heads", "slow bodies"),
     GRPC: ("idle", "begun", "slow messages"),
 }
-_RATIO: Final = 2.0  # of p99, beside those but for the following
+_RATIO: Final = 2.0  # of p99, except beside the following
 _SENDING: Final = ("slow bodies", "slow messages")
-_WINDOWS: Final = 9  # of which the median counts: what else the machine does is in one of them
+_WINDOWS: Final = 9  # of which the median counts, because of other load on the machine
 _SECONDS: Final = 1.0  # of each measurement
-_SETTLED_SECONDS: Final = (
-    2.0  # in which the server has accepted those that it keeps, and knows the slow ones
-)
+_SETTLED_SECONDS: Final = 2.0  # in which the server has accepted connections and detected slow ones
 _PAUSE_SECONDS: Final = 0.001  # between an answer and the next request
 _TIMEOUT_SECONDS: Final = 10.0
 _LIMIT_SECONDS: Final = 420.0  # after which no further kind begins
@@ -49,22 +47,14 @@ _PORTS: Final = {HTTP: HTTP_PORT, GRPC: GRPC_PORT}
 # of the server once all clients are gone: free memory that its allocator keeps (`memory.py`), and some MB
 _GROWTH_MB: Final = 150.0
 _HEAD: Final = (
-    "connections",
-    "port",
-    "kind",
-    "p50, µs",
-    "p99, µs",
-    "p99 alone, µs",
-    "ratio of p99",
-    "failures",
-    "new connection, ms",
-    "MB more meanwhile",
+    *("connections", "port", "kind", "p50, µs", "p99, µs", "p99 alone, µs", "ratio of p99"),
+    *("failures", "new connection, ms", "MB more meanwhile"),
 )
 
 
 @dataclass(frozen=True)
 class Beside:
-    """What a client of HTTP found beside one kind of hostile clients; times in µs if not named otherwise."""
+    """The figures of an HTTP client beside one kind of hostile clients; times in µs."""
 
     connections: int
     port: str
@@ -73,7 +63,7 @@ class Beside:
     p99: float
     p99_alone: float
     failures: int  # of its requests, and of its new connection
-    connection_ms: float  # until a new connection's first answer; NaN: none came
+    connection_ms: float  # until a new connection's first answer, or NaN
     grown_mb: float  # resident memory of the server, compared with that before
 
     @property
@@ -92,7 +82,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class Hostile:
-    """All that was found."""
+    """The result."""
 
     beside: list[Beside]
     left_out: list[str]  # kinds for which there was no time
@@ -100,55 +90,52 @@ class Hostile:
 
     @property
     def problems(self) -> list[str]:
-        """What must not be."""
-        found = [
+        """What exceeds the limits."""
+        problems = [
             f"{each.port} {each.kind}: {each.failures} failures"
             for each in self.beside
             if each.failures
         ]
-        found += [
+        problems += [
             f"beside {each.connections} {each.port} {each.kind} p99 is {each.ratio:.1f} times as long"
             for each in self.beside
             if each.connections == _KEPT and each.kind not in _SENDING and each.ratio > _RATIO
         ]
         if self.left_out:
-            found.append(f"no time for {', '.join(self.left_out)}")
+            problems.append(f"no time for {', '.join(self.left_out)}")
         if self.grown_mb > _GROWTH_MB:
-            found.append(f"the server has kept {self.grown_mb:.1f} MB, more than {_GROWTH_MB:.0f}")
-        return found
+            problems.append(
+                f"the server has kept {self.grown_mb:.1f} MB, more than {_GROWTH_MB:.0f}"
+            )
+        return problems
 
 
 def compare(server: Server, folder: Path) -> Hostile:
-    """Print the latencies alone and beside each kind, and return them.
-
-    Args:
-        server: ours.
-        folder: with the model `tiny`.
-    """
+    """Print the latencies of our server alone and beside each kind, and return them."""
     case = cases.read(folder / "tiny")
-    found: list[Beside] = []
+    figures: list[Beside] = []
     kinds = [(_KEPT, port, kind) for port, slow in _SLOW.items() for kind in slow]
     for port, every in ((HTTP, KINDS), (GRPC, GRPC_KINDS)):
         kinds += [(_CONNECTIONS, port, kind) for kind in every]
     end = time.monotonic() + _LIMIT_SECONDS
     print(f"| {' | '.join(_HEAD)} |\n{'|---' * len(_HEAD)}|", flush=True)
     with tempfile.TemporaryDirectory() as work, running(server, case, Path(work)) as process:
-        asked = request(BINARY, case, server.path)
-        check(asked, case, HTTP_PORT)
-        _latencies(asked)  # what is only written once takes no part in growth
+        sent = request(BINARY, case, server.path)
+        check(sent, case, HTTP_PORT)
+        _latencies(sent)  # memory that is allocated once is no growth
         p99_alone = math.nan
         before = processes.resident_mb(process)
         for connections, port, kind in kinds:
             if time.monotonic() > end:
                 break
             if connections == _KEPT:  # the first ones; the machine's speed changes
-                p99_alone = _percentile([_latencies(asked)[0] for _ in range(_WINDOWS)], 99)
-            found.append(_measure(connections, port, kind, asked, process, p99_alone))
-            print(found[-1].row(), flush=True)
-        _latencies(asked)
+                p99_alone = _percentile([_latencies(sent)[0] for _ in range(_WINDOWS)], 99)
+            figures.append(_measure(connections, port, kind, sent, process, p99_alone))
+            print(figures[-1].row(), flush=True)
+        _latencies(sent)
         grown = processes.resident_mb(process) - before
-    left_out = [f"{port} {kind}" for _, port, kind in kinds[len(found) :]]
-    result = Hostile(found, left_out, grown)
+    left_out = [f"{port} {kind}" for _, port, kind in kinds[len(figures) :]]
+    result = Hostile(figures, left_out, grown)
     print(f"\nThe server has kept {grown:.1f} MB more than before.")
     for problem in result.problems:
         print(f"FAILED: {problem}")
@@ -156,14 +143,14 @@ def compare(server: Server, folder: Path) -> Hostile:
 
 
 def _measure(
-    connections: int, port: str, kind: str, asked: Request, process: int, p99_alone: float
+    connections: int, port: str, kind: str, sent: Request, process: int, p99_alone: float
 ) -> Beside:
-    _latencies(asked)  # while the server gets rid of the clients before
+    _latencies(sent)  # while the server closes the connections of the clients before
     before = processes.resident_mb(process)
     with _flooded(port, kind, connections):
         if connections == _KEPT:
             time.sleep(_SETTLED_SECONDS)
-        windows = [_latencies(asked) for _ in range(_WINDOWS if connections == _KEPT else 1)]
+        windows = [_latencies(sent) for _ in range(_WINDOWS if connections == _KEPT else 1)]
         connection = _new_connection_ms()
         after = processes.resident_mb(process)
     return Beside(
@@ -188,23 +175,15 @@ def _percentile(windows: list[list[float]], percentile: float) -> float:
 def _flooded(port: str, kind: str, connections: int) -> Iterator[None]:
     with contextlib.ExitStack() as flood:
         with cores.pinned(cores.LOAD):
+            yields = connections == _KEPT
             flood.enter_context(
-                flooded(
-                    _PORTS[port],
-                    kind,
-                    connections,
-                    protocol=port,
-                    yields=connections == _KEPT,
-                )
+                flooded(_PORTS[port], kind, connections, protocol=port, yields=yields)
             )
         yield
 
 
-def _latencies(asked: Request) -> tuple[list[float], int]:
-    """Return the times of a connection's answers in µs but for the first, and the number of failures.
-
-    The connection is new: one that has waited for the others to begin may have been closed for one of them.
-    """
+def _latencies(sent: Request) -> tuple[list[float], int]:
+    """Return the times of a new connection's answers in µs but for the first, and the number of failures."""
     took: list[float] = []
     failures = 0
     client = HTTPConnection("127.0.0.1", HTTP_PORT, timeout=_TIMEOUT_SECONDS)
@@ -213,7 +192,7 @@ def _latencies(asked: Request) -> tuple[list[float], int]:
         while time.monotonic() < end or len(took) < 2:
             began = time.perf_counter()
             try:
-                client.request("POST", asked.path, asked.body, dict(asked.headers))
+                client.request("POST", sent.path, sent.body, dict(sent.headers))
                 answer = client.getresponse()
                 answer.read()
                 failures += answer.status != 200
@@ -226,7 +205,7 @@ def _latencies(asked: Request) -> tuple[list[float], int]:
 
 
 def _new_connection_ms() -> float:
-    """Return how long a kubelet's probe takes, which is a new connection; NaN: it fails."""
+    """Return how long a kubelet's probe takes, which is a new connection, or NaN if it fails."""
     began = time.perf_counter()
     probe = HTTPConnection("127.0.0.1", HTTP_PORT, timeout=_TIMEOUT_SECONDS)
     try:
@@ -240,7 +219,7 @@ def _new_connection_ms() -> float:
 
 @contextmanager
 def _preferred() -> Iterator[None]:
-    """Come before the hostile clients on the same core, where that is allowed."""
+    """Have a higher priority than the hostile clients on the same core, where that is allowed."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     with contextlib.suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, _FIRST)

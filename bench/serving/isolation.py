@@ -1,7 +1,7 @@
-"""A network namespace with loopback only, and a process namespace, for all of the measurement.
+"""A network namespace with loopback only, and a process namespace, for the whole measurement.
 
-The namespaces end with the process that asked for them: no server survives the benchmark, and
-neither firewall rules nor other listeners of the machine take part in it.
+The namespaces end with the process that created them: no server survives the benchmark, and
+neither firewall rules nor other listeners of the machine affect it.
 """
 
 import json
@@ -21,25 +21,20 @@ _UP: Final = 'ip link set lo up && exec "$@"'
 
 
 def inherited() -> dict[str, str] | None:
-    """Return what `run_inside` was given; None: this process is not inside."""
-    known = os.environ.get(_INSIDE)
-    return None if known is None else json.loads(known)
+    """Return the values passed to `run_inside`, if this process is inside."""
+    values = os.environ.get(_INSIDE)
+    return None if values is None else json.loads(values)
 
 
 def network() -> str:
-    """Return which network the measurement has."""
+    """Return the network of the measurement."""
     return _MACHINE if inherited() is None else _OWN
 
 
-def run_inside(arguments: Sequence[str], known: dict[str, str]) -> int | None:
-    """Run this program once more inside the namespaces; return its exit code.
+def run_inside(arguments: Sequence[str], values: dict[str, str]) -> int | None:
+    """Run this program again inside the namespaces, where they are allowed; return its exit code.
 
-    Args:
-        arguments: of the program.
-        known: for `inherited`.
-
-    Returns:
-        None where there can be no namespaces.
+    There, `inherited` returns `values`.
     """
     prefix = _prefix()
     if prefix is None:
@@ -48,7 +43,7 @@ def run_inside(arguments: Sequence[str], known: dict[str, str]) -> int | None:
     # the namespaces end with this program, and with them the servers
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     command = [*prefix, sys.executable, "-m", "bench.serving", *arguments]
-    environment = os.environ | {_INSIDE: json.dumps(known)}
+    environment = os.environ | {_INSIDE: json.dumps(values)}
     return subprocess.run(command, check=False, env=environment).returncode
 
 

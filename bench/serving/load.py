@@ -31,7 +31,7 @@ _DATA: Final = re.compile(r"traffic: .*\((?P<data>\d+)\) data")
 
 
 class LoadError(Exception):
-    """The load was not answered rightly, so that its figures mean nothing."""
+    """Answers were wrong, so that the figures mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Figures:
     p50_us: float
     p99_us: float
     cpu_us: float
-    others: float  # share of the cores in use that other programs took: they disturb
+    others: float  # share of the cores that other programs took
 
 
 def require_h2load() -> None:
@@ -120,12 +120,9 @@ class Moment:
 
 
 def inspect(output: str, lines: NDArray[np.int64], size: int) -> None:
-    """Raise LoadError unless all answers were successful and complete.
+    """Raise LoadError unless all answers were successful, and their bodies about `size` bytes long.
 
-    Args:
-        output: what h2load prints.
-        lines: its log (N, 3): start in µs since the epoch, status, duration in µs.
-        size: of a right answer's body, in bytes.
+    h2load's log is (N, 3): start in µs since the epoch, status, duration in µs.
     """
     summary, traffic = _LINE.search(output), _DATA.search(output)
     if summary is None or traffic is None:
@@ -142,12 +139,7 @@ def inspect(output: str, lines: NDArray[np.int64], size: int) -> None:
 
 
 def figures(lines: NDArray[np.int64], before: Moment, after: Moment) -> Figures:
-    """Return the figures of the requests that ended within a window.
-
-    Args:
-        lines: h2load's log (N, 3), see `inspect`.
-        before: start of the window.
-        after: its end.
+    """Return the figures of the requests in h2load's log that ended within a window.
 
     Raises:
         LoadError: None ended within it.

@@ -26,14 +26,14 @@ def _dense(name: str, *sizes: int) -> tuple[ModelProto, NDArray[np.float32]]:
         if not last:
             value = f"r{layer}"
             nodes.append(helper.make_node("Relu", [product], [value]))
-    made = model(
+    dense = model(
         nodes,
         [tensor("x", TensorProto.FLOAT, "n", sizes[0])],
         [tensor("y", TensorProto.FLOAT, "n", sizes[-1])],
         weights,
     )
-    made.graph.name = name
-    return made, rng.standard_normal((1, sizes[0])).astype(np.float32)
+    dense.graph.name = name
+    return dense, rng.standard_normal((1, sizes[0])).astype(np.float32)
 
 
 def _tiny() -> _Model:

@@ -16,10 +16,10 @@ def tree(root: int) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and (fields := _stat(int(entry.name))):
             children[int(fields[1])].append(int(entry.name))
-    found = [root]
-    for process in found:
-        found += children[process]
-    return found
+    processes = [root]
+    for process in processes:
+        processes += children[process]
+    return processes
 
 
 def cpu_seconds(root: int) -> float:
@@ -50,7 +50,7 @@ def proportional_mb(root: int) -> float:
 
 
 def resident_mb(root: int) -> float:
-    """Return the resident set size of the tree, in MB, whatever else shares its pages."""
+    """Return the resident set size of the tree, in MB, shared pages included."""
     return _memory_mb(root, "Rss")
 
 
@@ -68,7 +68,7 @@ def _memory_mb(root: int, field: str) -> float:
 
 
 def _stat(process: int) -> list[str]:
-    """Return the fields of `stat` after the name; none if the process has ended."""
+    """Return the fields of `stat` after the name, unless the process has ended."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

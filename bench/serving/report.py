@@ -40,23 +40,23 @@ def outcomes(results: Results) -> str:
     for each in TARGETS:
         value, outcome = each.outcome(results)
         shown = "" if value is None else f"{value:,.2f} {each.unit}"
-        rows.append((each.model, each.what, each.wanted, shown, outcome))
+        rows.append((each.model, each.what, each.bound_text, shown, outcome))
     return table(("model", "what", "target", "measured", "result"), rows)
 
 
 def problems(results: Results) -> list[str]:
     """Return what was not measured, or failed in a round."""
-    found = []
+    failures = []
     if disturbed(results):
-        found.append(
+        failures.append(
             f"DISTURBED: other programs took up to {_others(results):.0%} of the cores; end them"
         )
-    found += [f"ABSENT {name}: {why}" for name, why in results.absent.items()]
+    failures += [f"ABSENT {name}: {why}" for name, why in results.absent.items()]
     for row in results.rows:
-        found += [
+        failures += [
             f"FAILED {row.model}, {row.server}, {row.transport}: {why}" for why in row.failures
         ]
-    return found
+    return failures
 
 
 def disturbed(results: Results) -> bool:
@@ -83,8 +83,7 @@ def _others(results: Results) -> float:
 
 
 def _rate(row: Row) -> float:
-    found = row.figures.get(MANY)
-    return 0.0 if found is None else found.per_second
+    return row.figures[MANY].per_second if MANY in row.figures else 0.0
 
 
 def _cells(row: Row, bare_us: float) -> tuple[str, ...]:

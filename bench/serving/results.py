@@ -1,4 +1,4 @@
-"""What one run found: the document bench/results/serving.json."""
+"""The result of one run: the document bench/results/serving.json."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ class Row:
     memory_mb: float = 0.0  # the largest, after load
     failures: list[str] = field(default_factory=list)
 
-    def add(self, connections: int, found: Figures) -> None:
-        """Keep the quicker of two rounds: other load on the machine only ever slows them down."""
-        known = self.figures.get(connections)
-        if known is None or found.per_second > known.per_second:
-            self.figures[connections] = found
+    def add(self, connections: int, figures: Figures) -> None:
+        """Keep the quicker of two rounds, as other load on the machine only slows them down."""
+        before = self.figures.get(connections)
+        if before is None or figures.per_second > before.per_second:
+            self.figures[connections] = figures
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Results:
         return self.rows[-1]
 
     def find(self, model: str, server: str, transport: str, connections: int) -> Figures | None:
-        """Return one measurement, None if there is none."""
+        """Return one measurement, if there is one."""
         for each in self.rows:
             if (each.model, each.server, each.transport) == (model, server, transport):
                 return each.figures.get(connections)
@@ -66,7 +66,7 @@ class Results:
 
 
 def read(document: Mapping[str, Any]) -> Results:
-    """Read the document that `dataclasses.asdict` made."""
+    """Read a document that `dataclasses.asdict` returned."""
 
     def row(data: Mapping[str, Any]) -> Row:
         figures = {int(key): Figures(**value) for key, value in data["figures"].items()}

@@ -32,7 +32,7 @@ class Plan:
     servers: dict[str, Sequence[Server]]  # by model
     rounds: int
     seconds: float  # each measurement
-    limit_seconds: float  # no round begins that would probably end later
+    limit_seconds: float  # a round that would probably end later does not begin
 
 
 def program(module: str, *arguments: str) -> str:
@@ -42,7 +42,7 @@ def program(module: str, *arguments: str) -> str:
 
 
 def measure(plan: Plan, results: Results, folder: Path) -> None:
-    """Fill `results`; `folder`: where the models are."""
+    """Fill `results`, with the models in `folder`."""
     began = time.monotonic()
     for turn in range(plan.rounds):
         started = time.monotonic()
@@ -65,14 +65,14 @@ def _say(text: str) -> None:
 
 def _measure_bare(case: Case, results: Results) -> None:
     with pinned(SERVER):
-        found: dict[str, float] = json.loads(program(bare.__name__, str(case.folder)))
-    known = results.bare.get(case.name)
+        times: dict[str, float] = json.loads(program(bare.__name__, str(case.folder)))
+    before = results.bare.get(case.name)
     size = case.model.stat().st_size / 1e6
-    if known is None:
-        results.bare[case.name] = Bare(case.title, size, **found, batch=cases.BATCH)
+    if before is None:
+        results.bare[case.name] = Bare(case.title, size, **times, batch=cases.BATCH)
     else:
-        known.one_us = min(known.one_us, found["one_us"])
-        known.batch_us = min(known.batch_us, found["batch_us"])
+        before.one_us = min(before.one_us, times["one_us"])
+        before.batch_us = min(before.batch_us, times["batch_us"])
 
 
 def _measure_server(server: Server, case: Case, seconds: float, results: Results) -> None:
@@ -97,7 +97,7 @@ def _listening(server: Server, results: Results) -> Iterable[str]:
 
 
 def listens(port: int) -> bool:
-    """Return whether a port answers, at the latest after a moment."""
+    """Return whether a port answers within some seconds."""
     deadline = time.monotonic() + _LISTEN_SECONDS
     while time.monotonic() < deadline:
         try:
@@ -110,28 +110,23 @@ def listens(port: int) -> bool:
 
 
 def _measure_transport(
-    server: Server,
-    transport: str,
-    case: Case,
-    process: int,
-    seconds: float,
-    results: Results,
+    server: Server, transport: str, case: Case, process: int, seconds: float, results: Results
 ) -> None:
     row = results.row(case.name, server.name, transport)
     port = port_of(transport)
-    asked = request(transport, case, server.path)
+    sent = request(transport, case, server.path)
     try:
-        check(asked, case, port)  # the first is slower
+        check(sent, case, port)  # the first is slower
         began = time.monotonic()
-        size = check(asked, case, port)
+        size = check(sent, case, port)
         slow = (time.monotonic() - began) * _TURNS
         for connections in CONNECTIONS:
             window = min(max(seconds, slow * connections), _LONGEST_SECONDS)
-            found = load.measure(
-                asked, port, process, size, connections=connections, seconds=window
+            figures = load.measure(
+                sent, port, process, size, connections=connections, seconds=window
             )
-            row.add(connections, found)
-        check(asked, case, port)  # an overloaded server that now answers wrongly proves nothing
+            row.add(connections, figures)
+        check(sent, case, port)  # an overloaded server may answer wrongly now
     except (WrongAnswerError, LoadError, OSError) as error:
         row.failures.append(str(error))
         _say(f"{case.name}, {server.name}, {transport} FAILED: {error}")

@@ -22,7 +22,7 @@ _RUN_SECONDS: Final = 0.02
 
 
 def require_cores(most: int) -> None:
-    """Raise SystemExit where there is no core for every run; the few requests hardly cost the load generator any."""
+    """Raise SystemExit unless there is a core for every run; the load generator hardly needs one."""
     have = len(os.sched_getaffinity(0))
     if have < most:
         raise SystemExit(f"{most} runs at a time need {most} cores, not {have}")
@@ -31,15 +31,8 @@ def require_cores(most: int) -> None:
 def scale(server: Server, folder: Path, most: int, seconds: float, rounds: int) -> int:
     """Print rates with several runs of the model at a time relative to one; return an exit code.
 
-    All have the same cores, clients and threads. They take turns, and medians count. Other programs on
-    the cores have pods find several runs not worthwhile; the last column shows their share.
-
-    Args:
-        server: ours.
-        folder: with the model `recognition`.
-        most: number of runs at a time.
-        seconds: length of each measurement, at least.
-        rounds: number of measurements of each number of runs.
+    All have the same cores, clients and threads. They take turns, and medians count. If other programs use
+    the cores, pods may turn several runs off; the last column shows their share.
     """
     case = cases.read(folder / "recognition")
     window = max(seconds, _REQUESTS * _RUN_SECONDS)
@@ -49,14 +42,15 @@ def scale(server: Server, folder: Path, most: int, seconds: float, rounds: int) 
     for _ in range(rounds):
         one = 0.0
         for count in range(1, most + 1):
-            found, used = _measure_runs(replace(server, runs=count, cores=most), case, window)
-            one = one or found.per_second
-            ratios[count].append(found.per_second / one)
+            figures, used = _measure_runs(replace(server, runs=count, cores=most), case, window)
+            one = one or figures.per_second
+            ratios[count].append(figures.per_second / one)
             why = f" ({used['off']})" if used["off"] and count > 1 else ""
             print(
-                f"| {count} | {used['max_runs']}{why} | {found.per_second:,.1f}"
-                f" | {ratios[count][-1]:.2f} | {found.p50_us / 1e3:.1f} | {found.p99_us / 1e3:.1f}"
-                f" | {found.others:.0%} |",
+                f"| {count} | {used['max_runs']}{why} | {figures.per_second:,.1f}"
+                f" | {ratios[count][-1]:.2f} | {figures.p50_us / 1e3:.1f}"
+                f" | {figures.p99_us / 1e3:.1f}"
+                f" | {figures.others:.0%} |",
                 flush=True,
             )
     for count, each in ratios.items():
@@ -67,15 +61,15 @@ def scale(server: Server, folder: Path, most: int, seconds: float, rounds: int) 
 def _measure_runs(
     server: Server, case: Case, seconds: float
 ) -> tuple[load.Figures, dict[str, Any]]:
-    """Return the figures of a server, and what it says of its runs at the same time."""
+    """Return the figures of a server, and its own report on concurrent runs."""
     with (
         tempfile.TemporaryDirectory() as work,
         running(server, case, Path(work)) as process,
     ):
-        asked = request(BINARY, case, server.path)
-        size = check(asked, case, HTTP_PORT)
-        found = load.measure(
-            asked,
+        sent = request(BINARY, case, server.path)
+        size = check(sent, case, HTTP_PORT)
+        figures = load.measure(
+            sent,
             HTTP_PORT,
             process,
             size,
@@ -86,4 +80,4 @@ def _measure_runs(
         url = f"http://127.0.0.1:{HTTP_PORT}/v2/models/{MODEL}/execution"
         with urllib.request.urlopen(url, timeout=10) as answer:
             used: dict[str, Any] = json.load(answer)["details"]["concurrency"]
-    return found, used
+    return figures, used

@@ -1,4 +1,4 @@
-"""The servers that are compared: how each is started and asked."""
+"""The servers that are compared: how each is started, and its endpoints."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class NotStartedError(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """A server and its transports; `environment`: of its packages, None for this repository's."""
+    """A server and its transports; without an `environment`, it uses this repository's packages."""
 
     name: str
     transports: tuple[str, ...]
@@ -65,7 +65,7 @@ SERVERS: Final = (
 )
 _FEW: Final = (OURS, TRITON, TRITON_BATCHING, "KServe")
 _ALL: Final = tuple(each.name for each in SERVERS if each.name != OURS_SINGLE)
-COMPARED: Final = {  # by model: where transports hardly matter, fewer
+COMPARED: Final = {  # by model; fewer where transports hardly matter
     "tiny": _ALL,
     "image": _ALL,
     "real": _FEW,
@@ -81,21 +81,13 @@ def port_of(transport: str) -> int:
 
 @contextmanager
 def running(server: Server, case: Case, folder: Path) -> Iterator[int]:
-    """Run a server with a model; yield its process id.
-
-    Args:
-        server: one of `SERVERS`.
-        case: the model.
-        folder: empty, for its files.
+    """Run a server with a model, and its files in an empty folder; yield its process id.
 
     Raises:
         NotStartedError: It does not become ready; with the end of its log.
     """
     log = folder / "server.log"
-    with (
-        pinned(*range(SERVER, SERVER + server.cores)),
-        log.open("wb") as output,
-    ):
+    with pinned(*range(SERVER, SERVER + server.cores)), log.open("wb") as output:
         process = subprocess.Popen(
             _command(server, case, folder),
             stdout=output,

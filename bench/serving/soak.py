@@ -1,7 +1,7 @@
 """Our server at saturation for minutes: errors, and whether memory, threads or open files grow.
 
-Both protocols are saturated at once, beside clients that leave in the middle of a request or before its
-answer, and a few hostile ones of another kind each time.
+Both protocols are saturated at once, beside clients that disconnect during a request or before its
+answer, and a few hostile clients of alternating kinds.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
             if time.monotonic() - began >= minutes * 60:
                 break
             try:
-                found = _segment(requests, sizes, process, hostile)
+                rates_now = _segment(requests, sizes, process, hostile)
                 for each in transports:
                     check(requests[each], case, port_of(each))
             except (LoadError, WrongAnswerError, OSError) as error:
@@ -92,7 +92,9 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
                 time.sleep(1)
                 continue
             held.append(_settled(process, idle))
-            figures = "".join(f" {each.per_second:,.0f} | {each.p99_us:,.0f} |" for each in found)
+            figures = "".join(
+                f" {each.per_second:,.0f} | {each.p99_us:,.0f} |" for each in rates_now
+            )
             now = held[-1]
             print(
                 f"| {(time.monotonic() - began) / 60:.1f} | {' '.join(hostile)} |{figures}"
@@ -111,13 +113,13 @@ def growth(values: Sequence[float]) -> float:
 
 
 def growth_of(held: Sequence[Held]) -> str:
-    """Return what grew by more than is allowed from half to half, as text; "": nothing."""
-    found = {
+    """Return what grew by more than is allowed from half to half, as text."""
+    growths = {
         "MB of memory": (growth([each.memory_mb for each in held]), _ALLOWED.memory_mb),
         "threads": (growth([each.threads for each in held]), _ALLOWED.threads),
         "open files": (growth([each.files for each in held]), _ALLOWED.files),
     }
-    return ", ".join(f"{name} by {by:.1f}" for name, (by, most) in found.items() if by > most)
+    return ", ".join(f"{name} by {by:.1f}" for name, (by, most) in growths.items() if by > most)
 
 
 def _segment(
@@ -149,13 +151,13 @@ def _segment(
 
 
 @contextmanager
-def _leaving(asked: Request) -> Iterator[None]:
+def _leaving(sent: Request) -> Iterator[None]:
     """Have clients that send a request, or a part of it, and leave without its answer."""
     ended = threading.Event()
-    fields = "".join(f"{name}: {value}\r\n" for name, value in asked.headers.items())
-    length = f"Content-Length: {len(asked.payload)}\r\n"
-    head = f"POST {asked.path} HTTP/1.1\r\nHost: h\r\n{fields}{length}\r\n"
-    whole = head.encode() + asked.payload
+    fields = "".join(f"{name}: {value}\r\n" for name, value in sent.headers.items())
+    length = f"Content-Length: {len(sent.payload)}\r\n"
+    head = f"POST {sent.path} HTTP/1.1\r\nHost: h\r\n{fields}{length}\r\n"
+    whole = head.encode() + sent.payload
     parts = cycle((whole, whole[: len(head) + 1], whole[: len(head) // 2]))
 
     def run() -> None:
@@ -179,9 +181,9 @@ def _leaving(asked: Request) -> Iterator[None]:
 def _settled(process: int, idle: Held) -> Held:
     """Return what the server holds, once it has as few files as at the beginning, or after a while."""
     end = time.monotonic() + _SETTLE_SECONDS
-    while (found := Held.now(process)).files > idle.files and time.monotonic() < end:
+    while (held := Held.now(process)).files > idle.files and time.monotonic() < end:
         time.sleep(0.2)
-    return found
+    return held
 
 
 def _entries(pids: Sequence[int], name: str) -> int:

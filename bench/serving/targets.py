@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from bench.serving.exchange import BINARY, GRPC, JSON, OWN_JSON
-from bench.serving.load import Figures
 from bench.serving.results import Results
 from bench.serving.servers import OURS, OURS_SINGLE, SERVERS, TRITON, TRITON_BATCHING
 
@@ -16,7 +15,7 @@ _OVER_HTTP: Final = (BINARY, JSON, OWN_JSON)
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on a ratio or an amount; `value` returns None where something was not measured."""
+    """A bound on a ratio or an amount; `value` returns it if all of it was measured."""
 
     model: str
     what: str
@@ -26,8 +25,8 @@ class Target:
     unit: str = "x"
 
     @property
-    def wanted(self) -> str:
-        """The bound as text."""
+    def bound_text(self) -> str:
+        """Its bound as text."""
         return f"{'≥' if self.at_least else '≤'} {self.bound:g} {self.unit}"
 
     def outcome(self, results: Results) -> tuple[float | None, Outcome]:
@@ -43,8 +42,9 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else part / whole
 
 
-def _rate(found: Figures | None) -> float | None:
-    return None if found is None else found.per_second
+def _rate(results: Results, model: str, server: str, transport: str) -> float | None:
+    figures = results.find(model, server, transport, MANY)
+    return None if figures is None else figures.per_second
 
 
 def _most(rates: Iterable[float | None]) -> float | None:
@@ -55,26 +55,26 @@ def _rate_over(model: str, transport: str, *others: str) -> Callable[[Results], 
     """Compare our rate at 32 connections with the quickest of others over the same transport."""
 
     def value(results: Results) -> float | None:
-        known = (_rate(results.find(model, other, transport, MANY)) for other in others)
-        return _ratio(_rate(results.find(model, OURS, transport, MANY)), _most(known))
+        rates = (_rate(results, model, other, transport) for other in others)
+        return _ratio(_rate(results, model, OURS, transport), _most(rates))
 
     return value
 
 
 def _rate_over_python(results: Results) -> float | None:
-    known = (
-        _rate(results.find("tiny", server.name, transport, MANY))
+    rates = (
+        _rate(results, "tiny", server.name, transport)
         for server in SERVERS
         if server.is_python_peer
         for transport in _OVER_HTTP
     )
-    return _ratio(_rate(results.find("tiny", OURS, BINARY, MANY)), _most(known))
+    return _ratio(_rate(results, "tiny", OURS, BINARY), _most(rates))
 
 
 def _cpu_over_bare(model: str) -> Callable[[Results], float | None]:
     def value(results: Results) -> float | None:
-        found, bare = results.find(model, OURS, BINARY, MANY), results.bare.get(model)
-        return None if found is None or bare is None else found.cpu_us / bare.one_us
+        figures, bare = results.find(model, OURS, BINARY, MANY), results.bare.get(model)
+        return None if figures is None or bare is None else figures.cpu_us / bare.one_us
 
     return value
 
@@ -85,8 +85,8 @@ def _median_over_triton(results: Results) -> float | None:
 
 
 def _tail(results: Results) -> float | None:
-    found = results.find("real", OURS, BINARY, MANY)
-    return None if found is None else found.p99_us / found.p50_us
+    figures = results.find("real", OURS, BINARY, MANY)
+    return None if figures is None else figures.p99_us / figures.p50_us
 
 
 def _memory(results: Results) -> float | None:

@@ -192,7 +192,7 @@ def busy_processor() -> Iterator[None]:
 
 
 def seconds_to_detection(sidecar: Sidecar, slow: AbstractContextManager[None]) -> float | None:
-    """Return the seconds from the start of `slow` until a check fails, None: never; wait for recovery."""
+    """Return the seconds from the start of `slow` until a check fails, if one does; wait for recovery."""
     took = None
     with slow:
         began = time.monotonic()
@@ -225,9 +225,9 @@ def measure_load(root: Path, share: float, seconds: float) -> tuple[int, list[fl
             time.sleep(1)
         slow_downs = (slowed_model(server), busy_processor())
         took = [seconds_to_detection(sidecar, slow) for slow in slow_downs]
-        found = ["never" if each is None else f"{each:.0f} s" for each in took]
+        detections = ["never" if each is None else f"{each:.0f} s" for each in took]
         print(
-            f"| {share:.0%} | {seconds / 60:g} min | {alarms} s | {' | '.join(found)}"
+            f"| {share:.0%} | {seconds / 60:g} min | {alarms} s | {' | '.join(detections)}"
             f" | {load.statuses} |",
             flush=True,
         )
@@ -252,7 +252,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.0, help="at each load; 10 for a release")
     parser.add_argument(
-        "--seconds", type=float, default=60.0, help="duration of each steady client; 0: none"
+        "--seconds", type=float, default=60.0, help="duration of each steady client, or 0 for none"
     )
     parser.add_argument(
         "--loads",

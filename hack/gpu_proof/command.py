@@ -114,7 +114,7 @@ def _run_pieces(options: argparse.Namespace) -> int:
 
 
 def _start(options: argparse.Namespace) -> int:
-    """Start the run in a session of its own, unless one is running; transfers go on beside it."""
+    """Start the run in a separate session, unless one is running; transfers continue meanwhile."""
     identity = options.work / "pid"
     try:
         os.kill(int(identity.read_text()), 0)

@@ -28,7 +28,7 @@ from hack.gpu_proof.traffic import encode, load, summary, time_runs
 @step(GROUP, seconds=100, alone=True)
 def bindings_and_graphs(context: Context) -> Figures:
     """What IO binding and CUDA graphs gain over `session.run`, by model."""
-    found: Figures = {}
+    figures: Figures = {}
     for name in ("magika", "text", "encoder"):
         pod = context.pod(name)
         if name == "encoder":
@@ -51,8 +51,8 @@ def bindings_and_graphs(context: Context) -> Figures:
                     row[label] = summary(time_runs(_bind(context, model, feeds, graph=graph), 0.6))
                 except Exception as error:  # noqa: BLE001 - what a provider refuses is a result
                     row[label] = {"refused": str(error)[:200]}
-        found[name] = row
-    return found
+        figures[name] = row
+    return figures
 
 
 def _bind(context: Context, model: Path, feeds: Feeds, *, graph: bool) -> Callable[[], object]:
@@ -89,7 +89,7 @@ def convolution_planning(context: Context) -> Figures:
     pod.run(["fetch-artifact"], context.serve_task(key))
     model = artifact_model(pod)
     sizes = [(1, 3, 160, 160), (2, 3, 160, 160), (1, 3, 96, 160), (2, 3, 160, 320)]
-    found: Figures = {}
+    figures: Figures = {}
     for search in ("HEURISTIC", "DEFAULT"):
         options = {"cudnn_conv_algo_search": search}
         session = bare_session(context, model, **(options if context.device else {}))
@@ -101,8 +101,8 @@ def convolution_planning(context: Context) -> Figures:
             first.append(round((time.perf_counter() - began) * 1e3, 1))
         same = summary(time_runs(partial(session.run, None, {"x": inputs[0]}), 0.5))
         other = summary(time_runs(_in_turn(session, inputs), 2.0, warm=0))
-        found[search] = {"first_ms": first, "same_size": same, "other_size_each_time": other}
-    return found
+        figures[search] = {"first_ms": first, "same_size": same, "other_size_each_time": other}
+    return figures
 
 
 def _in_turn(session: Any, inputs: list[NDArray[Any]]) -> Callable[[], object]:  # noqa: ANN401 - ONNX Runtime's
@@ -170,15 +170,15 @@ def batching(context: Context) -> Figures:
     layers = 2 if context.device else 1
     model = made_models.encoder(context.work / "encoder.onnx", without_kernel=False, layers=layers)
     key = context.prepare(pod, model)
-    found: Figures = {}
+    figures: Figures = {}
     for size in (1, 16):
         with pod.serving(context.serve_task(key, batch_size=size)) as served:
             expect(served.wait(), f"not ready: {served.why_ended()}")
             feeds = {name: array[:1] for name, array in golden(pod).items()}
             body, headers = encode(feeds)
             load(body, headers, 4, 0.5)
-            found[f"batch_size_{size}"] = {
+            figures[f"batch_size_{size}"] = {
                 **load(body, headers, 16, 3.0).figures(),
                 "batching": look(served)["batching"],
             }
-    return found
+    return figures

@@ -1,4 +1,4 @@
-"""Memory that is not there, and a device that is lost."""
+"""Exhausted device memory, and a lost device."""
 
 import time
 from pathlib import Path
@@ -60,7 +60,7 @@ def memory_at_load(context: Context) -> Figures:
 
 
 @step(GROUP, seconds=120, alone=True)
-def lost_device(context: Context) -> Figures:
+def lose_device(context: Context) -> Figures:
     """A kernel of the process writes to an illegal address: not ready in seconds, then restarted."""
     context.require_device()
     pod = context.pod()

@@ -82,7 +82,7 @@ def artifact_model(pod: Pod) -> Path:
 
 
 def look(served: Served) -> Figures:
-    """Return what a running pod says of itself."""
+    """Return what a running pod reports."""
     execution, verdict = served.execution(), served.verdict()
     kept = {
         series: number
@@ -177,17 +177,19 @@ def partial_fallback(context: Context) -> Figures:
     key = context.prepare(
         pod, save_model(models.partly_supported(), context.work / "ends-on-cpu.onnx")
     )
-    found = {}
+    outcomes = {}
     for policy in ("Forbid", "Allow"):
         with pod.serving(context.serve_task(key, promise={"policy": policy})) as served:
             served.wait(40 if policy == "Allow" else 20)
             served.wait_for_check("placement", ("ok", "failed"), 20)
-            found[policy] = look(served)
-    expect(found["Forbid"]["checks"].get("placement") == "failed", f"Forbid: {found['Forbid']}")
-    expect(not found["Forbid"]["ready"], "ready under Forbid")
-    expect(bool(found["Allow"]["ready"]), f"not ready under Allow: {found['Allow']}")
-    expect(bool(found["Allow"]["elsewhere"]), "nothing is counted elsewhere")
-    return found
+            outcomes[policy] = look(served)
+    expect(
+        outcomes["Forbid"]["checks"].get("placement") == "failed", f"Forbid: {outcomes['Forbid']}"
+    )
+    expect(not outcomes["Forbid"]["ready"], "ready under Forbid")
+    expect(bool(outcomes["Allow"]["ready"]), f"not ready under Allow: {outcomes['Allow']}")
+    expect(bool(outcomes["Allow"]["elsewhere"]), "nothing is counted elsewhere")
+    return outcomes
 
 
 @step(GROUP)
@@ -241,7 +243,7 @@ def _beside(context: Context, pod: Pod) -> Figures:
 
 
 def bare_session(context: Context, model: Path, **options: str) -> Any:  # noqa: ANN401 - ONNX Runtime's
-    """Return a session as a plain program makes it."""
+    """Return a session as a plain program creates it."""
     import onnxruntime as ort  # noqa: PLC0415 - loads CUDA
 
     ort.set_default_logger_severity(3)

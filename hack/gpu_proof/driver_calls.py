@@ -1,4 +1,4 @@
-"""Calls into NVIDIA's driver from a process of its own: memory that is taken, and a kernel that faults.
+"""Calls into NVIDIA's driver from a separate process: memory that it allocates, and a kernel that faults.
 
 `hold` and `FAULT` use the driver's library alone, so they need no compiler and no toolkit.
 """
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-# takes memory until only `spare` bytes are left, says so, and keeps it until its input ends
+# allocates memory until only `spare` bytes are free, reports it, and frees it when its input ends
 _HOLD: Final = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -62,7 +62,7 @@ if os.environ.get("FAULT_FILE") and "serve" in open("/proc/self/cmdline").read()
 
 @contextmanager
 def hold(spare: int) -> Iterator[int]:
-    """Take all memory of the device but `spare` bytes; yields how many bytes were free before."""
+    """Allocate all memory of the device but `spare` bytes; yield how many bytes were free before."""
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLD, str(spare)],
         stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ def hold(spare: int) -> Iterator[int]:
 
 
 def used_bytes() -> int | None:
-    """Return the bytes of device 0 that are in use, from NVML; None: it does not tell."""
+    """Return the bytes of device 0 that are in use, from NVML, if it reports them."""
     try:
         nvml = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:

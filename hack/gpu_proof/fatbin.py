@@ -41,12 +41,12 @@ def containers(content: bytearray | mmap.mmap) -> Iterator[list[Entry]]:
         if (version, header) != (1, _CONTAINER.size) or end > len(content):
             at = content.find(_MAGIC, at + len(_MAGIC))  # the number by chance
             continue
-        entry, found = at + header, []
+        entry, entries = at + header, []
         while entry + _ENTRY.size <= end:
             kind, _, ahead, payload, architecture = _ENTRY.unpack_from(content, entry)
-            found.append(Entry(kind, architecture, entry + ahead, payload))
+            entries.append(Entry(kind, architecture, entry + ahead, payload))
             entry += ahead + payload
-        yield found
+        yield entries
         at = content.find(_MAGIC, end)
 
 
@@ -60,10 +60,10 @@ def reduce(source: Path, target: Path, compute_capability: str) -> int:
             version and the same or a higher minor version.
     """
     major, _, minor = compute_capability.partition(".")
-    wanted = int(major) * 10 + int(minor)
+    device = int(major) * 10 + int(minor)
 
     def runs(entry: Entry) -> bool:
-        same = entry.architecture // 10 == wanted // 10 and entry.architecture <= wanted
+        same = entry.architecture // 10 == device // 10 and entry.architecture <= device
         return entry.kind == MACHINE_CODE and same
 
     content = bytearray(source.read_bytes())

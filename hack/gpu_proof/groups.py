@@ -1,4 +1,4 @@
-"""All steps, in the order in which they run: what harms the device comes last of its group."""
+"""All steps, in the order in which they run: steps that harm the device are the last of their group."""
 
 from hack.gpu_proof import cuda_costs, cuda_faults, cuda_group, incident, tensorrt_group
 from hack.gpu_proof.steps import STEPS, Registered

@@ -36,29 +36,29 @@ def incident(context: Context) -> Figures:
     context.require_device()
     good = made_models.encoder(context.work / "before.onnx", without_kernel=False)
     bad = made_models.encoder(context.work / "after.onnx", without_kernel=True)
-    found: Figures = {
+    figures: Figures = {
         "plain": {
             "every node on the device": _plain(good),
             "attention without a kernel": _plain(bad),
             "CUDA's libraries missing": _plain(good, hide_libraries(context.work / "hidden")),
         }
     }
-    plain = found["plain"]
+    plain = figures["plain"]
     healthy = plain["every node on the device"]["p50_ms"]
-    found["factors"] = {name: round(row["p50_ms"] / healthy, 1) for name, row in plain.items()}
+    figures["factors"] = {name: round(row["p50_ms"] / healthy, 1) for name, row in plain.items()}
     for name, model in (("before", good), ("after", bad)):
         pod = context.pod(name)
         key = context.prepare(pod, model, shapes=ENCODED)
         with pod.serving(context.serve_task(key)) as served:
             served.wait(60 if name == "before" else 30)
             served.wait_for_check("placement", ("ok", "failed"), 20)
-            found[name] = look(served)
+            figures[name] = look(served)
             if name == "before":
-                expect(bool(found[name]["ready"]), f"not ready: {served.why_ended()}")
+                expect(bool(figures[name]["ready"]), f"not ready: {served.why_ended()}")
                 body, headers = encode(golden(pod))
-                found[name]["load"] = load(body, headers, 1, 1.0).figures()
-    expect(not found["after"]["ready"], f"the model without a kernel got traffic: {found}")
-    return found
+                figures[name]["load"] = load(body, headers, 1, 1.0).figures()
+    expect(not figures["after"]["ready"], f"the model without a kernel got traffic: {figures}")
+    return figures
 
 
 def _plain(model: Path, hidden: Path | None = None) -> Figures:
@@ -75,9 +75,9 @@ def _plain(model: Path, hidden: Path | None = None) -> Figures:
     )
     if done.returncode:
         raise StepError(f"the plain program fails: {done.stderr[-300:]}")
-    found: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    found["said"] = done.stderr.strip()[-200:]
-    return found
+    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    figures["said"] = done.stderr.strip()[-200:]
+    return figures
 
 
 @step(GROUP)

@@ -1,4 +1,4 @@
-"""The machine that the proof runs on: what it must have, and what the page says of it. Standard library only."""
+"""The machine that the proof runs on: its prerequisites, and its description for the page. Standard library only."""
 
 import ctypes
 import os
@@ -26,7 +26,7 @@ _MARGIN: Final = 2 << 30  # bytes beside what is unpacked
 
 
 def refuse(index: Index, work: Path) -> str | None:
-    """Return why the machine cannot run the proof, in one sentence; None: it can."""
+    """Return why the machine cannot run the proof, in one sentence, if it cannot."""
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     if version != index.python:
         return (
@@ -64,7 +64,7 @@ def _found(name: str) -> Iterable[Path]:
 
 
 def describe() -> dict[str, Any]:
-    """Return what the page says of the machine."""
+    """Return the description of the machine for the page."""
     query = "name,driver_version,memory.total,compute_cap"
     try:
         done = subprocess.run(

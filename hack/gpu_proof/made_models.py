@@ -1,4 +1,4 @@
-"""Models that are made for one step: what no real model shows at will."""
+"""Models built for one step."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -34,9 +34,9 @@ def value(name: str, *shape: int | str, kind: int = TensorProto.FLOAT) -> Any:  
 def encoder(
     path: Path, *, without_kernel: bool, layers: int = 6, width: int = 768, length: int = 128
 ) -> Path:
-    """Write a text encoder's blocks, x [batch, length, width] to y, with normalised queries and keys.
+    """Write a text encoder's blocks, x [batch, length, width] to y, with normalized queries and keys.
 
-    The normalisation of queries and keys, as newer language models have it, is exported as
+    The normalization of queries and keys, as newer language models have it, is exported as
     MeanVarianceNormalization, for which ONNX Runtime's CUDA provider has no kernel, or as LayerNormalization,
     which computes the same.
     """
@@ -62,7 +62,7 @@ def encoder(
         weights[name] = array.astype(np.float32)
         return name
 
-    def normalise(tensor: str) -> str:
+    def normalize(tensor: str) -> str:
         if without_kernel:
             return add("MeanVarianceNormalization", [tensor], f"{tensor}/norm", axes=[3])
         return add("LayerNormalization", [tensor, "one", "zero"], f"{tensor}/norm", epsilon=1e-9)
@@ -75,7 +75,7 @@ def encoder(
             flat = add("MatMul", [x, weight(f"{name}/{part}/w", width, width)], f"{name}/{part}")
             shaped = add("Reshape", [flat, "split"], f"{name}/{part}/heads")
             parts[part] = add("Transpose", [shaped], f"{name}/{part}/t", perm=[0, 2, 1, 3])
-        query, key = normalise(parts["query"]), normalise(parts["key"])
+        query, key = normalize(parts["query"]), normalize(parts["key"])
         turned = add("Transpose", [key], f"{name}/key/turned", perm=[0, 1, 3, 2])
         scores = add(
             "Mul", [add("MatMul", [query, turned], f"{name}/scores"), "scale"], f"{name}/scaled"

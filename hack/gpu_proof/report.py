@@ -220,7 +220,7 @@ _DESCRIBED: Final[Mapping[str, Callable[[Figures], str]]] = {
     "two-pods-on-one-device": _two,
     "memory-in-a-request": _memory_request,
     "memory-at-load": _memory_load,
-    "lost-device": _lost,
+    "lose-device": _lost,
     "bindings-and-graphs": _bindings,
     "convolution-planning": _planning,
     "serving-cost": _cost,

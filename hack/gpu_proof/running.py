@@ -1,4 +1,4 @@
-"""Unpacks what has arrived, runs each group as soon as its pieces are there, and writes every result at once.
+"""Unpacks pieces as they arrive, runs each group once it has all of its pieces, and writes each result immediately.
 
 Standard library only: the groups themselves run in the environment that the pieces make.
 """
@@ -51,7 +51,7 @@ class Run:
 
         Args:
             work: folder for everything.
-            device: False: a rehearsal.
+            device: whether it has one, or is a rehearsal.
             seconds: after which no further step is begun.
             only: names of the steps to run, again where they have run; (): all.
         """
@@ -69,7 +69,7 @@ class Run:
         (work / "steps").mkdir(exist_ok=True)
 
     def say(self, text: str) -> None:
-        """Print a line with the seconds since the start, and remember it."""
+        """Print a line with the seconds since the start, and keep it."""
         self._timeline.append([round(time.time() - self._began, 1), text])
         print(f"{self._timeline[-1][0]:7.1f} s  {text}", flush=True)
 
@@ -97,8 +97,8 @@ class Run:
         self._write(index.versions)
 
     def _receive(self, index: Index, group: str, pieces: Path) -> bool:
-        """Unpack the pieces of a group as they arrive; False: time is up."""
-        wanted = [each for each in index.pieces if each.group == group]
+        """Unpack the pieces of a group as they arrive; return whether all did in time."""
+        expected = [each for each in index.pieces if each.group == group]
         state, ended = self.work / "unpacked", False
         while time.monotonic() < self._end:
             here = [each for each in index.pieces if arrived(pieces, each)]
@@ -106,7 +106,7 @@ class Run:
             if new:
                 unpack(pieces, new, self.files, state)
                 self.say(f"unpacked {', '.join(each.name for each in new)}")
-            ended = all((state / each.sha256).exists() for each in wanted)
+            ended = all((state / each.sha256).exists() for each in expected)
             if ended:
                 break
             time.sleep(0.5)
@@ -124,7 +124,7 @@ class Run:
         shutil.copy(ROOT / "pyproject.toml", tree)
 
     def _make_environment(self) -> Path:
-        """Make an environment of the unpacked packages and the sources; return its interpreter."""
+        """Create an environment of the unpacked packages and the sources; return its interpreter."""
         environment = self.work / "venv"
         python = environment / "bin/python"
         if not python.exists():
@@ -215,10 +215,10 @@ class Run:
         _end_group(process)
         if not result.exists():
             said = log.read_text(errors="replace")[-400:]
-            found = {"status": "failed", "message": f"the step's process ended: {code}; {said}"}
-            result.write_text(json.dumps(found))
-        found = json.loads(result.read_text())
-        self.say(f"{step.name}: {found['status']} {found.get('message', '')[:300]}")
+            outcome = {"status": "failed", "message": f"the step's process ended: {code}; {said}"}
+            result.write_text(json.dumps(outcome))
+        outcome = json.loads(result.read_text())
+        self.say(f"{step.name}: {outcome['status']} {outcome.get('message', '')[:300]}")
         self._write(versions)
 
     def failed(self) -> list[str]:
@@ -247,10 +247,10 @@ class Run:
     def _result(self, name: str) -> dict[str, Any]:
         path = self.results / f"{name}.json"
         try:
-            found: dict[str, Any] = json.loads(path.read_text())
+            outcome: dict[str, Any] = json.loads(path.read_text())
         except (OSError, ValueError):
             return {"status": "not run"}
-        return found
+        return outcome
 
 
 def _batches(steps: Sequence[Listed]) -> Iterator[list[Listed]]:

@@ -1,4 +1,4 @@
-"""What a step of the proof is: a function with figures, run in a process of its own with a deadline."""
+"""A step of the proof: a function that returns figures, run in a separate process with a deadline."""
 
 import json
 import os
@@ -23,7 +23,7 @@ class Context:
     work: Path  # of this step alone
     shared: Path  # of all steps: results that later steps read
     models: Path
-    device: bool  # False: a rehearsal, on the CPU
+    device: bool  # or a rehearsal, on the CPU
     environment: Mapping[str, str] = field(default_factory=dict)  # of the product's processes
 
     @property
@@ -41,11 +41,11 @@ class Context:
         return Pod(self.work / name, self.environment)
 
     def probe(self) -> dict[str, Any]:
-        """Return what the image contains, asked once."""
+        """Return what the image contains, from one probe."""
         path = self.shared / "probe.json"
         if not path.exists():
-            found = self.pod("probe").probe()
-            path.with_suffix(f".{os.getpid()}").write_text(json.dumps(found))
+            facts = self.pod("probe").probe()
+            path.with_suffix(f".{os.getpid()}").write_text(json.dumps(facts))
             path.with_suffix(f".{os.getpid()}").rename(path)
         loaded: dict[str, Any] = json.loads(path.read_text())
         return loaded
@@ -104,7 +104,7 @@ class Context:
         return task
 
     def require_device(self) -> None:
-        """Say that a step cannot be rehearsed."""
+        """Raise NeedsDeviceError in a rehearsal."""
         if not self.device:
             raise NeedsDeviceError
 
@@ -128,7 +128,7 @@ class Registered:
     group: str
     run: Step
     seconds: float
-    alone: bool  # its figures, or what it does to the device, allow nothing beside it
+    alone: bool  # whether no other step may run meanwhile
     about: str
     module: str  # that defines it
 

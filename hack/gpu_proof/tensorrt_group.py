@@ -78,7 +78,7 @@ def engine_recipe(context: Context, **fields: Any) -> dict[str, Any]:  # noqa: A
 
 
 def bare_build(model: Path, shapes: list[dict[str, Any]], seconds: float, *level: str) -> Figures:
-    """Build with the library alone, in a process of its own."""
+    """Build with the library alone, in a separate process."""
     done = subprocess.run(
         [sys.executable, "-c", _BARE, str(model), json.dumps(shapes), *level],
         capture_output=True,
@@ -89,8 +89,8 @@ def bare_build(model: Path, shapes: list[dict[str, Any]], seconds: float, *level
     expect(
         done.returncode == 0, f"the bare builder ends with {done.returncode}: {done.stderr[-400:]}"
     )
-    found: Figures = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    figures: Figures = json.loads(done.stdout.strip().splitlines()[-1])
+    return figures
 
 
 @step(GROUP, seconds=200, alone=True)
@@ -98,11 +98,11 @@ def library(context: Context) -> Figures:
     """Does the builder load its kernels on this driver, and what does a build cost?"""
     context.require_device()
     model = save_model(models.image_net(), context.work / "image-net.onnx")
-    found: Figures = {"first": bare_build(model, _IMAGES, 190)}
-    expect(bool(found["first"]["bytes"]), f"nothing is built: {found['first']['log']}")
-    found["again"] = bare_build(model, _IMAGES, 100)
-    found["level_1"] = bare_build(model, _IMAGES, 100, "1")
-    return found
+    figures: Figures = {"first": bare_build(model, _IMAGES, 190)}
+    expect(bool(figures["first"]["bytes"]), f"nothing is built: {figures['first']['log']}")
+    figures["again"] = bare_build(model, _IMAGES, 100)
+    figures["level_1"] = bare_build(model, _IMAGES, 100, "1")
+    return figures
 
 
 def _build_and_serve(
@@ -121,9 +121,9 @@ def _build_and_serve(
     ended = pod.build(key, recipe, 280)
     expect(ended.code == 0, f"engine Job: {ended.reason}: {ended.message}")
     engine = ended.report.get("engine", {})
-    found: Figures = {"job_seconds": round(ended.seconds, 1), "engine": engine}
+    figures: Figures = {"job_seconds": round(ended.seconds, 1), "engine": engine}
     if not context.device:
-        return found
+        return figures
     task = context.serve_task(
         key,
         engine_key=pod.engine_key(key, recipe),
@@ -132,11 +132,11 @@ def _build_and_serve(
     with pod.serving(task) as served:
         ready = served.wait()
         served.wait_for_check("golden", ("ok", "failed"), 20)
-        found["served"] = look(served)
-        expect(ready, f"not ready: {found['served']['failed']} {served.why_ended()[:300]}")
+        figures["served"] = look(served)
+        expect(ready, f"not ready: {figures['served']['failed']} {served.why_ended()[:300]}")
         body, headers = encode(golden(pod))
-        found["load"] = load(body, headers, 1, 1.0).figures()
-    return found
+        figures["load"] = load(body, headers, 1, 1.0).figures()
+    return figures
 
 
 def _model(context: Context, name: str) -> tuple[Path, list[dict[str, Any]]]:
@@ -204,7 +204,7 @@ def refusals(context: Context) -> Figures:
     pod = context.pod()
     model, shapes = _model(context, "image-net")
     key = context.prepare(pod, model, backend=context.engine_backend, shapes=shapes)
-    found: Figures = {}
+    figures: Figures = {}
     cases: dict[str, dict[str, Any]] = {
         "another compute capability": {"compute_capability": "8.9" if context.device else "9.0"},
         "another version": {"backend_version": "10.16.1.11"},
@@ -214,11 +214,11 @@ def refusals(context: Context) -> Figures:
         if name == "TensorRT-RTX" and not context.device:
             continue
         ended = pod.build(key, engine_recipe(context, **fields), 60)
-        found[name] = {"code": ended.code, "reason": ended.reason, "message": ended.message[:300]}
+        figures[name] = {"code": ended.code, "reason": ended.reason, "message": ended.message[:300]}
         expect(ended.code != 0, f"{name} is built")
     if context.device:
-        found["damaged engine"] = _serve_damaged(context, pod, key)
-    return found
+        figures["damaged engine"] = _serve_damaged(context, pod, key)
+    return figures
 
 
 def _serve_damaged(context: Context, pod: Pod, key: str) -> Figures:
@@ -262,7 +262,7 @@ def workspace(context: Context) -> Figures:
 def build_time(context: Context) -> Figures:
     """The product's engine Job beside the bare builder, same model and profile."""
     context.require_device()
-    found: Figures = {}
+    figures: Figures = {}
     for name in ("magika", "recognizer"):
         pod = context.pod(name)
         model, shapes = _model(context, name)
@@ -274,10 +274,10 @@ def build_time(context: Context) -> Figures:
         began = time.monotonic()
         ended = pod.build(key, engine_recipe(context), 100)
         expect(ended.code == 0, f"{ended.reason}: {ended.message}")
-        found[name] = {
+        figures[name] = {
             "bare_seconds": bare["build_seconds"],
             "build_seconds": ended.report["engine"]["build_seconds"],
             "job_seconds": round(time.monotonic() - began, 1),
             "inspector": bare["layers"],
         }
-    return found
+    return figures

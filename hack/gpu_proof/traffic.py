@@ -45,7 +45,7 @@ def encode(feeds: Mapping[str, NDArray[Any]]) -> tuple[bytes, dict[str, str]]:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a load saw."""
+    """The result of a load."""
 
     requests: int
     failed: int

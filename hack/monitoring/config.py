@@ -33,9 +33,8 @@ def chart_objects() -> list[Config]:
     Raises:
         RenderError: Helm is missing or failed.
     """
-    helm = (
-        ["helm"] if os.environ.get("CONTEXT") else [f"{_REPOSITORY}/hack/cluster/cluster", "helm"]
-    )
+    local = [f"{_REPOSITORY}/hack/cluster/cluster", "helm"]
+    helm = ["helm"] if os.environ.get("CONTEXT") else local
     switches = [
         f"--set=monitoring.{each}.enabled=true"
         for each in ("podMonitor", "prometheusRule", "dashboards")
@@ -101,16 +100,16 @@ def through_discovery(scrapes: Sequence[Config], url: str, seconds: float) -> li
         {name: value for name, value in scrape.items() if name != _DISCOVERY}
         | {
             "http_sd_configs": [
-                {"url": _pods_of(url, found), "refresh_interval": _interval(seconds)}
-                for found in scrape[_DISCOVERY]
+                {"url": _pods_of(url, discovery), "refresh_interval": _interval(seconds)}
+                for discovery in scrape[_DISCOVERY]
             ]
         }
         for scrape in scrapes
     ]
 
 
-def _pods_of(url: str, found: Config) -> str:
-    names = found.get("namespaces", {}).get("names", ())
+def _pods_of(url: str, discovery: Config) -> str:
+    names = discovery.get("namespaces", {}).get("names", ())
     return f"{url}?{urlencode([('namespace', name) for name in names])}".removesuffix("?")
 
 
@@ -123,12 +122,7 @@ def files(
 ) -> dict[str, str]:
     """Return the text of all configuration files by name, for a Prometheus that reads `folder`.
 
-    Args:
-        objects: rendered from the chart.
-        alertmanager: host:port.
-        webhook: URL that receives the notifications.
-        discovery: URL of the HTTP service discovery.
-        folder: where Prometheus finds the files.
+    `alertmanager` is host:port; `webhook` and `discovery` are URLs.
     """
     documents = {
         "prometheus.yml": prometheus_config(

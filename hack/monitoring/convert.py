@@ -76,10 +76,10 @@ def _pod_monitor(monitor: Object) -> Object:
     place = _name(monitor)
     spec = _fields(
         monitor["spec"], f"{place}: spec", needed={"selector", "podMetricsEndpoints"},
-        known={"namespaceSelector"},
+        optional={"namespaceSelector"},
     )  # fmt: skip
     selector = _fields(
-        spec["selector"], f"{place}: spec.selector", known={"matchLabels", "matchExpressions"}
+        spec["selector"], f"{place}: spec.selector", optional={"matchLabels", "matchExpressions"}
     )
     for number, each in enumerate(selector.get("matchExpressions", ())):
         inside = f"{place}: spec.selector.matchExpressions[{number}]"
@@ -88,7 +88,7 @@ def _pod_monitor(monitor: Object) -> Object:
             raise ConvertError(f"{inside}.operator {each['operator']} is not supported")
     _fields(
         spec.get("namespaceSelector", {}), f"{place}: spec.namespaceSelector",
-        known={"any", "matchNames"},
+        optional={"any", "matchNames"},
     )  # fmt: skip
     return spec
 
@@ -99,7 +99,7 @@ def _scrape_config(monitor: Object, number: int) -> Config:
     place = f"{_name(monitor)}: spec.podMetricsEndpoints[{number}]"
     endpoint = _fields(
         spec["podMetricsEndpoints"][number], place, needed={"port"},
-        known={*_RENAMED, "scheme", "honorLabels", "relabelings", "metricRelabelings"},
+        optional={*_RENAMED, "scheme", "honorLabels", "relabelings", "metricRelabelings"},
     )  # fmt: skip
     config: Config = {
         "job_name": f"podMonitor/{metadata['namespace']}/{metadata['name']}/{number}",
@@ -142,22 +142,22 @@ def _discovery(spec: Object, home: str) -> Config:
 
 def _selected(selector: Object) -> list[Config]:
     labels = selector.get("matchLabels", {})
-    wanted = [(name, labels[name]) for name in sorted(labels)]
-    wanted += [
+    terms = [(name, labels[name]) for name in sorted(labels)]
+    terms += [
         (each["key"], "|".join(each["values"])) for each in selector.get("matchExpressions", ())
     ]
     return [
         {
             "action": "keep",
-            "source_labels": [_LABEL + _sanitised(name), _LABEL_PRESENT + _sanitised(name)],
+            "source_labels": [_LABEL + _sanitize(name), _LABEL_PRESENT + _sanitize(name)],
             "regex": f"({values});true",
         }
-        for name, values in wanted
+        for name, values in terms
     ]
 
 
-def _sanitised(label: str) -> str:
-    """Return a Kubernetes label's name as Prometheus' service discovery sanitises it."""
+def _sanitize(label: str) -> str:
+    """Return a Kubernetes label's name as Prometheus' service discovery writes it."""
     return re.sub(r"[^a-zA-Z0-9_]", "_", label)
 
 
@@ -165,7 +165,9 @@ def _relabelings(relabelings: Iterable[Object], place: str) -> list[Config]:
     return [
         {
             _RELABELING[name]: value
-            for name, value in _fields(each, f"{place}[{number}]", known=set(_RELABELING)).items()
+            for name, value in _fields(
+                each, f"{place}[{number}]", optional=set(_RELABELING)
+            ).items()
         }
         for number, each in enumerate(relabelings)
     ]
@@ -176,9 +178,9 @@ def _groups(rule: Object) -> list[Config]:
     groups = _fields(rule["spec"], f"{place}: spec", needed={"groups"})["groups"]
     for number, group in enumerate(groups):
         inside = f"{place}: spec.groups[{number}]"
-        _fields(group, inside, needed={"name", "rules"}, known={"interval"})
+        _fields(group, inside, needed={"name", "rules"}, optional={"interval"})
         for index, each in enumerate(group["rules"]):
-            _fields(each, f"{inside}.rules[{index}]", needed={"alert", "expr"}, known=_RULE)
+            _fields(each, f"{inside}.rules[{index}]", needed={"alert", "expr"}, optional=_RULE)
     return list(groups)
 
 
@@ -200,12 +202,12 @@ def _fields(
     place: str,
     *,
     needed: AbstractSet[str] = frozenset(),
-    known: AbstractSet[str] = frozenset(),
+    optional: AbstractSet[str] = frozenset(),
 ) -> Object:
-    """Return `value` if it is an object with all `needed` and no other than `known` fields."""
+    """Return `value` if it is an object with all `needed` and besides only `optional` fields."""
     if not isinstance(value, Mapping):
         raise ConvertError(f"{place} is not an object")
-    if unknown := sorted(value.keys() - needed - known):
+    if unknown := sorted(value.keys() - needed - optional):
         raise ConvertError(
             f"{place}.{unknown[0]} is not supported: remove it, or add it to hack/monitoring/convert.py"
         )

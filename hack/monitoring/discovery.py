@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Finds pods for a Prometheus that was built without Kubernetes' service discovery, as Debian's is.
 
-It answers GET /?namespace=NAME (any number of times; none: all namespaces) in the format of
+It answers GET /?namespace=NAME&namespace=NAME, without names for all namespaces, in the format of
 Prometheus' HTTP service discovery, with the labels of Prometheus' own Kubernetes discovery (buildPod
 in its discovery/kubernetes/pod.go), so that the same relabelings work. Standard library only: it
 runs beside Prometheus, with the service account's token.
@@ -72,10 +72,10 @@ def _pod_labels(pod: Json) -> dict[str, str]:
             labels |= {"pod_controller_kind": owner["kind"], "pod_controller_name": owner["name"]}
     for kind in ("label", "annotation"):
         for name, value in (metadata.get(f"{kind}s") or {}).items():
-            sanitised = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+            sanitized = re.sub(r"[^a-zA-Z0-9_]", "_", name)
             labels |= {
-                f"pod_{kind}_{sanitised}": value,
-                f"pod_{kind}present_{sanitised}": "true",
+                f"pod_{kind}_{sanitized}": value,
+                f"pod_{kind}present_{sanitized}": "true",
             }
     return {f"{_PREFIX}{name}": value for name, value in labels.items()}
 
@@ -137,9 +137,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """List the pods without a cache: Prometheus requests them rarely enough."""
-        asked = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
+        query = urllib.parse.parse_qs(urllib.parse.urlsplit(self.path).query)
         try:
-            body: object = targets(list_pods(asked.get("namespace", []), api_server(), ACCOUNT))
+            body: object = targets(list_pods(query.get("namespace", []), api_server(), ACCOUNT))
             code = 200
         except OSError as error:
             print(f"pods cannot be listed: {error}", file=sys.stderr, flush=True)

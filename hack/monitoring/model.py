@@ -131,7 +131,7 @@ def _traffic() -> Row:
     return "Requests", [
         graph(
             "Requests per second",
-            "Answers by status code; 499: the client disconnected before its answer.",
+            "Answers by status code; 499 where the client disconnected before its answer.",
             Look(span=6, unit="reqps"),
             Query(
                 f"sum by (code) (rate(enginewright_requests_total{{{_OF}}}[$__rate_interval]))",
@@ -201,7 +201,7 @@ def _traffic() -> Row:
         ),
         graph(
             "Records dropped",
-            "Lines of the access log and traces per second that nobody took, or that were too many.",
+            "Lines of the access log and traces per second that were lost because stdout or the collector was too slow.",
             Look(span=3, unit="ops"),
             Query(
                 "sum by (kind)"
@@ -274,7 +274,7 @@ def _device() -> Row:
             ),
         ),
         graph(
-            "GPU utilisation",
+            "GPU utilization",
             "Share of time in which a kernel ran on each pod's GPU, of any process; none for MIG slices.",
             Look(span=12, unit="percentunit"),
             Query(f"max by (pod) (enginewright_gpu_utilization_ratio{{{_OF}}})", "{{pod}}"),

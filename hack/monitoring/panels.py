@@ -1,6 +1,6 @@
 """Builders of panels in a common style, so that a dashboard's module has only its content.
 
-Grafana's named colours follow the theme, and every state has a text as well as a colour.
+Grafana's named colors follow the theme, and every state has a text as well as a color.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ _MODEL_LINK: Final = {
 
 Panel = TypeVar("Panel", stat.Panel, timeseries.Panel, statetimeline.Panel, table.Panel)
 Row = tuple[str, Sequence[stat.Panel | timeseries.Panel | statetimeline.Panel | table.Panel]]
-Steps = Sequence[tuple[float | None, str]]  # (from this value on, colour); None: from the start
+Steps = Sequence[tuple[float | None, str]]  # (from this value on, or from the start, color)
 
 
 @dataclass(frozen=True)
@@ -212,5 +212,5 @@ def _value_mapping(labels: Mapping[int, str], steps: Steps) -> models.ValueMap:
 
 
 def _color(value: float, steps: Steps) -> str:
-    """Return the colour of the last step that `value` reaches."""
+    """Return the color of the last step that `value` reaches."""
     return [color for start, color in steps if start is None or value >= start][-1]

@@ -10,6 +10,8 @@ import hashlib
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from string import Template
 from typing import Any, Final
 
 import yaml
@@ -36,9 +38,7 @@ _COMMANDS: Final = {
 }
 _DISCOVERY_PORT: Final = 9099  # beside Prometheus, on its loopback interface
 _READY: Final = {"prometheus": "/-/ready", "alertmanager": "/-/ready", "webhook": "/"}
-_USER: Final = 65532  # the image's own
-_ACCOUNT: Final = "prometheus"
-_CONFIG: Final = "monitoring"  # name of the ConfigMap
+_FOLDER: Final = Path(__file__).parent
 
 Object = dict[str, Any]
 
@@ -56,114 +56,35 @@ def stack(namespace: str, image: str, chart: Sequence[Object]) -> list[Object]:
         discovery=f"http://127.0.0.1:{_DISCOVERY_PORT}/",
         folder="/config",
     )
-    config_map = _named("v1", "ConfigMap", _CONFIG, namespace) | {"data": config}
     digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()[:12]
-    return [
-        _namespace(namespace),
-        *_account(namespace),
-        config_map,
-        *(_deployment(name, namespace, image, digest) for name in PORTS),
-        *(_service(name, namespace) for name in PORTS),
-    ]
+    *objects, config_map = _read("stack.yaml", namespace=namespace)
+    names = {"namespace": namespace, "image": image, "digest": digest}
+    programs = [_program(name, **names) for name in PORTS]
+    deployments, services = zip(*programs, strict=True)
+    return [*objects, config_map | {"data": config}, *deployments, *services]
 
 
-def _named(version: str, kind: str, name: str, namespace: str | None) -> Object:
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    return {"apiVersion": version, "kind": kind, "metadata": metadata}
+def _read(file: str, **names: object) -> list[Object]:
+    """Return the objects of a manifest, with these values for its names."""
+    text = "".join(line for line in (_FOLDER / file).open() if not line.startswith("#"))
+    return list(yaml.safe_load_all(Template(text).substitute(names)))
 
 
-def _namespace(name: str) -> Object:
-    namespace = _named("v1", "Namespace", name, None)
-    namespace["metadata"]["labels"] = {"pod-security.kubernetes.io/enforce": "restricted"}
-    return namespace
-
-
-def _account(namespace: str) -> list[Object]:
-    """Return Prometheus' service account, which may only list and watch pods in all namespaces."""
-    group = "rbac.authorization.k8s.io"
-    role = f"{namespace}-{_ACCOUNT}"  # cluster-scoped, so it must not clash
-    return [
-        _named("v1", "ServiceAccount", _ACCOUNT, namespace),
-        _named(f"{group}/v1", "ClusterRole", role, None)
-        | {
-            "rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "watch"]}]
-        },
-        _named(f"{group}/v1", "ClusterRoleBinding", role, None)
-        | {
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": role},
-            "subjects": [{"kind": "ServiceAccount", "name": _ACCOUNT, "namespace": namespace}],
-        },
-    ]
-
-
-def _deployment(name: str, namespace: str, image: str, config_digest: str) -> Object:
-    labels = {
-        "app.kubernetes.io/name": name,
-        "app.kubernetes.io/part-of": "enginewright-monitoring",
-    }
-    container = _container(name, image, _COMMANDS[name]) | {
-        "ports": [{"name": "http", "containerPort": PORTS[name]}],
-        "readinessProbe": {"httpGet": {"path": _READY[name], "port": "http"}, "periodSeconds": 1},
-        "volumeMounts": [
-            {"name": "config", "mountPath": "/config", "readOnly": True},
-            {"name": "data", "mountPath": "/data"},
-        ],
-    }
-    finds_pods = name == "prometheus"
-    finder = _container("discovery", image, ("discovery", f"--port={_DISCOVERY_PORT}"))
-    pod = {
-        "automountServiceAccountToken": finds_pods,
-        **({"serviceAccountName": _ACCOUNT} if finds_pods else {}),
-        "enableServiceLinks": False,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": _USER,
-            "runAsGroup": _USER,
-            "fsGroup": _USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container, finder] if finds_pods else [container],
-        "volumes": [
-            {"name": "config", "configMap": {"name": _CONFIG}},
-            {"name": "data", "emptyDir": {}},
-        ],
-    }
-    annotations = {"enginewright.dev/config": config_digest}  # a change replaces the pod
-    return _named("apps/v1", "Deployment", name, namespace) | {
-        "spec": {
-            "replicas": 1,
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": labels},
-            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
-        }
-    }
-
-
-def _container(name: str, image: str, command: Sequence[str]) -> Object:
-    return {
-        "name": name,
-        "image": image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": list(command),
-        "resources": {
-            "requests": {"cpu": "20m", "memory": "64Mi"},
-            "limits": {"memory": "512Mi"},
-        },
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-    }
-
-
-def _service(name: str, namespace: str) -> Object:
-    return _named("v1", "Service", name, namespace) | {
-        "spec": {
-            "selector": {"app.kubernetes.io/name": name},
-            "ports": [{"name": "http", "port": PORTS[name], "targetPort": "http"}],
-        }
-    }
+def _program(name: str, **names: str) -> list[Object]:
+    """Return the Deployment and the Service of a program."""
+    deployment, service = _read(
+        "program.yaml", name=name, port=PORTS[name], ready=_READY[name], **names
+    )
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    container["command"] = list(_COMMANDS[name])
+    if name == "prometheus":
+        pod |= {"automountServiceAccountToken": True, "serviceAccountName": name}
+        fields = ("image", "imagePullPolicy", "resources", "securityContext")
+        finder = {"name": "discovery"} | {field: container[field] for field in fields}
+        command = ["discovery", f"--port={_DISCOVERY_PORT}"]
+        pod["containers"].append(finder | {"command": command})
+    return [deployment, service]
 
 
 class _Dumper(yaml.SafeDumper):

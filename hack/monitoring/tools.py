@@ -25,7 +25,7 @@ def program(name: str) -> str:
         )
         if done.returncode != 0:
             raise ToolError((done.stdout + done.stderr).strip()[-2000:])
-    found = shutil.which(name)
-    if not found:
+    path = shutil.which(name)
+    if not path:
         raise ToolError(f"{' and '.join(_PACKAGES)} do not contain {name}: add it to PATH")
-    return found
+    return path

@@ -1,4 +1,4 @@
-"""Builds that take minutes on a fresh machine: they go on in the background, and report their progress."""
+"""Builds that take minutes on a fresh machine: they run in the background, and report their progress."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ _TAIL_LINES: Final = 30  # of the output of a failed build
 
 
 class Build:
-    """A command that runs at low priority, beside what is shown meanwhile."""
+    """A command that runs at low priority while the demo goes on."""
 
     def __init__(self, title: str, *command: str) -> None:
         self.title = title
@@ -25,7 +25,7 @@ class Build:
         )
 
     def lines(self) -> list[str]:
-        """Return what it has printed; not by seeking, since it writes to the same position."""
+        """Return its output so far, without seeking in the file that it writes."""
         with open(f"/proc/self/fd/{self._output.fileno()}", "rb") as output:
             return output.read().decode(errors="replace").splitlines()
 

@@ -1,7 +1,7 @@
 """The demo: shows a user's commands, their output and why it matters.
 
-Every command shown is run, and all output is its own. It runs on the system's Python: what takes minutes on a fresh
-machine is built while the virtual environment is created and the first story, which needs no cluster, runs.
+Every command shown is run, and all output is its own. It runs on the system's Python: images and programs are built
+while the virtual environment is created and the first story, which needs no cluster, runs.
 """
 
 import json
@@ -54,12 +54,9 @@ def _set_up(shell: Shell, models: Path) -> None:
             *("hack/cluster/cluster", "up", "--nodes", "2", "--gpus", f"2=l4:{GPUS}"),
         )
         printed = shell.quiet("hack/cluster/cluster env")
-        for name, pattern in (("KUBECONFIG", r"KUBECONFIG=(\S+)"), ("PATH", r'PATH="([^:]+):')):
-            found = re.search(pattern, printed)
-            if not found:
-                raise DemoError(f"`hack/cluster/cluster env` does not print {name}")
-            rest = f":{shell.environment['PATH']}" if name == "PATH" else ""
-            shell.environment[name] = found.group(1) + rest
+        variables = dict(re.findall(r'export (\w+)="?([^:"\n]+)', printed))
+        shell.environment["KUBECONFIG"] = variables["KUBECONFIG"]
+        shell.environment["PATH"] = f"{variables['PATH']}:{shell.environment['PATH']}"
     shell.step("Enginewright, installed by Helm", "hack/install", CLUSTER)
     shell.step("Prometheus and Alertmanager", "hack/monitoring/install", CLUSTER)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}

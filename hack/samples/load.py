@@ -1,7 +1,7 @@
 """Clients of models' Services, in a pod of the cluster, that count every failure.
 
 Some keep their connections, others open one for each request. None retries: a connection that the server closes
-under a request is a failure, one that it announces to close is not.
+during a request is a failure, one that it announces to close is not.
 """
 
 import json
@@ -88,15 +88,7 @@ def pod(
 ) -> dict[str, Any]:
     """Return a pod whose clients send up to `1 / pause` requests a second each; it reports on `PORT`.
 
-    Args:
-        name: of the pod.
-        namespace: of the models, and the pod.
-        models: whose Services they use.
-        body: of every request.
-        image: with Python.
-        keeping: clients of each model that keep their connections.
-        opening: clients of each model that open one for each request.
-        pause: seconds from one request of a client to its next.
+    Of each model's clients, `keeping` keep their connections, and `opening` open one for each request.
     """
     arguments = [
         [[f"{each}.{namespace}.svc.cluster.local", f"/v2/models/{each}/infer"] for each in models],
@@ -110,16 +102,20 @@ def pod(
         "image": image,
         "command": ["python3", "-c", PROGRAM, json.dumps(arguments)],
         "resources": {"requests": {"cpu": "50m"}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
     }
-    spec = {
-        "restartPolicy": "Never",
-        "terminationGracePeriodSeconds": 1,
+    ends = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+    spec = {**pod_spec(container), **ends}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def pod_spec(container: dict[str, Any]) -> dict[str, Any]:
+    """Return the spec of a pod with one container that a restricted namespace admits."""
+    allowed = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+    return {
         "securityContext": {
             "runAsNonRoot": True,
             "runAsUser": 65532,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
-        "containers": [container],
+        "containers": [{**container, "securityContext": allowed}],
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}

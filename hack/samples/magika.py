@@ -8,6 +8,7 @@ import functools
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _SIZE = 1024
@@ -15,14 +16,15 @@ _BLOCK = 4096
 _PADDING = 256
 
 
-def features(content: bytes) -> list[int]:
-    """Return the model's input: 2048 integers."""
+def tensor(content: bytes) -> dict[str, Any]:
+    """Return the model's input, 2048 integers, as a request has it."""
     begin = list(content[:_BLOCK].lstrip()[:_SIZE])
     end = list(content[-_BLOCK:].rstrip()[-_SIZE:])
-    return [
+    data = [
         *begin, *[_PADDING] * (_SIZE - len(begin)),
         *[_PADDING] * (_SIZE - len(end)), *end,
     ]  # fmt: skip
+    return {"name": "bytes", "shape": [1, 2 * _SIZE], "datatype": "INT32", "data": data}
 
 
 def label(scores: list[float]) -> str:

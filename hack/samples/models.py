@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,12 +46,12 @@ def _newer_opset() -> onnx.ModelProto:
         helper.make_node("CumProd", ["decay", "axis"], ["y"], name="decoder/decay"),
     ]
     axis = helper.make_tensor("axis", TensorProto.INT64, [], [1])
-    return _model(nodes, opset=26, initializers=[axis])
+    return _model(nodes, [axis], opset=26)
 
 
 def _custom_operator() -> onnx.ModelProto:
     node = helper.make_node("Frobnicate", ["x"], ["y"], name="frobnicate_1", domain="com.example")
-    return _model([node], opset=17, extra=[helper.make_opsetid("com.example", 1)])
+    return _model([node], domain="com.example")
 
 
 def partly_supported() -> onnx.ModelProto:
@@ -60,16 +61,7 @@ def partly_supported() -> onnx.ModelProto:
     for layer, channels in enumerate(((3, 16), (16, 16), (16, 16)), 1):
         kernel = random.standard_normal((channels[1], channels[0], 3, 3)).astype(np.float32) / 9
         weights.append(numpy_helper.from_array(kernel, f"kernel_{layer}"))
-        nodes += [
-            helper.make_node(
-                "Conv",
-                [last, f"kernel_{layer}"],
-                [f"conv_{layer}"],
-                pads=[1] * 4,
-                name=f"conv_{layer}",
-            ),
-            helper.make_node("Relu", [f"conv_{layer}"], [f"relu_{layer}"], name=f"relu_{layer}"),
-        ]
+        nodes += _conv_relu(last, layer, stride=1)
         last = f"relu_{layer}"
     weights.append(numpy_helper.from_array(np.array([-1, 4, 4], np.int64), "matrix"))
     nodes += [
@@ -78,14 +70,7 @@ def partly_supported() -> onnx.ModelProto:
         helper.make_node("Det", ["square"], ["volume"], name="volume"),
         helper.make_node("Sigmoid", ["volume"], ["y"], name="squash"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "sample",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 32, 32])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return _model(nodes, weights, x=(3, 32, 32), y=(), ir_version=9)
 
 
 def _attention() -> onnx.ModelProto:
@@ -121,35 +106,18 @@ def _attention() -> onnx.ModelProto:
         helper.make_node("RMSNormalization", ["summed", "scale"], ["normal"], name="encoder/norm"),
         helper.make_node("MatMul", ["normal", "head_weight"], ["y"], name="head"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "sample",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 16, width])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 16, 8])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    return _model(nodes, weights, x=(16, width), y=(16, 8), opset=23, ir_version=11)
 
 
 def image_net() -> onnx.ModelProto:
-    """Return a small convolutional image model, which quantises well."""
+    """Return a small convolutional image model, which is quantized with small errors."""
     random = np.random.default_rng(5)
     nodes, weights, last, into = [], [], "x", 3
     for layer, out in enumerate((32, 64, 64), 1):
         kernel = random.standard_normal((out, into, 3, 3)).astype(np.float32)
         kernel /= np.float32(np.sqrt(into * 9))
         weights.append(numpy_helper.from_array(kernel, f"kernel_{layer}"))
-        nodes += [
-            helper.make_node(
-                "Conv",
-                [last, f"kernel_{layer}"],
-                [f"conv_{layer}"],
-                pads=[1] * 4,
-                strides=[2, 2],
-                name=f"conv_{layer}",
-            ),
-            helper.make_node("Relu", [f"conv_{layer}"], [f"relu_{layer}"], name=f"relu_{layer}"),
-        ]
+        nodes += _conv_relu(last, layer, stride=2)
         last, into = f"relu_{layer}", out
     head = random.standard_normal((64, 10)).astype(np.float32) / np.float32(8)
     weights.append(numpy_helper.from_array(head, "head"))
@@ -158,14 +126,18 @@ def image_net() -> onnx.ModelProto:
         helper.make_node("Flatten", ["pooled"], ["flat"], name="flatten"),
         helper.make_node("MatMul", ["flat", "head"], ["y"], name="classify"),
     ]
-    graph = helper.make_graph(
-        nodes,
-        "sample",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 32, 32])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 10])],
-        weights,
-    )
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    return _model(nodes, weights, x=(3, 32, 32), y=(10,), ir_version=9)
+
+
+def _conv_relu(last: str, layer: int, stride: int) -> list[onnx.NodeProto]:
+    """Return a convolution of `last` by `kernel_LAYER` and its Relu, whose output is `relu_LAYER`."""
+    conv, relu = f"conv_{layer}", f"relu_{layer}"
+    kernel = f"kernel_{layer}"
+    strides = [stride] * 2
+    return [
+        helper.make_node("Conv", [last, kernel], [conv], pads=[1] * 4, strides=strides, name=conv),
+        helper.make_node("Relu", [conv], [relu], name=relu),
+    ]
 
 
 _LETTERS = {  # five columns of seven rows, the lowest bit at the top
@@ -198,21 +170,24 @@ def _page() -> NDArray[np.float32]:
 
 def _model(
     nodes: list[onnx.NodeProto],
+    weights: Sequence[onnx.TensorProto] = (),
     *,
-    opset: int,
-    initializers: list[onnx.TensorProto] | None = None,
-    extra: list[onnx.OperatorSetIdProto] | None = None,
+    x: tuple[int, ...] = (4,),
+    y: tuple[int, ...] = (4,),
+    opset: int = 17,
+    ir_version: int = 10,
+    domain: str = "",
 ) -> onnx.ModelProto:
-    graph = helper.make_graph(
-        nodes,
-        "sample",
-        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 4])],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])],
-        initializers or [],
+    """Return a model of x [batch, *x] to y [batch, *y]; `domain` is that of custom operators."""
+    inputs, outputs = (
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *shape])]
+        for name, shape in (("x", x), ("y", y))
     )
-    return helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", opset), *(extra or [])], ir_version=10
-    )
+    graph = helper.make_graph(nodes, "sample", inputs, outputs, weights)
+    opsets = [helper.make_opsetid("", opset)]
+    if domain:
+        opsets.append(helper.make_opsetid(domain, 1))
+    return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)
 
 
 if __name__ == "__main__":

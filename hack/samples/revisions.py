@@ -12,7 +12,7 @@ SLOW = 400  # matrix products: about 2 ms instead of 10 us
 
 
 def linear(seed: int, *, name: str = "x", work: int = 0) -> ModelProto:
-    """Return `name` [n, 16] to y [n, 4]; `work`: matrix products whose result is multiplied by 0."""
+    """Return `name` [n, 16] to y [n, 4], with `work` matrix products whose result is multiplied by 0."""
     random = np.random.default_rng(seed)
     weights: dict[str, np.ndarray[Any, Any]] = {
         "w": random.standard_normal((WIDTH, 4)).astype(np.float32)

@@ -81,18 +81,10 @@ class Shell:
     def forwarded(self, target: str, port: int, namespace: str = NAMESPACE) -> Iterator[str]:
         """Forward a free port of this machine to a Service and yield its URL."""
         context = ["--context", CONTEXT] if CONTEXT else []
-        command = [
-            "kubectl",
-            *context,
-            "--namespace",
-            namespace,
-            "port-forward",
-            target,
-            f":{port}",
-        ]
+        forward = ["--namespace", namespace, "port-forward", target, f":{port}"]
         print(f"\n$ kubectl port-forward {target} :{port} --namespace {namespace}", flush=True)
         process = subprocess.Popen(
-            command,
+            ["kubectl", *context, *forward],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -101,21 +93,21 @@ class Shell:
         try:
             line = process.stdout.readline() if process.stdout else ""
             print(line.rstrip(), flush=True)
-            found = re.search(r"127\.0\.0\.1:(\d+)", line)
-            if not found:
+            address = re.search(r"127\.0\.0\.1:\d+", line)
+            if not address:
                 raise DemoError(f"port-forward to {target} failed")
-            yield f"http://127.0.0.1:{found.group(1)}"
+            yield f"http://{address[0]}"
         finally:
             process.terminate()
             process.wait(10)
 
-    def until(self, what: str, check: Callable[[], Any], seconds: float = 180) -> Any:  # noqa: ANN401 - whatever it is
+    def until(self, what: str, check: Callable[[], Any], seconds: float = 180) -> Any:  # noqa: ANN401 - any value
         """Poll until `check` returns a true value, and return it. Raises DemoError after `seconds`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(DemoError, OSError):
-                if found := check():
-                    return found
+                if result := check():
+                    return result
             time.sleep(0.5)
         raise DemoError(f"timed out after {seconds:.0f} s waiting for {what}")
 

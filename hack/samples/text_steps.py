@@ -103,10 +103,8 @@ def _model(
     returned: onnx.ValueInfoProto,
     **weights: np.float32 | NDArray[Any],
 ) -> onnx.ModelProto:
-    initializers = [
-        numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()
-    ]
-    graph = helper.make_graph(nodes, "sample", [given], [returned], initializers)
+    tensors = [numpy_helper.from_array(np.asarray(value), key) for key, value in weights.items()]
+    graph = helper.make_graph(nodes, "sample", [given], [returned], tensors)
     opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_CONTRIB, 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION)
 

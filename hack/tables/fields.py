@@ -131,8 +131,8 @@ def _values(schema: Schema, defaults: object, path: str) -> Iterator[Sequence[st
 
 def preflight(part: str) -> str:
     """Return the fields of one part of preflight's JSON."""
-    found = preflight_schema()["$defs"][part]["properties"]
-    rows = ((code(name), field.get("description", "")) for name, field in found.items())
+    properties = preflight_schema()["$defs"][part]["properties"]
+    rows = ((code(name), field.get("description", "")) for name, field in properties.items())
     return table(("field", "meaning"), rows)
 
 

@@ -71,12 +71,12 @@ def pages() -> str:
     site = tomllib.loads(SITE.read_text())["project"]
     names = [name for part in site["nav"] for group in part.values() for name in group]
     texts = {name: (SITE.parent / site["docs_dir"] / name).read_text() for name in names}
-    asked = {name: re.match(r"# (.+)\n\n([^?]+\?)\s", text) for name, text in texts.items()}
-    if silent := [name for name, found in asked.items() if not found]:
+    starts = {name: re.match(r"# (.+)\n\n([^?]+\?)\s", text) for name, text in texts.items()}
+    if silent := [name for name, start in starts.items() if not start]:
         raise ValueError(f"{silent} do not start with the question that they answer")
     rows = (
-        (" ".join(_LINK.sub(r"\1", found[2]).split()), f"[{found[1]}]({name})")
-        for name, found in asked.items()
-        if found and name != "index.md"
+        (" ".join(_LINK.sub(r"\1", start[2]).split()), f"[{start[1]}]({name})")
+        for name, start in starts.items()
+        if start and name != "index.md"
     )
     return table(("question", "page"), rows)

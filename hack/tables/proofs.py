@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from hack.tables.markdown import table
 
 TESTS: Final = Path(__file__).resolve().parents[2] / "tests"
-COMPACT: Final = "Hostile"  # section of clients that mean harm: the names of its tests say enough
+COMPACT: Final = "Hostile"  # section of hostile clients, whose tests have descriptive names
 LAYERS: Final = ("unit", "integration", "apiserver", "cluster", "e2e", "gpu")
 _LINES: Final = re.compile(
     r"^# (fault|event): (.+(?:\n#   .+)*)|^(?:async )?def (test_\w+)", re.MULTILINE
@@ -51,7 +51,7 @@ def read(text: str) -> Iterator[Mark]:
         waiting.clear()
 
 
-def rows(found: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
+def rows(comments: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
     """Return a section's rows, each ending with its tests.
 
     Raises:
@@ -59,7 +59,7 @@ def rows(found: Iterable[Mark], kind: str, section: str) -> list[Sequence[str]]:
     """
     about: dict[str, tuple[str, ...]] = {}
     tests: dict[str, list[str]] = {}
-    for mark in found:
+    for mark in comments:
         if (mark.kind, mark.section) != (kind, section):
             continue
         tests.setdefault(mark.subject, []).append(f"`{mark.test}`")
@@ -92,9 +92,10 @@ def condition_states() -> str:
     shared = {"Reconciling", "Stalled"}  # with Ready's reason
 
     def row(state: str) -> Sequence[str]:
-        found = STATES[state]().conditions()
+        conditions = STATES[state]().conditions()
         return state, *(
-            found[each][0] if each in shared else " ".join(found[each]) for each in COLUMNS
+            conditions[each][0] if each in shared else " ".join(conditions[each])
+            for each in COLUMNS
         )
 
     return table(("State", *COLUMNS), map(row, STATES))

@@ -36,10 +36,10 @@ def condition_types() -> str:
 
 
 def _commented(names: type[StrEnum]) -> list[tuple[str, str]]:
-    found = re.findall(r'= \(?\s*"(\w+)"  # (.+)', inspect.getsource(names))
-    if [name for name, _ in found] != list(names):
+    comments = re.findall(r'= \(?\s*"(\w+)"  # (.+)', inspect.getsource(names))
+    if [name for name, _ in comments] != list(names):
         raise ValueError(f"a {names.__name__} has no comment: add its meaning on the same line")
-    return found
+    return comments
 
 
 def remedies(*named: str) -> str:

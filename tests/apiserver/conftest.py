@@ -9,26 +9,30 @@ from pathlib import Path
 
 import pytest
 
+from tests.apiserver.world import World, set_up
 from tests.e2e.harness import REPOSITORY, Namespace, run
 
 _numbers = itertools.count(1)
 
 
 @contextmanager
-def _control_plane(name: str) -> Iterator[Path]:
+def control_plane(name: str, *, crds: bool) -> Iterator[Path]:
     """Start a separate control plane, yield its kubeconfig, and remove it at the end."""
     cluster = [str(REPOSITORY / "hack/cluster/cluster"), "--name", name]
     run([*cluster, "down"])  # a killed run with the same pid may have left one
     run([*cluster, "up", "--control-plane-only"], timeout=1500)
     try:
-        found = re.search(r"KUBECONFIG=(\S+)", run([*cluster, "env"]))
-        assert found
-        yield Path(found.group(1))
+        (path,) = re.findall(r"KUBECONFIG=(\S+)", run([*cluster, "env"]))
+        if crds:
+            admin = Namespace("default", Path(path))
+            admin.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds"))
+            admin.wait_established()
+        yield Path(path)
     finally:
         run([*cluster, "down"])
 
 
-def _new_namespace(kubeconfig: Path) -> Namespace:
+def create_namespace(kubeconfig: Path) -> Namespace:
     namespace = Namespace(f"test-{next(_numbers)}", kubeconfig)
     metadata = {"name": namespace.name}
     namespace.create({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
@@ -38,7 +42,7 @@ def _new_namespace(kubeconfig: Path) -> Namespace:
 @pytest.fixture(scope="session")
 def helm_kubeconfig() -> Iterator[Path]:
     """An API server for Helm, without our CRDs until a test has installed the chart."""
-    with _control_plane(f"bare{os.getpid()}") as kubeconfig:
+    with control_plane(f"bare{os.getpid()}", crds=False) as kubeconfig:
         yield kubeconfig
 
 
@@ -52,20 +56,24 @@ def bare_kubeconfig(helm_kubeconfig: Path) -> Path:
 @pytest.fixture(scope="session")
 def kubeconfig() -> Iterator[Path]:
     """An API server with the CRDs in `crds/`."""
-    with _control_plane(f"api{os.getpid()}") as kubeconfig:
-        admin = Namespace("default", kubeconfig)
-        admin.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds"))
-        admin.wait_established()
+    with control_plane(f"api{os.getpid()}", crds=True) as kubeconfig:
         yield kubeconfig
 
 
 @pytest.fixture(scope="session")
 def new_namespace(kubeconfig: Path) -> Callable[[], Namespace]:
     """A function that creates namespaces."""
-    return lambda: _new_namespace(kubeconfig)
+    return lambda: create_namespace(kubeconfig)
 
 
 @pytest.fixture
 def namespace(kubeconfig: Path) -> Namespace:
     """A new namespace for this test."""
-    return _new_namespace(kubeconfig)
+    return create_namespace(kubeconfig)
+
+
+@pytest.fixture
+def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[World]:
+    """A cluster with one node and class `cpu`."""
+    with set_up(World, new_namespace, tmp_path) as world:
+        yield world

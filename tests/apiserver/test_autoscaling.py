@@ -1,4 +1,4 @@
-"""Counts that an autoscaler takes over, on a real API server, which decides by managed fields what stays.
+"""Counts that an autoscaler takes over, on a real API server, which decides by managed fields.
 
 The autoscaler itself is played: it scales a Deployment by its subresource.
 """
@@ -7,7 +7,6 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,9 +14,9 @@ import pytest
 from enginewright.manifests.field_managers import FIELD_MANAGER, HANDOVER_MANAGER
 from enginewright.observed.deployments import count_managers
 
-from tests.apiserver.test_operator_lifecycle import MODEL, World
+from tests.apiserver.world import MODEL, World, set_up
 from tests.e2e.harness import Namespace, eventually
-from tests.support.operator_process import OperatorProcess, chart_kubeconfig
+from tests.support.operator_process import OperatorProcess
 from tests.support.plan_objects import made
 
 pytestmark = pytest.mark.apiserver
@@ -30,12 +29,8 @@ SELECTOR: Final = f"enginewright.dev/model={MODEL}"
 class Autoscaled(World):
     """A model whose autoscaling is turned on and off, and its operator with the chart's rights."""
 
-    @cached_property
-    def kubeconfig(self) -> Path:
-        return chart_kubeconfig(self.system, self.folder)
-
-    def limited(self) -> OperatorProcess:
-        return OperatorProcess(self.kubeconfig, self.system.name, self.folder)
+    def start_operator(self) -> OperatorProcess:
+        return self.operator(with_chart_rights=True)
 
     def edit(self, **spec: Any) -> None:
         self.user.patch("im", MODEL, {"spec": spec})
@@ -60,8 +55,8 @@ class Autoscaled(World):
         return self.user.items("hpa", SELECTOR)
 
     def wait_autoscaler(self) -> dict[str, Any]:
-        (found,) = eventually(self.autoscalers, 20, "an autoscaler", interval=0.1)
-        return dict(found)
+        (autoscaler,) = eventually(self.autoscalers, 20, "an autoscaler", interval=0.1)
+        return dict(autoscaler)
 
     def wait_no_autoscaler(self) -> None:
         eventually(lambda: not self.autoscalers(), 20, "no autoscaler", interval=0.1)
@@ -88,14 +83,12 @@ class Autoscaled(World):
 
 @pytest.fixture
 def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Autoscaled]:
-    world = Autoscaled(new_namespace(), new_namespace(), tmp_path)
-    world.furnish()
-    yield world
-    world.user.delete_all("inferencemodels")
+    with set_up(Autoscaled, new_namespace, tmp_path) as world:
+        yield world
 
 
 def test_a_live_count_is_handed_over_and_taken_back(world: Autoscaled) -> None:
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         world.serve_five(operator)
         start, revision = world.version(), world.user.get("im", MODEL)["status"]["revision"]
 
@@ -129,32 +122,30 @@ def test_a_live_count_is_handed_over_and_taken_back(world: Autoscaled) -> None:
         assert FIELD_MANAGER in world.owners()
 
 
-def shared(world: Autoscaled) -> None:
+def share_ownership(world: Autoscaled) -> None:
     """Do the first write of a handover."""
     world.turn(on=True)
     body = made("Deployment", NAME, world.user.name, spec={"replicas": 5})
-    file = world.folder / "handover.json"
-    file.write_text(json.dumps(body))
-    apply = ("apply", "--server-side", f"--field-manager={HANDOVER_MANAGER}")
-    world.user.kubectl(*apply, "--filename", str(file))
+    apply = ("apply", "--server-side", f"--field-manager={HANDOVER_MANAGER}", "--filename", "-")
+    world.user.kubectl(*apply, stdin=json.dumps(body))
 
 
-def scaled_meanwhile(world: Autoscaled) -> None:
+def scale_meanwhile(world: Autoscaled) -> None:
     """Have another client scale to the same count, so that it shares the ownership."""
     world.turn(on=True)
     world.scale(6)
     world.scale(5)
 
 
-@pytest.mark.parametrize("state", [shared, scaled_meanwhile])
+@pytest.mark.parametrize("state", [share_ownership, scale_meanwhile])
 def test_a_handover_goes_on_from_every_state(
     world: Autoscaled, state: Callable[[Autoscaled], None]
 ) -> None:
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         world.serve_five(operator)
     state(world)
     start = world.version()
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         operator.wait_ready()
         world.wait_autoscaler()
         operator.wait_quiet()
@@ -163,17 +154,17 @@ def test_a_handover_goes_on_from_every_state(
 
 
 def test_an_operator_that_is_killed_resets_no_count(world: Autoscaled) -> None:
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         world.serve_five(operator)
     start = world.version()
     for delay in (0.0, 0.05):  # handing over takes as long
-        with world.limited() as operator:
+        with world.start_operator() as operator:
             operator.wait_ready()
             world.turn(on=True)
             time.sleep(delay)
             operator.kill()
-        world.system.delete("lease", "enginewright")  # as if it had expired
-        with world.limited() as operator:
+        world.expire_lease()
+        with world.start_operator() as operator:
             operator.wait_ready()
             world.wait_autoscaler()
             world.turn(on=False)
@@ -183,10 +174,10 @@ def test_an_operator_that_is_killed_resets_no_count(world: Autoscaled) -> None:
     assert world.counts(start) == [5]
 
 
-def test_a_count_is_kept_until_the_autoscaler_is_gone_also_if_nobody_is_there(
+def test_a_count_is_kept_until_the_autoscaler_is_gone_without_an_operator_too(
     world: Autoscaled,
 ) -> None:
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         world.serve_five(operator)
         world.turn(on=True)
         world.wait_autoscaler()
@@ -194,14 +185,14 @@ def test_a_count_is_kept_until_the_autoscaler_is_gone_also_if_nobody_is_there(
         world.serve()
         start = world.version()
     world.user.delete("hpa", NAME)
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         operator.wait_ready()
         world.wait_autoscaler()
         operator.wait_quiet()
         assert world.count() == 7
     world.turn(on=False)
     world.user.delete("hpa", NAME)
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         operator.wait_ready()
         eventually(lambda: world.count() == 5, 20, "the spec's count", interval=0.1)
         operator.wait_quiet()
@@ -210,10 +201,10 @@ def test_a_count_is_kept_until_the_autoscaler_is_gone_also_if_nobody_is_there(
 
 
 def test_metrics_that_kubernetes_refuses_are_reported(world: Autoscaled) -> None:
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         world.serve_five(operator)
         world.edit(serving={"autoscaling": {**AUTOSCALING, "metrics": [{"type": "Speed"}]}})
-        assert "Speed" in world.reported("ApplyFailed")
+        assert "Speed" in world.wait_event("ApplyFailed")
         assert world.count() == 5
         queue = {
             "type": "Pods",

@@ -1,9 +1,8 @@
-"""AcceleratorClasses proposed by the operator's process on a real API server, and what becomes of them.
+"""AcceleratorClasses that the operator's process proposes on a real API server.
 
-A control plane of its own: nodes and classes belong to the whole cluster.
+It has a separate control plane, because nodes and classes belong to the whole cluster.
 """
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.apiserver.conftest import _control_plane, _new_namespace
-from tests.e2e.harness import REPOSITORY, Namespace, eventually
+from tests.apiserver.conftest import control_plane, create_namespace
+from tests.apiserver.world import accelerator_class
+from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.api_requests import NotFoundError
 from tests.support.operator_process import OperatorProcess
@@ -47,12 +47,12 @@ class World:
     folder: Path
 
     def operator(self, **settings: Any) -> OperatorProcess:
-        process = OperatorProcess(self.admin.kubeconfig, self.admin.name, self.folder)
-        config = json.loads(process.environment["ENGINEWRIGHT_CONFIG"])
-        process.environment["ENGINEWRIGHT_CONFIG"] = json.dumps(
-            {**config, "images": IMAGES, **settings}
+        return OperatorProcess(
+            self.admin.kubeconfig,
+            self.admin.name,
+            self.folder,
+            settings={"images": IMAGES, **settings},
         )
-        return process
 
     def add_node(self, name: str, labels: dict[str, str], *, tainted: bool = False) -> None:
         played.add_node(self.admin, name, **labels)
@@ -69,13 +69,13 @@ class World:
     def wait_ready(self, name: str, reason: str) -> None:
         """Wait until a class has this reason."""
 
-        def reported() -> bool:
+        def has_reason() -> bool:
             conditions = self.admin.get("aclass", name).get("status", {}).get("conditions", [])
             return any(each["reason"] == reason for each in conditions)
 
-        eventually(reported, 20, f"{name}: {reason}", interval=0.1)
+        eventually(has_reason, 20, f"{name}: {reason}", interval=0.1)
 
-    def remembered(self) -> dict[str, str]:
+    def proposals(self) -> dict[str, str]:
         try:
             return dict(self.admin.get("configmap", "enginewright-proposals")["data"])
         except NotFoundError:
@@ -84,25 +84,20 @@ class World:
 
 @pytest.fixture(scope="module")
 def kubeconfig_of_nodes() -> Iterator[Path]:
-    with _control_plane(f"classes{os.getpid()}") as kubeconfig:
-        admin = Namespace("default", kubeconfig)
-        admin.kubectl("apply", "--server-side", "--filename", str(REPOSITORY / "crds"))
-        admin.wait_established()
+    with control_plane(f"classes{os.getpid()}", crds=True) as kubeconfig:
         yield kubeconfig
 
 
 @pytest.fixture
 def world(kubeconfig_of_nodes: Path, tmp_path: Path) -> Iterator[World]:
-    world = World(_new_namespace(kubeconfig_of_nodes), tmp_path)
+    world = World(create_namespace(kubeconfig_of_nodes), tmp_path)
     yield world
     world.admin.delete_all("node,aclass")
 
 
 def test_a_labelled_node_gets_a_class_that_the_api_server_takes(world: World) -> None:
     world.add_node("n1", L4, tainted=True)
-    cpu = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
-    played_class = made("AcceleratorClass", "cpu", spec=cpu)
-    world.admin.apply(played_class)
+    world.admin.apply(accelerator_class())
     with world.operator() as operator:
         operator.wait_ready()
         proposed = world.wait_classes("cpu", "l4")["l4"]
@@ -115,44 +110,44 @@ def test_a_labelled_node_gets_a_class_that_the_api_server_takes(world: World) ->
             "backends": ["tensorrt", "tensorrt-rtx", "cuda"],
             "aheadOfTime": False,
         }
-        # Both have the node, and neither minds.
+        # both classes select the node, which is no conflict
         world.wait_ready("l4", "NodesFound")
         world.wait_ready("cpu", "NodesFound")
-        # A node that comes while the operator runs, cut in slices.
+        # a node with MIG slices that is added while the operator runs
         world.add_node("n2", MIG)
         sliced = world.wait_classes("cpu", "l4", "a100-80gb-mig-1g-10gb")["a100-80gb-mig-1g-10gb"]
         assert sliced["spec"]["resourceName"] == "nvidia.com/mig-1g.10gb"
         operator.wait_quiet()
 
 
-def test_what_the_administrator_makes_of_it_stays(world: World) -> None:
+def test_an_administrators_changes_stay(world: World) -> None:
     world.add_node("n1", L4)
     world.add_node("n2", MIG)
     with world.operator() as operator:
         operator.wait_ready()
         world.wait_classes("l4", "a100-80gb-mig-1g-10gb")
-        eventually(lambda: len(world.remembered()) == 2, 20, "memory", interval=0.1)
+        eventually(lambda: len(world.proposals()) == 2, 20, "memory", interval=0.1)
         world.admin.patch("aclass", "l4", {"spec": {"backends": ["cuda"], "tolerations": []}})
         world.admin.delete("aclass", "a100-80gb-mig-1g-10gb")
         operator.wait_quiet()
         operator.kill()
     with world.operator() as operator:
         operator.wait_ready()
-        # A node of the same kind, and one of another, which shows that everything was looked at.
+        # a node of a class that was deleted, and one of another product, whose class shows that both were reconciled
         world.add_node("n3", MIG)
         world.add_node("n4", {**L4, "nvidia.com/gpu.product": "Tesla-T4"})
         classes = world.wait_classes("l4", "t4")
         assert classes["l4"]["spec"]["backends"] == ["cuda"]
         operator.wait_quiet()
         assert set(world.classes()) == {"l4", "t4"}
-        # Gone nodes leave their class, which says so; when they return, it serves again.
+        # a class without nodes reports it, until they return
         world.admin.kubectl("delete", "node", "n1")
         world.wait_ready("l4", "NoMatchingNode")
         world.add_node("n1", L4)
         world.wait_ready("l4", "NodesFound")
         operator.wait_quiet()
         assert set(world.classes()) == {"l4", "t4"}
-        # A second class for the same device is a conflict, reported by both.
+        # a second class for the same device is a conflict, reported by both
         rival = made(
             "AcceleratorClass",
             "all-gpus",
@@ -186,7 +181,7 @@ def test_the_administrator_may_switch_it_off(world: World) -> None:
         world.wait_classes("l4")
 
 
-def test_a_label_of_ones_own_names_products_until_nvidias_do(world: World) -> None:
+def test_a_configured_label_names_products_until_nvidias_labels_do(world: World) -> None:
     own = "cloud.google.com/gke-accelerator"
     world.add_node("n1", {own: "nvidia-l4"})
     with world.operator(productLabels=[own]) as operator:

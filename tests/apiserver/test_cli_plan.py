@@ -6,7 +6,7 @@ That the reader's role has no writing verb is what proves that nothing is writte
 import json
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import pytest
 import yaml
 from enginewright_cli.preflight.targets import AHEAD_OF_TIME
 
-from tests.apiserver.test_operator_lifecycle import GOOD, World, model
-from tests.e2e.harness import Namespace, eventually
+from tests.apiserver.world import World, model
+from tests.e2e.harness import eventually
 from tests.support import broken_models as broken
 from tests.support.operator_process import CPU_IMAGE
 from tests.support.plan_objects import made
@@ -35,59 +35,32 @@ EVERYTHING = [
 ]
 
 
-@pytest.fixture
-def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[World]:
-    """Return a cluster with one class and one node, where the operator is not running."""
-    world = World(new_namespace(), new_namespace(), tmp_path)
-    world.furnish()
-    yield world
-    world.user.delete_all("inferencemodels")
+@pytest.fixture(autouse=True)
+def _remove_installation(world: World) -> Iterator[None]:
+    yield
     world.system.delete_all("configmaps,deployments")
 
 
 def reader(world: World, name: str, rules: list[dict[str, Any]]) -> Path:
-    """Return a kubeconfig of somebody who may get and list, and nothing else."""
+    """Return a kubeconfig of a user who may only get and list."""
     verbs = [{**each, "verbs": ["get", "list"]} for each in rules]
-    who = f"{world.user.name}-{name}"
-    for obj in (
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}},
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRole",
-            "metadata": {"name": who},
-            "rules": verbs,
-        },
-        {
-            "apiVersion": "rbac.authorization.k8s.io/v1",
-            "kind": "ClusterRoleBinding",
-            "metadata": {"name": who},
-            "roleRef": {
-                "apiGroup": "rbac.authorization.k8s.io",
-                "kind": "ClusterRole",
-                "name": who,
-            },
-            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": world.user.name}],
-        },
-    ):
-        world.user.put(obj)
-    if rules:  # the API server learns of roles by a watch of its own
-        account = f"system:serviceaccount:{world.user.name}:{name}"
-        asked = ("auth", "can-i", "list", _a_resource(rules), "--all-namespaces", "--as", account)
-        eventually(lambda: world.user.kubectl(*asked), 30, f"the rights of {name}")
+    role = {"kind": "ClusterRole", "name": f"{world.user.name}-{name}"}
+    rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": role["name"]}}
+    account = {"kind": "ServiceAccount", "name": name, "namespace": world.user.name}
+    world.user.put({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
+    world.user.put({**rbac, "kind": "ClusterRole", "rules": verbs})
+    binding = {"roleRef": {**role, "apiGroup": "rbac.authorization.k8s.io"}, "subjects": [account]}
+    world.user.put({**rbac, "kind": "ClusterRoleBinding", **binding})
+    if rules:  # the API server learns of roles from a watch
+        user = f"system:serviceaccount:{world.user.name}:{name}"
+        can_list = ("auth", "can-i", "list", _a_resource(rules), "--all-namespaces", "--as", user)
+        eventually(lambda: world.user.kubectl(*can_list), 30, f"the rights of {name}")
     config = yaml.safe_load(world.user.kubeconfig.read_text())
     token = world.user.token(name)
     config["users"] = [{"name": name, "user": {"token": token}}]
-    config["contexts"] = [
-        {
-            "name": name,
-            "context": {
-                "cluster": config["clusters"][0]["name"],
-                "user": name,
-                "namespace": world.user.name,
-            },
-        }
-    ]
-    config["current-context"] = name
+    cluster = config["clusters"][0]["name"]
+    context = {"cluster": cluster, "user": name, "namespace": world.user.name}
+    config |= {"contexts": [{"name": name, "context": context}], "current-context": name}
     path = world.folder / f"{name}.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return path
@@ -98,45 +71,34 @@ def _a_resource(rules: list[dict[str, Any]]) -> str:
     return f"{resource}.{group}" if group else str(resource)
 
 
-def installed(world: World, operator_environment: dict[str, str]) -> None:
-    """Have the operator's Deployment there, as the chart makes it; its process runs elsewhere."""
-    labels = {
-        "app.kubernetes.io/name": "enginewright",
-        "app.kubernetes.io/component": "operator",
-    }
-    config = operator_environment["ENGINEWRIGHT_CONFIG"]
-    container = {
-        "name": "operator",
-        "image": "example.com/operator:1",
-        "env": [{"name": "ENGINEWRIGHT_CONFIG", "value": config}],
-    }
-    world.system.apply(
-        made(
-            "Deployment",
-            "enginewright",
-            labels=labels,
-            spec={
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
-            },
-        )
-    )
+def install(world: World, environment: dict[str, str]) -> None:
+    """Create the operator's Deployment as the chart does; its process runs elsewhere."""
+    names = {"name": "enginewright", "component": "operator"}
+    labels = {f"app.kubernetes.io/{key}": value for key, value in names.items()}
+    config = {"name": "ENGINEWRIGHT_CONFIG", "value": environment["ENGINEWRIGHT_CONFIG"]}
+    container = {"name": "operator", "image": "example.com/operator:1", "env": [config]}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [container]}}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    world.system.apply(made("Deployment", "enginewright", labels=labels, spec=spec))
 
 
-def plan(
-    world: World, kubeconfig: Path, body: dict[str, Any], *arguments: str
-) -> tuple[int, dict[str, Any]]:
-    """Run it, and read its JSON."""
-    done = subprocess.run(
-        [*COMMAND, "plan", "-f", "-", "--json", *arguments],
+def run_plan(
+    kubeconfig: Path, body: dict[str, Any], *arguments: str
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, "plan", "-f", "-", *arguments],
         input=json.dumps(body),
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        cwd=world.folder,
         env={**os.environ, "KUBECONFIG": str(kubeconfig)},
     )
+
+
+def plan(kubeconfig: Path, body: dict[str, Any], *arguments: str) -> tuple[int, dict[str, Any]]:
+    """Return the exit code and the JSON."""
+    done = run_plan(kubeconfig, body, "--json", *arguments)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 
@@ -145,69 +107,66 @@ def actions(reported: dict[str, Any]) -> list[str]:
     return [f"{each['action']} {each['kind']}" for each in reported["models"][0]["steps"]]
 
 
-def test_what_is_foreseen_is_what_the_operator_does(world: World) -> None:
+def test_the_operator_does_what_is_planned(world: World) -> None:
     kubeconfig = reader(world, "reader", EVERYTHING)
+    facts = str(world.folder / "facts.yaml")
     operator = world.operator()
-    installed(world, operator.environment)
-    code, unasked = plan(world, kubeconfig, model())
-    assert (code, unasked["models"][0]["verdict"]) == (0, "waits")
-    assert unasked["models"][0]["refusals"][0]["reason"] == "ProbingImage"
+    install(world, operator.environment)
+    code, before = plan(kubeconfig, model())
+    assert (code, before["models"][0]["verdict"]) == (0, "waits")
+    assert before["models"][0]["refusals"][0]["reason"] == "ProbingImage"
 
     with operator:
         operator.wait_ready()
-        world.know_image()
-        code, new = plan(world, kubeconfig, model())
+        world.probe_images()
+        code, new = plan(kubeconfig, model())
         assert (code, new["assumed"]) == (0, [])
         assert actions(new) == ["make PersistentVolumeClaim", "make Job", "make Deployment"]
-        (found,) = new["models"]
-        assert (found["namespace"], found["exists"]) == (world.user.name, False)
-        assert (found["backend"], found["image"]) == ("cpu", CPU_IMAGE)
-        assert found["classes"][0]["trouble"] == ""
+        (forecast,) = new["models"]
+        assert (forecast["namespace"], forecast["exists"]) == (world.user.name, False)
+        assert (forecast["backend"], forecast["image"]) == ("cpu", CPU_IMAGE)
+        assert forecast["classes"][0]["trouble"] == ""
 
         world.user.apply(model())
-        job = world.prepare(GOOD)
-        assert job["metadata"]["name"] == found["steps"][1]["name"]
+        job = world.prepare()
+        assert job["metadata"]["name"] == forecast["steps"][1]["name"]
         world.serve()
         operator.wait_quiet()
-        code, same = plan(world, kubeconfig, model())
+        code, same = plan(kubeconfig, model())
         assert (code, same["models"][0]["verdict"]) == (0, "unchanged")
 
         changed = model()
         changed["spec"] |= {"targetOpset": 18, "replicas": 2}
-        code, other = plan(world, kubeconfig, changed, "--save-facts", "facts.yaml")
+        code, other = plan(kubeconfig, changed, "--save-facts", facts)
         assert actions(other) == ["make Job", "change Deployment", "make Deployment"]
-        (forecast_of,) = other["models"]
-        assert {each["field"] for each in forecast_of["spec"]} == {
-            "spec.targetOpset",
-            "spec.replicas",
-        }
-        assert forecast_of["serving"] == same["models"][0]["revision"]
-        versions = world.versions()
+        (forecast,) = other["models"]
+        fields = {each["field"] for each in forecast["spec"]}
+        assert fields == {"spec.targetOpset", "spec.replicas"}
+        assert forecast["serving"] == same["models"][0]["revision"]
 
         world.user.apply(changed)
         again = world.job("prepare", 2)
-        assert again["metadata"]["name"] == forecast_of["steps"][0]["name"]
-    assert versions
+        assert again["metadata"]["name"] == forecast["steps"][0]["name"]
 
     # the cluster as it was, without it
-    code, later = plan(world, Path("/nonexistent"), changed, "--facts", "facts.yaml", "-n", "none")
+    code, later = plan(Path("/nonexistent"), changed, "--facts", facts, "-n", "none")
     assert later["models"][0]["verdict"] == "changes"  # in no namespace that the file knows
     changed["metadata"]["namespace"] = world.user.name
-    code, later = plan(world, Path("/nonexistent"), changed, "--facts", "facts.yaml")
+    code, later = plan(Path("/nonexistent"), changed, "--facts", facts)
     assert (code, later["models"]) == (0, other["models"])
 
 
 def test_planning_writes_nothing(world: World) -> None:
     operator = world.operator()
-    installed(world, operator.environment)
+    install(world, operator.environment)
     before = world.versions()
-    plan(world, world.user.kubeconfig, model(), "-n", world.user.name)  # who could write
+    plan(world.user.kubeconfig, model(), "-n", world.user.name)  # who could write
     assert world.versions() == before
 
 
 def test_with_few_permissions_the_assumptions_are_printed(world: World) -> None:
     little = [{"apiGroups": ["enginewright.dev"], "resources": OURS}]
-    code, reported = plan(world, reader(world, "little", little), model())
+    code, reported = plan(reader(world, "little", little), model())
     wording = "; ".join(reported["assumed"])
     for each in ("nodes", "runtime images", "Deployments of all namespaces"):
         assert f"you may not read {each}" in wording
@@ -215,34 +174,26 @@ def test_with_few_permissions_the_assumptions_are_printed(world: World) -> None:
     assert (code, reported["models"][0]["refusals"][0]["reason"]) == (0, "ProbingImage")
 
 
-def unusable(kubeconfig: Path) -> str:
-    """Plan a model on a cluster that cannot be used; return what is said."""
-    done = subprocess.run(
-        [*COMMAND, "plan", "-f", "-"],
-        input=json.dumps(model()),
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        env={**os.environ, "KUBECONFIG": str(kubeconfig)},
-    )
+def refuse(kubeconfig: Path) -> str:
+    """Plan a model on a cluster that cannot be used; return the error message."""
+    done = run_plan(kubeconfig, model())
     assert (done.returncode, done.stdout) == (2, "")
     return done.stderr
 
 
 def test_without_permissions_the_reason_is_printed(world: World) -> None:
-    kubeconfig = reader(world, "nobody", [])
-    wording = unusable(kubeconfig)
+    kubeconfig = reader(world, "unprivileged", [])
+    wording = refuse(kubeconfig)
     assert "the cluster denies access: acceleratorclasses" in wording
     assert "to plan without a cluster, give --offline" in wording
 
 
-def test_a_server_that_knows_nothing_of_ours(bare_kubeconfig: Path, tmp_path: Path) -> None:
-    wording = unusable(bare_kubeconfig)
+def test_a_cluster_without_the_crds_is_reported(bare_kubeconfig: Path, tmp_path: Path) -> None:
+    wording = refuse(bare_kubeconfig)
     assert "Enginewright is not installed in the cluster" in wording
 
 
-def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_path: Path) -> None:
+def test_preflight_uses_the_facts_of_an_image_of_the_cluster(world: World, tmp_path: Path) -> None:
     """An image with an older ONNX Runtime refuses what the installed one would take."""
     digest = "sha256:" + "5e" * 32
     facts = {
@@ -256,18 +207,11 @@ def test_preflight_takes_what_an_image_of_the_cluster_holds(world: World, tmp_pa
         "onnx_version": "1.15.0",
         "runtime_version": "0.1.0",
     }
-    entries = {f"example.com/cpu@{digest}": facts, "example.com/cpu:2": facts}
-    world.system.apply(
-        made(
-            "ConfigMap",
-            "enginewright-images",
-            labels={"app.kubernetes.io/managed-by": "enginewright"},
-            data={
-                f"k{number}": json.dumps({"image": image, "facts": held})
-                for number, (image, held) in enumerate(entries.items())
-            },
-        )
-    )
+    images = (f"example.com/cpu@{digest}", "example.com/cpu:2")
+    entries = [{"image": image, "facts": facts} for image in images]
+    data = {f"k{number}": json.dumps(entry) for number, entry in enumerate(entries)}
+    labels = {"app.kubernetes.io/managed-by": "enginewright"}
+    world.system.apply(made("ConfigMap", "enginewright-images", labels=labels, data=data))
     rules = [{"apiGroups": [""], "resources": ["configmaps"]}]
     there = {"KUBECONFIG": str(reader(world, "images", rules))}
     desk = Desk(tmp_path)

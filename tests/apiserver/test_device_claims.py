@@ -1,4 +1,4 @@
-"""What claims a device (DRA) on a real API server: it accepts every object, and defaults none of their fields."""
+"""Device claims (DRA) on a real API server: it accepts every object, and defaults none of their fields."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ from tests.unit.test_plan_engines_wanted import prepared
 pytestmark = pytest.mark.apiserver
 
 
-def stored(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
-    """Return an object as the API server would store it; it need not have our owner."""
+def store(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
+    """Return an object, without its owner, as the API server would store it."""
     metadata = {key: obj["metadata"][key] for key in ("name", "labels")}
     body = {each: obj[each] for each in ("apiVersion", "kind", "spec")}
     return namespace.create({**body, "metadata": metadata}, dry_run=True)
@@ -20,13 +20,11 @@ def stored(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
 
 def test_the_api_server_takes_templates_jobs_and_deployments(namespace: Namespace) -> None:
     building = prepared(CLAIMED).misses()
-    job = stored(namespace, building.job("engine"))
+    job = store(namespace, building.job("engine"))
     (claim,) = job["spec"]["template"]["spec"]["resourceClaims"]
     serves = serving()
-    deployment = stored(namespace, serves.the("Deployment"))
+    deployment = store(namespace, serves.the("Deployment"))
     assert deployment["spec"]["template"]["spec"]["resourceClaims"][0]["name"] == claim["name"]
     for each in (building.the("ResourceClaimTemplate"), serves.the("ResourceClaimTemplate")):
-        template = stored(namespace, each)
-        assert template["spec"]["spec"] == each["spec"]["spec"], (
-            "or it were written again and again"
-        )
+        template = store(namespace, each)
+        assert template["spec"]["spec"] == each["spec"]["spec"], "or each pass would write it"

@@ -94,13 +94,12 @@ def test_columns(namespace: Namespace) -> None:
     assert row.split()[-4:-1] == [engine()["spec"]["key"], "ef" * 32, "7"]
 
 
-def test_what_the_operator_writes_is_what_it_reads(namespace: Namespace) -> None:
+def test_the_operator_reads_its_own_status(namespace: Namespace) -> None:
     namespace.apply(engine())
     write_status(namespace)
     read = InferenceEngine.model_validate(namespace.get("ieng", NAME))
     assert read.status == STATUS
-    given = InferenceEngine.model_validate(engine())
-    assert read.spec == given.spec
+    assert read.spec == InferenceEngine.model_validate(engine()).spec
 
 
 @pytest.mark.parametrize(
@@ -132,7 +131,7 @@ def test_explain_teaches_every_field(namespace: Namespace, field: str, sentence:
         ("recipe", {"recipe": {"backendVersion": "10.10", "ortVersion": "1.31.1"}}),
     ],
 )
-def test_what_an_engine_is_cannot_change(
+def test_a_key_and_its_recipe_are_immutable(
     namespace: Namespace, field: str, change: dict[str, Any]
 ) -> None:
     namespace.apply(engine())
@@ -141,7 +140,7 @@ def test_what_an_engine_is_cannot_change(
     assert "its key identifies an engine: create another InferenceEngine instead" in reported
 
 
-def test_how_it_is_built_may_change(namespace: Namespace) -> None:
+def test_build_settings_are_mutable(namespace: Namespace) -> None:
     namespace.apply(engine())
     namespace.apply(engine(build={"image": "registry.example/gpu:2", "timeoutSeconds": 60}))
     assert namespace.get("ieng", NAME)["metadata"]["generation"] == 2
@@ -163,7 +162,7 @@ def test_how_it_is_built_may_change(namespace: Namespace) -> None:
         ({"build": {"image": "i"}}, "spec.build.timeoutSeconds", "Required value"),
     ],
 )
-def test_what_cannot_be_is_refused(
+def test_an_invalid_spec_is_refused(
     namespace: Namespace, change: dict[str, Any], field: str, sentence: str
 ) -> None:
     reported = refusal(namespace, engine(**change))

@@ -1,4 +1,4 @@
-"""Twelve models move to a new runtime image: never more than two at once, also when the operator is killed."""
+"""Twelve models move to a new runtime image: never more than two at once, even if the operator is killed."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 from enginewright.manifests.labels import MODEL, ROLLOUT_ORDER
 
-from tests.apiserver.test_operator_lifecycle import FACTS, GOOD, PUBLISHED, REFUSED, World, model
+from tests.apiserver.world import GOOD, PUBLISHED, REFUSED, World, model, set_up
 from tests.e2e.harness import Namespace, eventually
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import CPU_IMAGE, OperatorProcess
@@ -25,7 +25,7 @@ DEADLINE: Final = 300  # seconds for all models
 
 
 class Fleet(World):
-    """Plays what a cluster does about all models, and looks at how many move meanwhile."""
+    """Plays the cluster for all models, and counts how many move at once."""
 
     def __init__(self, system: Namespace, user: Namespace, folder: Path) -> None:
         super().__init__(system, user, folder)
@@ -36,24 +36,17 @@ class Fleet(World):
         limits = {"limit": LIMIT, "maxFailures": 2}
         return self.operator(images={"cpu": image}, fleet=limits)
 
-    def probe(self, count: int) -> None:
-        """Answer the newest of this many probes."""
-        job = self.job("probe", count)
-        pod = played.start_pod(self.system, job)
-        played.end_probe(self.system, pod, FACTS.to_json())
-        played.complete_job(self.system, job["metadata"]["name"])
-
     def images(self) -> dict[str, dict[str, Any]]:
         """Return `status.images` by model, and remember which have begun to move."""
-        found = {
+        images = {
             each["metadata"]["name"]: each.get("status", {}).get("images", {})
             for each in self.user.items("im")
         }
-        moving = [name for name, each in found.items() if each.get("state") == "Moving"]
+        moving = [name for name, each in images.items() if each.get("state") == "Moving"]
         self.begun += [name for name in moving if name not in self.begun]
         self.most = max(self.most, len(moving))
         assert self.most <= LIMIT
-        return found
+        return images
 
     def states(self) -> Counter[str]:
         return Counter(each.get("state", "") for each in self.images().values())
@@ -98,17 +91,14 @@ def _image(deployment: dict[str, Any]) -> str:
 
 @pytest.fixture
 def fleet(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Fleet]:
-    fleet = Fleet(new_namespace(), new_namespace(), tmp_path)
-    # the limit counts the models of every namespace, those of the tests before included
-    fleet.user.delete_all("inferencemodels", everywhere=True)
-    fleet.furnish()
-    for name in NAMES:
-        one = model(name, f"https://example.com/{name}.onnx")  # one source would be one preparation
-        one["spec"]["rollout"] = {"canary": {"replicas": 0}}
-        one["metadata"]["labels"] = {ROLLOUT_ORDER: "first"} if name == FIRST else {}
-        fleet.user.apply(one)
-    yield fleet
-    fleet.user.delete_all("inferencemodels")
+    with set_up(Fleet, new_namespace, tmp_path) as fleet:
+        for name in NAMES:
+            # of one source they would share a preparation
+            one = model(name, f"https://example.com/{name}.onnx")
+            one["spec"]["rollout"] = {"canary": {"replicas": 0}}
+            one["metadata"]["labels"] = {ROLLOUT_ORDER: "first"} if name == FIRST else {}
+            fleet.user.apply(one)
+        yield fleet
 
 
 # event: Operator | a new version with other runtime images is installed | all pods; models move
@@ -117,14 +107,14 @@ def fleet(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Fl
 def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
     with fleet.start(CPU_IMAGE) as operator:
         operator.wait_ready()
-        fleet.probe(1)
+        fleet.probe_images(1)
         fleet.tend(lambda: fleet.ready() == len(NAMES))
         assert fleet.states() == {"Moved": len(NAMES)}
     with fleet.start(NEW_IMAGE) as operator:
         operator.wait_ready()
         eventually(lambda: fleet.states() == {"Waiting": len(NAMES)}, 30, interval=0.2)
         assert fleet.ready() == len(NAMES)
-        fleet.probe(2)
+        fleet.probe_images(2)
         # earlier than the one that is kept: a process that is killed may not have written the Event yet
         fleet.tend(lambda: fleet.states()["Moved"] >= 2, REFUSING)
         operator.kill()
@@ -144,14 +134,7 @@ def test_models_move_model_by_model_over_a_restart(fleet: Fleet) -> None:
         head, row = (line.split() for line in shown)
         assert head[-3:] == ["IMAGE", "MOVE", "CHOICE"]
         assert row[-2:] == [CPU_IMAGE, "Kept"], "nothing is chosen"
-        # Events are written after the status
-        eventually(
-            lambda: (
-                "ImageKept" in fleet.user.kubectl("describe", "im", REFUSING).split("Events:")[1]
-            ),
-            20,
-            interval=0.2,
-        )
+        fleet.wait_events("im", REFUSING, "ImageKept")
         assert operator.total("enginewright_fleet_models", state="Moved") == len(NAMES) - 1
         assert operator.total("enginewright_fleet_models", state="Kept") == 1
 

@@ -1,6 +1,5 @@
 """Several operators at one API server: replicas of a release, and releases beside each other."""
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.apiserver.test_operator_lifecycle import (
-    GOOD,
-    MODEL,
-    PUBLISHED,
-    World,
-    accelerator_class,
-    model,
-)
+from tests.apiserver.world import GOOD, MODEL, PUBLISHED, World, accelerator_class, model
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
 from tests.support import simulated_cluster as played
 from tests.support.operator_process import OperatorProcess
@@ -29,18 +21,6 @@ pytestmark = pytest.mark.apiserver
 
 FAIL_OVER = 15.0  # seconds
 HAND_OVER = 5.0  # less than until the Lease expires, also on a busy machine
-
-
-@pytest.fixture
-def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[World]:
-    world = World(new_namespace(), new_namespace(), tmp_path)
-    world.furnish()
-    yield world
-    world.user.delete_all("inferencemodels")
-
-
-def lease(namespace: Namespace, name: str = "enginewright") -> dict[str, Any]:
-    return dict(namespace.get("lease", name)["spec"])
 
 
 def has_leader(operator: OperatorProcess) -> bool:
@@ -68,16 +48,16 @@ def two(world: World) -> Iterator[tuple[OperatorProcess, OperatorProcess]]:
 
 
 def wait_until_it_acts(world: World, uri: str, started: float) -> float:
-    """Change the model, and return how long after `started` that was acted upon."""
+    """Change the model, and return how long after `started` the operator had acted on it."""
     before = {job["metadata"]["name"] for job in world.jobs("prepare")}
     world.user.apply(model(uri=uri))
     generation = world.user.get("im", MODEL)["metadata"]["generation"]
 
-    def acted() -> bool:
+    def has_acted() -> bool:
         status = world.user.get("im", MODEL).get("status", {})
         return bool(status.get("observedGeneration") == generation)
 
-    eventually(acted, 30, "the next leader", interval=0.05)
+    eventually(has_acted, 30, "the next leader", interval=0.05)
     assert len({job["metadata"]["name"] for job in world.jobs("prepare")} - before) == 1
     return time.monotonic() - started
 
@@ -115,7 +95,7 @@ def test_a_follower_takes_over_from_a_leader_that_is_killed(
 def test_a_leader_that_is_terminated_hands_over(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    took = []
+    durations = []
     with two(world) as (first, second):
         for old, uri in ((first, "second"), (second, "third")):
             with world.operator() if old is second else nullcontext(second) as new:
@@ -123,40 +103,40 @@ def test_a_leader_that_is_terminated_hands_over(
                 started = time.monotonic()
                 old.tell_to_end()
                 eventually(partial(has_leader, new), 10, "the hand-over", interval=0.02)
-                took.append(time.monotonic() - started)
+                durations.append(time.monotonic() - started)
                 assert old.wait_exit() == 0
                 wait_until_it_acts(world, f"https://example.com/{uri}.onnx", started)
                 assert "level=error" not in old.log
-    assert max(took) < HAND_OVER
-    assert lease(world.system)["holderIdentity"] == ""
+    assert max(durations) < HAND_OVER
+    assert world.system.get("lease", "enginewright")["spec"]["holderIdentity"] == ""
     with capsys.disabled():
-        print(f"\nhand-over on SIGTERM: led on after {', '.join(f'{each:.2f} s' for each in took)}")
+        print(
+            f"\nhand-over on SIGTERM: led on after {', '.join(f'{each:.2f} s' for each in durations)}"
+        )
 
 
 def test_a_leader_that_loses_its_lease_ends(world: World) -> None:
     with world.operator() as operator:
         operator.wait_ready()
-        stolen = {"spec": {"holderIdentity": "somebody"}}
-        world.system.kubectl(
-            "patch", "lease", "enginewright", "--type=merge", "--patch", json.dumps(stolen)
-        )
+        world.system.patch("lease", "enginewright", {"spec": {"holderIdentity": "other"}})
         assert operator.wait_exit() == 75
-        assert "the Lease was acquired by somebody" in operator.log
+        assert "the Lease was acquired by other" in operator.log
     with world.operator() as operator:
-        operator.wait_ready()  # nobody renews it
+        operator.wait_ready()  # as nothing renews it
 
 
-@contextmanager
-def through_tunnel(world: World) -> Iterator[tuple[OperatorProcess, Cutter]]:
-    """A follower that reaches the API server by a connection of which a test disposes."""
+def api_server_url(world: World) -> str:
+    (url,) = re.findall(r"https://(127.0.0.1:\d+)", world.user.kubeconfig.read_text())
+    return f"http://{url}"
+
+
+def follower_through(world: World, tunnel: Cutter) -> OperatorProcess:
+    """Return an operator that reaches the API server by a connection that the test controls."""
+    url = f"127.0.0.1:{tunnel.port}"
+    through = world.folder / "through"
     direct = world.user.kubeconfig.read_text()
-    (server,) = re.findall(r"https://127.0.0.1:(\d+)", direct)
-    with Cutter(f"http://127.0.0.1:{server}") as tunnel:
-        through = world.folder / "through"
-        through.write_text(direct.replace(f":{server}", f":{tunnel.port}"))
-        with OperatorProcess(through, world.system.name, world.folder) as follower:
-            follower.wait_standby().wait_relisted()
-            yield follower, tunnel
+    through.write_text(re.sub(r"127\.0\.0\.1:\d+", url, direct))
+    return OperatorProcess(through, world.system.name, world.folder)
 
 
 def silence_watch_of_models(world: World, tunnel: Cutter) -> None:
@@ -177,7 +157,11 @@ def silence_watch_of_models(world: World, tunnel: Cutter) -> None:
 def test_a_new_leader_does_not_act_on_what_a_hanging_watch_showed(world: World) -> None:
     with world.operator() as leader:
         world.bring_up(leader)
-        with through_tunnel(world) as (follower, tunnel):
+        with (
+            Cutter(api_server_url(world)) as tunnel,
+            follower_through(world, tunnel) as follower,
+        ):
+            follower.wait_standby().wait_relisted()
             silence_watch_of_models(world, tunnel)
             second = model(uri="https://example.com/second.onnx")
             second["spec"]["rollout"] = {"canary": {"replicas": 0}}
@@ -198,21 +182,18 @@ def test_a_new_leader_does_not_act_on_what_a_hanging_watch_showed(world: World) 
 
 # event: Operator | an object is deleted while a watch is broken | all pods | the current state,
 #   within seconds
-def test_what_vanished_while_a_watch_was_broken_is_gone_for_the_next_leader(world: World) -> None:
-    """An API server that starts again answers an old watch with 410, and sends no deletion again."""
-    direct = world.user.kubeconfig.read_text()
-    (server,) = re.findall(r"https://127.0.0.1:(\d+)", direct)
-    url = f"http://127.0.0.1:{server}"
+def test_an_object_deleted_while_a_watch_was_broken_is_gone_for_the_next_leader(
+    world: World,
+) -> None:
+    """A restarted API server answers an old watch with 410, and does not send the deletion again."""
+    url = api_server_url(world)
     with ExitStack() as running:
         leader = running.enter_context(world.operator())
         world.bring_up(leader)
         world.user.apply(accelerator_class("second"))
         with Cutter(url) as tunnel:
             port = tunnel.port
-            through = world.folder / "through"
-            through.write_text(direct.replace(f":{server}", f":{port}"))
-            follower = OperatorProcess(through, world.system.name, world.folder)
-            running.enter_context(follower)
+            follower = running.enter_context(follower_through(world, tunnel))
             follower.wait_standby().wait_relisted()
         world.user.delete("aclass", "second")
         restart_api_server(world.user.kubeconfig)
@@ -231,7 +212,7 @@ def restart_api_server(kubeconfig: Path) -> None:
     run([*cluster, "up", "--control-plane-only"])
 
 
-def test_what_leading_and_standing_by_cost(
+def test_leading_and_standing_by_send_few_requests(
     world: World, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def requests(operator: OperatorProcess) -> float:
@@ -257,18 +238,10 @@ def test_a_second_release_does_nothing_says_why_and_takes_over(
     world: World, new_namespace: Callable[[], Namespace]
 ) -> None:
     elsewhere = new_namespace()
-    deployment = made(
-        "Deployment",
-        "staging",
-        spec={
-            "selector": {"matchLabels": {"a": "b"}},
-            "template": {
-                "metadata": {"labels": {"a": "b"}},
-                "spec": {"containers": [{"name": "c", "image": "i"}]},
-            },
-        },
-    )
-    elsewhere.apply(deployment)
+    labels, containers = {"a": "b"}, [{"name": "c", "image": "i"}]
+    template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+    spec = {"selector": {"matchLabels": labels}, "template": template}
+    elsewhere.apply(made("Deployment", "staging", spec=spec))
     second = OperatorProcess(
         world.user.kubeconfig, elsewhere.name, world.folder, settings={"deployment": "staging"}
     )
@@ -277,9 +250,7 @@ def test_a_second_release_does_nothing_says_why_and_takes_over(
         first.wait_quiet()
         writes = first.writes()
         with second:
-            eventually(
-                lambda: "another release watches" in second.get("/readyz")[1], 20, interval=0.1
-            )
+            eventually(partial(is_refused, second), 20, interval=0.1)
             code, text = second.get("/readyz")
             assert code == 503
             assert "another release watches all namespaces" in text
@@ -309,7 +280,7 @@ def test_a_second_release_does_nothing_says_why_and_takes_over(
 def test_releases_with_namespaces_of_their_own_work_side_by_side(
     world: World, new_namespace: Callable[[], Namespace]
 ) -> None:
-    """And one that wants a namespace of another does nothing, nor does one that wants them all."""
+    """A release that watches a namespace of another one, or all of them, does nothing."""
     other = World(new_namespace(), new_namespace(), world.folder)
     for namespace in (other.system, other.user):
         played.add_account(namespace)
@@ -350,8 +321,8 @@ def test_a_namespace_that_is_not_watched_is_left_alone(
         operator.wait_ready()
         elsewhere.apply(model("ignored"))
         world.user.apply(model())
-        world.know_image()
-        world.prepare(GOOD)
+        world.probe_images()
+        world.prepare()
         world.serve()
         assert elsewhere.get("im", "ignored")["status"] == {"observedGeneration": -1}
         assert operator.total("enginewright_models", condition="Ready") == 1

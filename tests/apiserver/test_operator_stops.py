@@ -11,7 +11,7 @@ from enginewright.kube.errors import KubeError
 from enginewright.kube.metrics import RestMetrics
 from prometheus_client import CollectorRegistry
 
-from tests.apiserver.test_operator_lifecycle import World
+from tests.apiserver.world import World
 from tests.e2e.harness import Namespace
 from tests.support.differences import differences
 from tests.support.live_rollout import LiveRollout, Update
@@ -44,15 +44,14 @@ def furnished(
 async def rollouts(
     furnished: Namespace, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Rollouts]:
-    """A function that returns an update, by its name, in a namespace of its own."""
+    """A function that returns an update, by its name, in a new namespace."""
     monkeypatch.setenv("KUBECONFIG", str(furnished.kubeconfig))
     client = PlayingClient(load_connection, RestMetrics(CollectorRegistry()))
 
-    def made(name: str) -> LiveRollout:
-        namespace = f"{furnished.name}-{next(_numbers)}"
-        return LiveRollout(client, namespace, UPDATES[name][0])
+    def create(name: str) -> LiveRollout:
+        return LiveRollout(client, f"{furnished.name}-{next(_numbers)}", UPDATES[name][0])
 
-    yield made
+    yield create
     await client.close()
 
 
@@ -67,26 +66,26 @@ async def test_wherever_it_is_stopped_a_rollout_ends_as_if_it_had_not_been(
     assert (undisturbed.ready, undisturbed.carried) == UPDATES[name][1:]
     slots = asyncio.Semaphore(AT_ONCE)
 
-    async def wrong(moment: str, stop: int, **how: bool) -> str:
-        """Return what is wrong at the end; empty: nothing."""
+    async def differ(moment: str, stop: int, **how: bool) -> str:
+        """Return how the end differs from that of the undisturbed rollout."""
         async with slots:
             try:
                 ended = await rollouts(name).run(stop, **how)
             except (AssertionError, KubeError) as error:
                 return f"stopped {moment}: {error!r}"
-        found = [*differences(undisturbed.end, ended.end)]
+        faults = [*differences(undisturbed.end, ended.end)]
         if ended.carried != undisturbed.carried:
-            found.append(f"serving pods are restarted for {ended.carried}")
+            faults.append(f"serving pods are restarted for {ended.carried}")
         if ended.log[: stop + 1] != writes[: stop + 1]:
-            found.append(f"other writes before: {ended.log}")
-        return f"stopped {moment}: {'; '.join(found)}" if found else ""
+            faults.append(f"other writes before: {ended.log}")
+        return f"stopped {moment}: {'; '.join(faults)}" if faults else ""
 
     reports = await asyncio.gather(
-        wrong("before the first write", 0, applied=False),
+        differ("before the first write", 0, applied=False),
         *(
-            wrong(f"at write {number + 1} of {len(writes)}, {write}", number)
+            differ(f"at write {number + 1} of {len(writes)}, {write}", number)
             for number, write in enumerate(writes)
         ),
-        wrong("at every second write in turn", 1, again=True),
+        differ("at every second write in turn", 1, again=True),
     )
     assert not any(reports), "\n".join(filter(None, reports))

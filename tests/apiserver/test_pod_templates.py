@@ -1,4 +1,4 @@
-"""Jobs and pods with all that a model may ask for are taken by the API server under Pod Security "restricted"."""
+"""Pod Security "restricted" admits Jobs and pods with every field that a model may set."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,7 @@ from enginewright.manifests.artifact_images import ImageRepository
 from enginewright.manifests.probe_job import probe_job
 
 from tests.e2e.harness import Namespace
-from tests.support.plan_objects import CPU_IMAGE, published
+from tests.support.plan_objects import CPU_IMAGE, made, published
 from tests.support.plan_world import World
 
 pytestmark = pytest.mark.apiserver
@@ -66,7 +66,7 @@ SERVING: Final[dict[str, Any]] = {
 
 @pytest.fixture
 def restricted(namespace: Namespace) -> Namespace:
-    """A namespace that takes restricted pods alone, and the classes that are named above."""
+    """A namespace that admits restricted pods only, and the classes that are named above."""
     label = "pod-security.kubernetes.io/enforce=restricted"
     namespace.kubectl("label", "namespace", namespace.name, label)
     classes: list[dict[str, Any]] = [
@@ -87,23 +87,20 @@ def _create(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
         metadata.pop(field, None)
     body = json.dumps({**obj, "metadata": metadata})
     create = ("create", "--dry-run=server", "--validate=strict", "--output", "json")
-    made: dict[str, Any] = json.loads(namespace.kubectl(*create, "--filename", "-", stdin=body))
-    return made
+    created: dict[str, Any] = json.loads(namespace.kubectl(*create, "--filename", "-", stdin=body))
+    return created
 
 
-def taken(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
-    """Have the API server look at an object, and at the pod that it would make."""
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {**obj["spec"]["template"]["metadata"], "name": "x"},
-        "spec": obj["spec"]["template"]["spec"],
-    }
-    _, made = (_create(namespace, each) for each in (obj, pod))
-    return made
+def admit(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
+    """Have the API server admit an object, and return the pod of its template, admitted too."""
+    template = obj["spec"]["template"]
+    metadata = {**template["metadata"], "name": "x"}
+    _create(namespace, obj)
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
+    return _create(namespace, pod)
 
 
-def test_jobs_are_taken_wherever_they_are_placed(restricted: Namespace) -> None:
+def test_jobs_with_every_field_are_admitted(restricted: Namespace) -> None:
     probe = probe_job(
         restricted.name,
         CPU_IMAGE,
@@ -118,15 +115,13 @@ def test_jobs_are_taken_wherever_they_are_placed(restricted: Namespace) -> None:
     build = engine.misses().job()
     prepare = World(build={"podTemplate": JOBS}).settle().job()
     for each in (probe, prepare, look, build):
-        pod = taken(restricted, each)
+        pod = admit(restricted, each)
         assert pod["spec"]["nodeSelector"]["pool"] == "a"
         assert pod["spec"]["priorityClassName"] == pod["spec"]["runtimeClassName"] == "placed"
 
 
 @pytest.mark.parametrize("openshift", [False, True])
-def test_serving_pods_are_taken_with_all_that_may_be_asked_for(
-    restricted: Namespace, openshift: bool
-) -> None:
+def test_serving_pods_with_every_field_are_admitted(restricted: Namespace, openshift: bool) -> None:
     world = World(
         podTemplate=PODS,
         serving=SERVING,
@@ -136,18 +131,11 @@ def test_serving_pods_are_taken_with_all_that_may_be_asked_for(
     images = ImageRepository("registry.example.com/images", "registry")
     store = replace(world.config.store, images=images)
     world.config = replace(world.config, openshift=openshift, store=store)
-    model = {
-        "apiVersion": "enginewright.dev/v1alpha1",
-        "kind": "InferenceModel",
-        "metadata": {"name": "all"},
-        "spec": world.spec,
-    }
-    create = ("create", "--dry-run=server", "--validate=strict")
-    restricted.kubectl(*create, "--filename", "-", stdin=json.dumps(model))
-    taken(restricted, world.settle().job())
+    _create(restricted, made("InferenceModel", "all", spec=world.spec))
+    admit(restricted, world.settle().job())
     reference = f"{images.repository}@sha256:{'1' * 64}"
     result = published().model_copy(update={"image": reference})
-    pod = taken(restricted, world.job_succeeds(result).the("Deployment"))
+    pod = admit(restricted, world.job_succeeds(result).the("Deployment"))
     (mounted,) = [each["image"] for each in pod["spec"]["volumes"] if "image" in each]
     assert mounted == {"reference": reference, "pullPolicy": "IfNotPresent"}, "with nothing added"
     assert pod["spec"]["securityContext"]["runAsUser"] == 1000

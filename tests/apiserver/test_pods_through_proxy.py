@@ -1,4 +1,4 @@
-"""Outside the cluster: pods are asked through a real API server's proxy.
+"""Outside the cluster, the operator polls pods through a real API server's proxy.
 
 The pod is an object whose address is the control plane's own; what answers there is a real server.
 """
@@ -31,6 +31,7 @@ from enginewright.kube.pod_http import (
     pod_http,
 )
 from enginewright.kube.resources import PODS
+from enginewright.manifests.labels import REVISION, SERVE, of_model
 from enginewright_contract.task import SIDECAR_PORT
 from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS
 from prometheus_client import CollectorRegistry
@@ -86,7 +87,9 @@ class PodServer:
             ["nsenter", cluster.enter, "--", sys.executable, "-c", SERVER, *arguments], stdout=PIPE
         )
         assert self.process.stdout is not None
-        assert self.process.stdout.readline() == b"listens\n"  # whom nobody reaches is asked later
+        assert (
+            self.process.stdout.readline() == b"listens\n"
+        )  # a pod that does not answer is polled later
 
     def say(self, body: str, status: int = 200, **headers: str) -> None:
         self._answer.write_text(json.dumps([status, headers, body]))
@@ -113,12 +116,7 @@ async def http(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 def add_pod(namespace: Namespace) -> PodAddress:
-    labels = {
-        "app.kubernetes.io/managed-by": "enginewright",
-        "enginewright.dev/model": "m",
-        "enginewright.dev/component": "serve",
-        "enginewright.dev/revision": "r1",
-    }
+    labels = {**of_model("m", SERVE), REVISION: "r1"}
     container = {"name": "sidecar", "image": "example.com/cpu:1"}
     pod: dict[str, Any] = made("Pod", "p", labels=labels, spec={"containers": [container]})
     played.add_account(namespace)
@@ -130,8 +128,7 @@ def add_pod(namespace: Namespace) -> PodAddress:
         "conditions": [{"type": "Ready", "status": "True"}],
         "containerStatuses": [
             {
-                "name": "sidecar",
-                "image": "example.com/cpu:1",
+                **container,
                 "imageID": "",
                 "ready": True,
                 "restartCount": 0,
@@ -143,8 +140,8 @@ def add_pod(namespace: Namespace) -> PodAddress:
     return PodAddress(namespace.name, "p", ADDRESS, SIDECAR_PORT)
 
 
-async def answered(http: PodHttp, pod: PodAddress) -> bytes:
-    """Ask until the server has started."""
+async def get_verdict(http: PodHttp, pod: PodAddress) -> bytes:
+    """Poll until the server has started."""
     deadline = Deadline(20)
     while True:
         try:
@@ -159,15 +156,15 @@ async def test_a_pod_answers_through_the_api_server(
     namespace: Namespace, server: PodServer, http: PodHttp
 ) -> None:
     pod = add_pod(namespace)
-    assert json.loads(await answered(http, pod)) == VERDICT
+    assert json.loads(await get_verdict(http, pod)) == VERDICT
     path, headers = server.requests()[-1]
     assert path == "/verdict"
     assert "Authorization" not in headers
     server.say("", 302, Location="http://192.0.2.1:8081/elsewhere")
-    asked = len(server.requests())
+    count = len(server.requests())
     with pytest.raises(BadAnswer, match="302"):
         await http.get(pod, "/verdict")
-    assert len(server.requests()) == asked + 1
+    assert len(server.requests()) == count + 1
     server.say("x" * (MAX_BODY + 1))
     with pytest.raises(BadAnswer, match="longer"):
         await http.get(pod, "/verdict")
@@ -215,7 +212,7 @@ async def test_the_poller_keeps_what_a_listed_pod_says(
 async def test_a_pod_is_released_by_one_write_and_held_back_by_another(
     namespace: Namespace, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Server-side apply owns our annotation alone, and takes no other pod of that name for it."""
+    """Server-side apply owns our annotation only, and never writes to another pod of that name."""
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     add_pod(namespace)
     client = KubeClient(load_connection, RestMetrics(CollectorRegistry()))
@@ -226,15 +223,12 @@ async def test_a_pod_is_released_by_one_write_and_held_back_by_another(
         metadata = {**identity, **other, "annotations": annotations}
         await client.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata})
         pod = await client.get(PODS, namespace.name, "p")
-        found: dict[str, str] = pod["metadata"].get("annotations") or {}
-        return found
+        return dict(pod["metadata"].get("annotations") or {})
 
     namespace.kubectl("annotate", "pod", "p", "note=mine")
     until = str(int(time.time()) + RELEASE_SECONDS)
-    assert await annotate({RELEASE_ANNOTATION: until}) == {
-        "note": "mine",
-        RELEASE_ANNOTATION: until,
-    }
+    both = {"note": "mine", RELEASE_ANNOTATION: until}
+    assert await annotate({RELEASE_ANNOTATION: until}) == both
     assert await annotate({}) == {"note": "mine"}
     with pytest.raises(KubeError):
         await annotate({RELEASE_ANNOTATION: until}, uid="another-pod-of-that-name")

@@ -1,16 +1,15 @@
 """HTTPRoutes with the Gateway API's own CRD, and without it. No gateway runs: the tests write what one reports."""
 
 from collections.abc import Callable, Iterator
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from tests.apiserver.test_operator_lifecycle import MODEL, World
+from tests.apiserver.world import MODEL, World, set_up
 from tests.e2e.harness import Namespace, eventually
 from tests.support.gateway_api import http_routes_crd
-from tests.support.operator_process import OperatorProcess, chart_kubeconfig
+from tests.support.operator_process import OperatorProcess
 
 pytestmark = pytest.mark.apiserver
 
@@ -31,12 +30,8 @@ main()
 class Routed(World):
     """A model with and without a route, and its operator with the chart's rights."""
 
-    @cached_property
-    def kubeconfig(self) -> Path:
-        return chart_kubeconfig(self.system, self.folder)
-
-    def limited(self, program: tuple[str, ...] = ()) -> OperatorProcess:
-        return OperatorProcess(self.kubeconfig, self.system.name, self.folder, program=program)
+    def start_operator(self, program: tuple[str, ...] = ()) -> OperatorProcess:
+        return self.operator(with_chart_rights=True, program=program)
 
     def install(self) -> None:
         self.user.kubectl("apply", "--server-side", "--filename", str(http_routes_crd()))
@@ -53,8 +48,8 @@ class Routed(World):
         return self.user.items(CRD)
 
     def wait_route(self) -> dict[str, Any]:
-        (found,) = eventually(self.routes, 20, "a route", interval=0.1)
-        return dict(found)
+        (route,) = eventually(self.routes, 20, "a route", interval=0.1)
+        return dict(route)
 
     def services(self) -> list[str]:
         return [each["metadata"]["name"] for each in self.user.items("services")]
@@ -84,16 +79,14 @@ class Routed(World):
 
 @pytest.fixture
 def world(new_namespace: Callable[[], Namespace], tmp_path: Path) -> Iterator[Routed]:
-    world = Routed(new_namespace(), new_namespace(), tmp_path)
-    world.furnish()
-    yield world
-    world.user.delete_all("inferencemodels")
+    with set_up(Routed, new_namespace, tmp_path) as world:
+        yield world
     world.uninstall()
 
 
 def test_a_route_as_the_gateway_api_has_it_from_its_creation_to_its_end(world: Routed) -> None:
     world.install()
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         world.bring_up(operator)
         assert world.routes() == []
         world.turn(on=True)
@@ -110,7 +103,7 @@ def test_a_route_as_the_gateway_api_has_it_from_its_creation_to_its_end(world: R
         eventually(
             lambda: world.wait_route()["spec"]["hostnames"] == ROUTE["hostnames"], 20, interval=0.1
         )
-        assert "spec.hostnames" in world.reported("EditUndone")
+        assert "spec.hostnames" in world.wait_event("EditUndone")
         world.user.delete(CRD, MODEL)
         world.wait_route()
 
@@ -118,7 +111,7 @@ def test_a_route_as_the_gateway_api_has_it_from_its_creation_to_its_end(world: R
             Accepted=("False", "NotAllowedByListeners"), ResolvedRefs=("True", "ResolvedRefs")
         )
         world.wait_accepted("False", "RouteRejected")
-        assert "NotAllowedByListeners" in world.reported("RouteRejected")
+        assert "NotAllowedByListeners" in world.wait_event("RouteRejected")
         assert world.user.condition(MODEL, "Ready")["status"] == "True"
         world.gateway_says(Accepted=("True", "Accepted"), ResolvedRefs=("True", "ResolvedRefs"))
         world.wait_accepted("True", "RouteAccepted")
@@ -134,7 +127,7 @@ def test_a_model_serves_without_the_gateway_api_and_gets_its_route_once_it_is_in
     world: Routed,
 ) -> None:
     world.uninstall()
-    with world.limited(("-c", OFTEN)) as operator:
+    with world.start_operator(("-c", OFTEN)) as operator:
         world.bring_up(operator)
         world.turn(on=True)
         world.user.wait_condition(MODEL, "Ready", "False", "GatewayAPIMissing", 20)
@@ -143,7 +136,7 @@ def test_a_model_serves_without_the_gateway_api_and_gets_its_route_once_it_is_in
         operator.wait_quiet()
         world.install()
         assert operator.wait_exit() == 0, "to be started again by the kubelet"
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         operator.wait_ready()
         world.wait_route()
         world.user.wait_condition(MODEL, "Ready", "True", "Serving", 20)
@@ -153,12 +146,12 @@ def test_a_model_serves_without_the_gateway_api_and_gets_its_route_once_it_is_in
 
 def test_the_gateway_api_may_be_removed_from_under_a_route(world: Routed) -> None:
     world.install()
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         world.bring_up(operator)
         world.turn(on=True)
         world.wait_route()
     world.uninstall()
-    with world.limited() as operator:
+    with world.start_operator() as operator:
         operator.wait_ready()
         world.user.wait_condition(MODEL, "Ready", "False", "GatewayAPIMissing", 20)
         world.turn(on=False)

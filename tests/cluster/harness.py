@@ -1,4 +1,4 @@
-"""Runs the cluster's command like a user, and finds what a cluster leaves behind, without the driver."""
+"""Runs the cluster's command like a user, and finds without the driver what a cluster leaves behind."""
 
 import json
 import os
@@ -18,10 +18,10 @@ T = TypeVar("T")
 def until(what: str, check: Callable[[], T | None], seconds: float = 60) -> T:
     """Poll until `check` returns a true value, and return it."""
     deadline = time.monotonic() + seconds
-    while not (found := check()):
+    while not (result := check()):
         assert time.monotonic() < deadline, f"timed out after {seconds} s waiting for {what}"
         time.sleep(0.1)
-    return found
+    return result
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,13 @@ class Handle:
 
 def traces(name: str) -> list[str]:
     """Return everything of a cluster on this machine, found without the driver's own code."""
-    found = [
-        str(path) for path in (STATE / name, Path(f"/run/lock/ew-{name}.lock")) if path.exists()
-    ]
-    found += [str(path) for path in Path("/run/netns").glob(f"ew-{name}*")]
-    found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/ew-{name}-*")]
-    found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"ew-{name}-*")]
+    paths = [STATE / name, Path(f"/run/lock/ew-{name}.lock")]
+    remains = [str(path) for path in paths if path.exists()]
+    remains += [str(path) for path in Path("/run/netns").glob(f"ew-{name}*")]
+    for pattern in (f"*/ew-{name}-*", f"ew-{name}-*"):
+        remains += [str(path) for path in Path("/sys/fs/cgroup").glob(pattern)]
     mounts = Path("/proc/mounts").read_text().splitlines()
-    found += [line for line in mounts if f"/{name}/" in line or f"ew-{name}" in line]
+    remains += [line for line in mounts if f"/{name}/" in line or f"ew-{name}" in line]
     needles = (f"{STATE}/{name}/".encode(), f"/ew-{name}-".encode())
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -104,8 +103,8 @@ def traces(name: str) -> list[str]:
         except OSError:
             continue
         if any(needle in text for needle in needles):
-            found.append(f"process {entry.name}: {text[:200]!r}")
-    return found
+            remains.append(f"process {entry.name}: {text[:200]!r}")
+    return remains
 
 
 def start_and_kill(handle: Handle, moment: Callable[[], bool], *arguments: str) -> None:

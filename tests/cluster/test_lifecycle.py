@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.harness import Handle, start_and_kill, traces, until
+from tests.support.plan_objects import made
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]  # the first `up` may build everything
 
@@ -28,21 +29,12 @@ def _pod(name: str, node: int | None, *arguments: str, **container: Any) -> dict
     }
     if node is not None:
         spec["nodeName"] = f"node-{node}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": spec,
-    }
+    return made("Pod", name, labels={"app": name}, spec=spec)
 
 
 def _service(name: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name},
-        "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8080}]},
-    }
+    ports = [{"port": 80, "targetPort": 8080}]
+    return made("Service", name, spec={"selector": {"app": name}, "ports": ports})
 
 
 def _not_running(cluster: Handle) -> list[str]:
@@ -65,7 +57,7 @@ def web(cluster: Handle) -> str:
 
 def test_traces_finds_every_kind(cluster: Handle) -> None:
     """Otherwise `traces(...) == []` would prove nothing."""
-    found = "\n".join(traces(cluster.name))
+    remains = "\n".join(traces(cluster.name))
     for kind in (
         "/var/lib/enginewright/ewlife",
         "/run/netns/ew-ewlife-2",
@@ -73,7 +65,7 @@ def test_traces_finds_every_kind(cluster: Handle) -> None:
         "kube\\x00kubelet",
         "containerd-shim",
     ):
-        assert kind in found
+        assert kind in remains
 
 
 def test_up_again_starts_nothing(cluster: Handle) -> None:
@@ -130,26 +122,23 @@ def test_logs_and_port_forward(cluster: Handle, web: str) -> None:
     try:
         assert forward.stdout is not None
         port = forward.stdout.readline().split("127.0.0.1:")[1].split()[0]
-        fetched = subprocess.run(
+        response = subprocess.run(
             ["curl", "--noproxy", "*", "--silent", f"http://127.0.0.1:{port}/hostname"],
             capture_output=True,
             text=True,
             check=True,
             timeout=20,
         )
-        assert fetched.stdout.strip() == "web"
+        assert response.stdout.strip() == "web"
     finally:
         os.killpg(forward.pid, signal.SIGKILL)
         forward.wait()
 
 
 def test_a_volume_is_shared_by_nodes_and_removed_with_its_claim(cluster: Handle) -> None:
-    claim = {
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": {"name": "shared"},
-        "spec": {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Mi"}}},
-    }
+    request = {"requests": {"storage": "1Mi"}}
+    spec = {"accessModes": ["ReadWriteMany"], "resources": request}
+    claim = made("PersistentVolumeClaim", "shared", spec=spec)
     pods = [_pod(f"user-{node}", node, "serve", ":8080", "/data") for node in (1, 2)]
     for pod in pods:
         pod["spec"]["securityContext"] = {"runAsUser": 1000, "runAsNonRoot": True}
@@ -169,8 +158,8 @@ def test_a_volume_is_shared_by_nodes_and_removed_with_its_claim(cluster: Handle)
 
 
 def _allocatable(cluster: Handle, node: int, resource: str) -> str | None:
-    found: str | None = cluster.get("node", f"node-{node}")["status"]["allocatable"].get(resource)
-    return found
+    allocatable: dict[str, str] = cluster.get("node", f"node-{node}")["status"]["allocatable"]
+    return allocatable.get(resource)
 
 
 def test_devices_are_scheduled_and_survive_a_kubelet_crash(cluster: Handle) -> None:
@@ -197,14 +186,8 @@ def test_devices_are_scheduled_and_survive_a_kubelet_crash(cluster: Handle) -> N
 
 
 def test_crashed_processes_restart_under_running_pods(cluster: Handle, web: str) -> None:
-    crashed = [
-        "containerd-1",
-        "etcd",
-        "kube-apiserver",
-        "kube-proxy-1",
-        "api-outside",
-        "api-inside",
-    ]
+    crashed = ["containerd-1", "etcd", "kube-apiserver", "kube-proxy-1"]
+    crashed += ["api-outside", "api-inside"]
     for process in crashed:
         cluster.run("kill", process)
     assert {line.split()[0] for line in _not_running(cluster)} >= set(crashed)
@@ -219,17 +202,17 @@ def test_a_node_that_lost_power_comes_back(cluster: Handle, web: str) -> None:
     cluster.run("kill", "node-1")
     cluster.run("up")
 
-    def restarted() -> bool:
+    def has_restarted() -> bool:
         status = cluster.get("pod", web)["status"]
         (container,) = status["containerStatuses"]
         return bool(container["restartCount"] == 1 and container["ready"] and status.get("podIP"))
 
-    until("the pod's restart", restarted)
+    until("the pod's restart", has_restarted)
     assert cluster.reach("far", "http://web.default/hostname") == "web"
 
 
 def test_metrics_are_served(cluster: Handle) -> None:
-    def served() -> bool:
+    def has_both() -> bool:
         done = subprocess.run(
             cluster.command("kubectl", "top", "nodes", "--no-headers"),
             capture_output=True,
@@ -238,7 +221,7 @@ def test_metrics_are_served(cluster: Handle) -> None:
         )
         return len(done.stdout.splitlines()) == 2
 
-    until("figures of both nodes", served, 90)
+    until("figures of both nodes", has_both, 90)
 
 
 def test_an_existing_image_is_not_loaded_again(cluster: Handle, probe: Path) -> None:

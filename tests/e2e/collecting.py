@@ -1,4 +1,4 @@
-"""Stores that are collected while a test runs: the names of their namespaces decide when."""
+"""Stores whose collection runs during a test: the name of a namespace determines when it is due."""
 
 import itertools
 import os
@@ -23,7 +23,7 @@ UNUSED: Final = timedelta(days=60)  # twice as long as the chart's store.gc.unus
 
 
 def names_due(wait: timedelta) -> Iterator[str]:
-    """Yield names of namespaces whose first collection is due this much later, or a little more."""
+    """Yield names of namespaces whose first collection is due after `wait`, or up to 15 s later."""
     now, interval = datetime.now(UTC), CollectionConfig().interval
     for number in itertools.count():
         name = f"collected-{number}"
@@ -32,7 +32,7 @@ def names_due(wait: timedelta) -> Iterator[str]:
 
 
 def claim() -> dict[str, Any]:
-    """Return the claim of a store, as models that are gone have left it."""
+    """Return the claim of a store, which outlives the models that it was made for."""
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
@@ -42,7 +42,7 @@ def claim() -> dict[str, Any]:
 
 
 def abandon(artifact: Path, *unused: timedelta) -> list[Path]:
-    """Return copies of an artefact that nothing needs, by how long they were not used; itself, for even longer."""
+    """Copy an artefact, and set how long the copies were not used; the artefact itself was not for even longer."""
     copies = [artifact.with_name(str(number) * len(artifact.name)) for number in range(len(unused))]
     for copy in copies:
         shutil.copytree(artifact, copy)
@@ -65,8 +65,8 @@ def jobs(namespace: Namespace) -> list[dict[str, Any]]:
     return namespace.items("jobs", f"{COMPONENT}=collect")
 
 
-def collected(namespace: Namespace, seconds: float) -> Collected:
-    """Wait for the result of the one collection of a namespace, and return it."""
+def wait_collected(namespace: Namespace, seconds: float) -> Collected:
+    """Return the result of a namespace's only collection, once there is one."""
 
     def result() -> Collected | None:
         annotations = [job["metadata"].get("annotations") or {} for job in jobs(namespace)]
@@ -74,6 +74,6 @@ def collected(namespace: Namespace, seconds: float) -> Collected:
         assert not (outcome and outcome.failure), outcome
         return outcome.collected if outcome else None
 
-    found = eventually(result, seconds, "the result of a collection")
-    assert found
-    return found
+    collected = eventually(result, seconds, "the result of a collection")
+    assert collected
+    return collected

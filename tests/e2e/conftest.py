@@ -13,7 +13,7 @@ import pytest
 
 from hack.samples.models import write_models
 from tests.e2e import files, harness
-from tests.e2e.devices import CLASS, proposed_class, set_class
+from tests.e2e.devices import CLASS, set_class, wait_proposed_class
 from tests.e2e.files import Files
 from tests.e2e.harness import (
     CLUSTER_NAME,
@@ -31,7 +31,7 @@ from tests.support import processing
 from tests.support.extensions import compile_failing, compile_library, cube
 from tests.support.rollout_models import write_revisions
 
-# What a failed test's report has of the cluster, which is removed at the end.
+# the state of the cluster in the report of a failed test
 STATE_LENGTH: Final = 20_000  # characters of each
 STATE: Final = (
     "get inferencemodels,deployments,pods --all-namespaces --output wide",
@@ -68,9 +68,8 @@ def kubeconfig() -> Iterator[Path]:
     harness.cluster("down")  # of a killed run, whose events and objects would be counted
     devices = ("--gpus", f"1=a10:{FEWER_GPUS}", "--gpus", f"2=l4:{GPUS}")
     harness.cluster("up", "--nodes", "2", *devices, timeout=1500)
-    found = re.search(r"KUBECONFIG=(\S+)", harness.cluster("env"))
-    assert found
-    yield Path(found.group(1))
+    (path,) = re.findall(r"KUBECONFIG=(\S+)", harness.cluster("env"))
+    yield Path(path)
     harness.cluster("down")
 
 
@@ -95,16 +94,9 @@ def new_namespace(installed: Namespace) -> Callable[..., Namespace]:
     def create(name: str = "") -> Namespace:
         name = name or f"team-{next(numbers)}"
         namespace = Namespace(name, installed.kubeconfig)
-        namespace.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Namespace",
-                "metadata": {
-                    "name": name,
-                    "labels": {"pod-security.kubernetes.io/enforce": "restricted"},
-                },
-            }
-        )
+        labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+        metadata = {"name": name, "labels": labels}
+        namespace.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
         return namespace
 
     return create
@@ -124,7 +116,7 @@ def namespace(new_namespace: Callable[[], Namespace], model_files: Path) -> Name
 @pytest.fixture(scope="module")
 def l4(namespace: Namespace) -> Namespace:
     """A namespace with the proposed class of GPUs, changed by its administrator to build ahead of time."""
-    assert proposed_class(namespace, CLASS)["computeCapability"] == "8.9"
+    assert wait_proposed_class(namespace, CLASS)["computeCapability"] == "8.9"
     set_class(namespace, CLASS, aheadOfTime=True, backends=["tensorrt-rtx", "cuda"])
     return namespace
 
@@ -137,16 +129,15 @@ def file_server(namespace: Namespace) -> Files:
 
 @pytest.fixture(scope="module", autouse=True)
 def _leaves_no_models(installed: Namespace) -> Iterator[None]:
-    """Delete what a module has made, but for artefacts: else all that serves, crashes and is retried goes on.
+    """Delete a module's models and engines, but not their artefacts.
 
-    Its pods would take the later modules' processors, and its retries are writes of the operator that later modules
-    count: a source that cannot be reached is tried for ever.
+    Their pods would use CPU time of later modules, and retries are writes of the operator that later modules count.
     """
     yield
     kinds = "inferencemodels,inferenceengines"
     column = "jsonpath={.items[*].metadata.namespace}"
-    found = installed.kubectl("get", kinds, "--all-namespaces", "--output", column)
-    for name in sorted(set(found.split())):  # kubectl deletes in all namespaces in none of them
+    namespaces = installed.kubectl("get", kinds, "--all-namespaces", "--output", column).split()
+    for name in sorted(set(namespaces)):  # `kubectl delete --all-namespaces` deletes nothing
         replace(installed, name=name).kubectl("delete", kinds, "--all", "--wait=false")
 
 

@@ -1,29 +1,29 @@
-"""Classes of GPUs, their engines, pods and devices, as tests on simulated devices look at them."""
+"""Classes of GPUs, their engines, pods and devices, for tests on simulated devices."""
 
-import json
 from typing import Any, Final
 
-from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+from hack.samples.load import pod_spec
+from tests.e2e.harness import Namespace, eventually, image
 
 CLASS: Final = "l4"  # of node-2
+RESOURCE: Final = "nvidia.com/gpu"
 COMPONENT: Final = "enginewright.dev/component"
 SHAPES: Final = [
     {"input": "x", "min": [1, 3, 32, 32], "opt": [4, 3, 32, 32], "max": [8, 3, 32, 32]}
 ]
 
 
-def proposed_class(namespace: Namespace, name: str) -> dict[str, Any]:
+def wait_proposed_class(namespace: Namespace, name: str) -> dict[str, Any]:
     """Return the spec of a class that the operator proposes."""
-    found = eventually(lambda: namespace.get("acceleratorclass", name), 60, "the proposal")
-    spec: dict[str, Any] = found["spec"]
-    assert spec["resourceName"] == "nvidia.com/gpu"
+    proposal = eventually(lambda: namespace.get("acceleratorclass", name), 60, "the proposal")
+    spec: dict[str, Any] = proposal["spec"]
+    assert spec["resourceName"] == RESOURCE
     return spec
 
 
 def set_class(namespace: Namespace, name: str, **spec: Any) -> None:
     """Change an AcceleratorClass, as its administrator does."""
-    patch = json.dumps({"spec": spec})
-    namespace.kubectl("patch", "acceleratorclass", name, "--type", "merge", "--patch", patch)
+    namespace.patch("acceleratorclass", name, {"spec": spec})
 
 
 def engines_of(namespace: Namespace, model: str) -> dict[str, str]:
@@ -46,27 +46,19 @@ def serving_pods(namespace: Namespace, model: str, on: str = "") -> list[dict[st
 
 
 def nodes(pods: list[dict[str, Any]]) -> set[str]:
-    """Return the nodes of pods; "": of those that have none yet."""
+    """Return the nodes of pods, with an empty name for pods that are not scheduled."""
     return {pod["spec"].get("nodeName", "") for pod in pods}
 
 
 def holder(devices: int) -> dict[str, Any]:
     """Return a pod that uses some devices, like another team's."""
-    image = run([str(REPOSITORY / "hack/images"), "list", "cpu"]).split()[1]
     container = {
         "name": "devices",
-        "image": image,
         "command": ["sleep", "3600"],
-        "resources": {"limits": {"nvidia.com/gpu": str(devices)}},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+        "resources": {"limits": {RESOURCE: str(devices)}},
     }
     spec = {
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
-        "containers": [container],
+        **pod_spec({**container, "image": image("cpu")}),
+        "tolerations": [{"key": RESOURCE, "operator": "Exists"}],
     }
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "devices"}, "spec": spec}

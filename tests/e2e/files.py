@@ -1,12 +1,14 @@
 """A web server in the cluster with the files of claim `models`.
 
-What it holds back keeps stage `fetch` of a Job running for as long as a test needs it to.
+It can hold a file back, which keeps stage `fetch` of a Job running for as long as a test needs.
 """
 
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+from hack.samples.load import pod_spec
+from tests.e2e.harness import Namespace, eventually, image
+from tests.support.plan_objects import made
 
 NAME: Final = "files"
 PORT: Final = 8000
@@ -53,54 +55,32 @@ class Files:
     def release(self, holder: str) -> None:
         """Stop holding back files of this holder."""
 
-        def released() -> bool:
-            touch = ("touch", f"/tmp/{holder}")
-            self.namespace.kubectl("exec", f"deployment/{NAME}", "--", *touch)
+        def touch() -> bool:
+            file = f"/tmp/{holder}"
+            self.namespace.kubectl("exec", f"deployment/{NAME}", "--", "touch", file)
             return True
 
-        eventually(released, 60, f"the release of {holder}")  # a kubelet may have just been killed
+        eventually(touch, 60, f"the release of {holder}")  # a kubelet may have just been killed
 
 
 def serve(namespace: Namespace) -> Files:
     """Start the server in a namespace with the claim."""
-    namespace.apply(*_objects(run([str(REPOSITORY / "hack/images"), "list", "cpu"]).split()[1]))
+    namespace.apply(*_objects())
     namespace.kubectl("rollout", "status", f"deployment/{NAME}", "--timeout=120s")
     return Files(namespace)
 
 
-def _objects(image: str) -> list[dict[str, Any]]:
+def _objects() -> list[dict[str, Any]]:
     labels = {"app": NAME}
     container = {
         "name": NAME,
-        "image": image,
         "command": ["python3", "-c", _PROGRAM],
         "readinessProbe": {"httpGet": {"path": "/", "port": PORT}, "periodSeconds": 1},
-        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
         "volumeMounts": [{"name": "models", "mountPath": "/models"}],
     }
-    pod = {
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
-        "containers": [container],
-        "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
-    }
-    return [
-        {
-            "apiVersion": "apps/v1",
-            "kind": "Deployment",
-            "metadata": {"name": NAME},
-            "spec": {
-                "selector": {"matchLabels": labels},
-                "template": {"metadata": {"labels": labels}, "spec": pod},
-            },
-        },
-        {
-            "apiVersion": "v1",
-            "kind": "Service",
-            "metadata": {"name": NAME},
-            "spec": {"selector": labels, "ports": [{"port": PORT}]},
-        },
-    ]
+    volumes = [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}]
+    pod = {**pod_spec({**container, "image": image("cpu")}), "volumes": volumes}
+    template = {"metadata": {"labels": labels}, "spec": pod}
+    deployment = {"selector": {"matchLabels": labels}, "template": template}
+    service = {"selector": labels, "ports": [{"port": PORT}]}
+    return [made("Deployment", NAME, spec=deployment), made("Service", NAME, spec=service)]

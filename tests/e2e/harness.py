@@ -34,15 +34,12 @@ GPUS = 4  # of node-2
 FEWER_GPUS = 2  # of node-1, so that a pod that requests more is on node-2
 FAIL_SWITCH = "/tmp/fail"
 SHORT_HOLD = {"hold": "5s"}  # of a canary, in tests of something else
-_IN_BACKGROUND = {
-    "kind": "DeleteOptions",
-    "apiVersion": "v1",
-    "propagationPolicy": "Background",
-}  # as kubectl deletes
 HELD_STAGES = (
     "validate",
     "golden",
-)  # which the library in `held/` keeps running until /tmp/STAGE exists
+)  # the library in `held/` keeps them running until /tmp/STAGE exists
+# as kubectl deletes
+_IN_BACKGROUND = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Background"}
 
 
 def cluster(*arguments: str, timeout: float = 600) -> str:
@@ -112,7 +109,7 @@ def eventually(
 
 
 def cases(request: pytest.FixtureRequest, *tests: str) -> list[pytest.Function]:
-    """Return the cases of tests that this run has selected: what is there for others only need not be started."""
+    """Return the cases of tests that this run has selected, so that it starts nothing for other tests."""
     items = (item for item in request.session.items if isinstance(item, pytest.Function))
     return [item for item in items if item.originalname in tests]
 
@@ -153,9 +150,9 @@ class Namespace:
         items = []
         for kind in map(self._api.kind, kinds.split(",")):
             path = kind.path(None if everywhere else self.name)
-            found = self._api.send("GET", path, query=query)["items"]
             identity = {"apiVersion": kind.api_version, "kind": kind.name}
-            items += [{**identity, **each} for each in found]
+            listed = self._api.send("GET", path, query=query)["items"]
+            items += [{**identity, **each} for each in listed]
         return items
 
     def create(self, obj: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
@@ -174,7 +171,7 @@ class Namespace:
     def wait_established(self, name: str = "") -> None:
         """Wait until the API server serves a CRD, or all of them; `kubectl wait` fails before one has conditions."""
 
-        def established() -> bool:
+        def are_established() -> bool:
             crds = [self.get("crd", name)] if name else self.items("crd")
             conditions = [(each.get("status") or {}).get("conditions") or () for each in crds]
             return all(
@@ -182,13 +179,13 @@ class Namespace:
                 for each in conditions
             )
 
-        eventually(established, 30, "established CRDs", interval=0.1)
+        eventually(are_established, 30, "established CRDs", interval=0.1)
 
     def token(self, account: str) -> str:
         """Return a token of a service account."""
         path = self._api.kind("serviceaccount").path(self.name, account, "token")
-        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-        return str(self._api.send("POST", path, asked)["status"]["token"])
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        return str(self._api.send("POST", path, request)["status"]["token"])
 
     def patch(
         self, kind: str, name: str, patch: dict[str, Any], subresource: str = ""
@@ -206,8 +203,7 @@ class Namespace:
     ) -> None:
         """Delete all objects of a kind or of several, and wait until they are gone."""
         for kind in kinds.split(","):
-            found = self.items(kind, selector, fields=fields, everywhere=everywhere)
-            self._delete(kind, found)
+            self._delete(kind, self.items(kind, selector, fields=fields, everywhere=everywhere))
 
     def _delete(self, kind: str, objects: list[dict[str, Any]]) -> None:
         paths = {}
@@ -217,14 +213,14 @@ class Namespace:
             with contextlib.suppress(NotFoundError):
                 self._api.send("DELETE", path, _IN_BACKGROUND)
 
-        def gone(path: str) -> bool:
+        def is_gone(path: str) -> bool:
             try:
                 return bool(self._api.send("GET", path)["metadata"]["uid"] != paths[path])
             except NotFoundError:
                 return True
 
         for path in paths:
-            eventually(functools.partial(gone, path), 60, f"{path} to be gone", interval=0.05)
+            eventually(functools.partial(is_gone, path), 60, f"{path} to be gone", interval=0.05)
 
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         """Return one condition of an InferenceModel; empty if it is missing."""
@@ -248,9 +244,8 @@ class Namespace:
 
         def check(model: dict[str, Any]) -> dict[str, Any]:
             conditions = model.get("status", {}).get("conditions", [])
-            found: dict[str, Any] = next((each for each in conditions if each["type"] == kind), {})
-            wanted = found.get("status") == status and found.get("reason") == reason
-            return found if wanted else {}
+            expected = {"type": kind, "status": status, "reason": reason}
+            return next((each for each in conditions if expected.items() <= each.items()), {})
 
         try:
             return self.watch("im", name, check, seconds, f"{kind}={status}/{reason}")
@@ -276,12 +271,14 @@ class Namespace:
         raise AssertionError(f"timed out after {seconds} s waiting for {what}; last: {last}")
 
     def story(self, name: str) -> str:
-        """Return what a user would inspect to diagnose a failure."""
-        parts = [
-            self.kubectl("describe", f"im/{name}"),
-            self.kubectl("get", "jobs,pods,deployments", "--output", "wide"),
-        ]
-        return "\n".join(parts)
+        """Return the output of the commands that diagnose a failure."""
+        model = self.kubectl("describe", f"im/{name}")
+        return f"{model}\n{self.kubectl('get', 'jobs,pods,deployments', '--output', 'wide')}"
+
+    def infer(self, model: str, *inputs: dict[str, Any]) -> Any:
+        """Send one request to a model's Service; return the answer."""
+        with self.forward(f"service/{model}", 80) as url:
+            return http_json(f"{url}/v2/models/{model}/infer", {"inputs": [*inputs]})
 
     @contextlib.contextmanager
     def forward(self, target: str, port: int) -> Iterator[str]:
@@ -295,16 +292,22 @@ class Namespace:
         try:
             assert process.stdout is not None
             line = process.stdout.readline()
-            found = re.search(r"127\.0\.0\.1:(\d+)", line)
-            if not found:
+            address = re.search(r"127\.0\.0\.1:\d+", line)
+            if not address:
                 process.terminate()
                 raise CommandError(["port-forward"], 1, line + process.communicate()[0], "")
-            # a line for each connection: nothing is forwarded any more once the pipe is full
+            # it prints a line for each connection, and stops forwarding once the pipe is full
             threading.Thread(target=process.stdout.read, daemon=True).start()
-            yield f"http://127.0.0.1:{found.group(1)}"
+            yield f"http://{address[0]}"
         finally:
             process.terminate()
             process.wait()
+
+
+@functools.cache
+def image(name: str) -> str:
+    """Return the reference of a built image."""
+    return run([str(REPOSITORY / "hack/images"), "list", name]).split()[1]
 
 
 def inference_model(name: str, file: str, *, on: str = "cpu", **spec: Any) -> dict[str, Any]:

@@ -1,19 +1,19 @@
-"""What clients of a Service in the cluster have counted."""
+"""Clients of a Service in the cluster, and their counts of requests."""
 
 import json
 from dataclasses import dataclass
 from typing import Any, Final
 
 from hack.samples.load import PORT, pod
-from tests.e2e.harness import REPOSITORY, Namespace, eventually, run
+from tests.e2e.harness import Namespace, eventually, image
 
 REQUESTS: Final = 125  # per second, unless a test needs fewer
-LEAST: Final = 5  # per second that the slowest machine sends: how many is not the product's doing
+LEAST: Final = 5  # per second, on the slowest machine
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the clients have counted."""
+    """The clients' counts until now."""
 
     sent: int
     failed: int
@@ -30,8 +30,7 @@ class Load:
 
     def counts(self) -> Counts:
         path = f"/api/v1/namespaces/{self.namespace.name}/pods/{self.name}:{PORT}/proxy/"
-        found = json.loads(self.namespace.kubectl("get", "--raw", path))
-        return Counts(found["sent"], found["failed"], found["failures"], found["slowest"])
+        return Counts(**json.loads(self.namespace.kubectl("get", "--raw", path)))
 
     def stop(self) -> Counts:
         """Return the last counts, and end the clients."""
@@ -43,19 +42,18 @@ class Load:
 def start(
     namespace: Namespace, name: str, body: dict[str, Any], *others: str, requests: int = REQUESTS
 ) -> Load:
-    """Start clients of the Service of a model, and of others: so many `requests` a second together."""
+    """Start clients of the Services of models, which send `requests` a second together."""
     models = [name, *others]
-    # so many that they send what is asked for while answers take up to 0.15 s, as on a busy machine
+    # enough clients for this rate while an answer takes up to 0.15 s, as on a busy machine
     keeping, opening = (2, 2) if others else (12, 8)
     pause = (keeping + opening) * len(models) / requests
-    image = run([str(REPOSITORY / "hack/images"), "list", "cpu"]).split()[1]
     load = Load(namespace, f"load-{name}")
     clients = pod(
         load.name,
         namespace.name,
         models,
         body,
-        image,
+        image("cpu"),
         keeping=keeping,
         opening=opening,
         pause=pause,

@@ -35,17 +35,17 @@ def wait_notified(
 ) -> dict[str, Any]:
     """Wait until the webhook is notified of an alert's status for a model; return the last notification."""
 
-    def reported() -> list[dict[str, Any]]:
+    def notifications() -> list[dict[str, Any]]:
         return [
             each
             for each in stack.notified(alert)
             if each["status"] == status and each["labels"].get("model") == model
         ]
 
-    return eventually(reported, seconds, f"{alert} for {model}, {status}", interval=0.2)[-1]
+    return eventually(notifications, seconds, f"{alert} for {model}, {status}", interval=0.2)[-1]
 
 
 def first_seen(stack: Stack, series: str) -> float:
     """Return the Unix time of the first sample of `series` in the last ten minutes."""
-    (found,) = stack.query(f"min(min_over_time(timestamp({series})[10m:1s]))")
-    return float(found["value"][1])
+    (sample,) = stack.query(f"min(min_over_time(timestamp({series})[10m:1s]))")
+    return float(sample["value"][1])

@@ -1,6 +1,6 @@
-"""An S3 server beside the cluster: pods reach it at an address outside of their network, as they do a cloud's.
+"""An S3 server beside the cluster: pods reach it at an address outside their network, like a cloud's.
 
-What it is asked passes a proxy of the tests, which therefore know the moment in which it is to be killed.
+Requests pass through a proxy of the tests, which can kill the server at a given request.
 """
 
 import subprocess
@@ -40,27 +40,27 @@ class ObjectStore:
         """Return the bucket: each object is a file."""
         return self._servers.folder / "s3" / BUCKET
 
-    def killed_at(self, method: str, part: str) -> threading.Event:
-        """Kill it at the next request of this method whose path has a part; return an event of that."""
+    def kill_at(self, method: str, part: str) -> threading.Event:
+        """Kill it at the next request of this method whose path contains `part`; return the event that this sets."""
         killed = threading.Event()
 
-        def asked(request: str) -> None:
+        def on_request(request: str) -> None:
             if request.startswith(f"{method} ") and part in request and not killed.is_set():
                 self._servers.kill()
                 killed.set()
 
-        self._cutter.on_request = asked
+        self._cutter.on_request = on_request
         return killed
 
-    def killed_after(self, size: int) -> threading.Event:
-        """Kill it once it has sent this many bytes through one connection; return an event of that."""
+    def kill_after(self, size: int) -> threading.Event:
+        """Kill it once it has sent this many bytes through one connection; return the event that this sets."""
         killed = threading.Event()
 
-        def sent() -> None:
+        def on_sent() -> None:
             self._servers.kill()
             killed.set()
 
-        self._cutter.arm(size, 1, sent)
+        self._cutter.arm(size, 1, on_sent)
         return killed
 
     def start(self) -> None:

@@ -1,6 +1,6 @@
-"""A namespace's store past its pods: volumes of the local cluster are folders of this machine.
+"""A namespace's store without its pods: volumes of the local cluster are folders of this machine.
 
-Artefacts are damaged in it as a disk, a careless user or an attacker would.
+Tests damage artefacts in it as a disk, a careless user or an attacker would.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ def volume(namespace: Namespace) -> Path:
     return Path(bound["spec"]["hostPath"]["path"])
 
 
-def listed(artifact: Path) -> Iterator[tuple[Path, str]]:
+def files_of(artifact: Path) -> Iterator[tuple[Path, str]]:
     """Yield the files that an artefact's manifest lists, with the digests in it."""
     for each in manifest(artifact)["files"]:
         yield artifact / each["path"], each["sha256"]
@@ -29,18 +29,17 @@ def listed(artifact: Path) -> Iterator[tuple[Path, str]]:
 
 def manifest(artifact: Path) -> dict[str, Any]:
     """Return an artefact's manifest."""
-    found: dict[str, Any] = json.loads((artifact / "manifest.json").read_text())
-    return found
+    return dict(json.loads((artifact / "manifest.json").read_text()))
 
 
 def is_intact(artifact: Path) -> bool:
-    """Return whether an artefact is there, and every file is what its manifest says."""
+    """Return whether an artefact is there, and every file has the digest in its manifest."""
     try:
         return all(
             hashlib.sha256(path.read_bytes()).hexdigest() == digest
-            for path, digest in listed(artifact)
+            for path, digest in files_of(artifact)
         )
-    except FileNotFoundError:  # at the moment at which it is replaced
+    except FileNotFoundError:  # while it is replaced
         return False
 
 
@@ -65,20 +64,20 @@ def corrupt(path: Path) -> None:
 
 
 def truncate(path: Path) -> None:
-    """Cut a file in half, as a copy that was interrupted."""
+    """Cut a file in half, as an interrupted copy."""
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
 def mistake(artifact: Path, other: Path) -> None:
-    """Put all of another artefact in an artefact's place, and have its manifest state the key of this one."""
-    for path, _ in listed(other):  # into the same folders, which the pods own
+    """Replace an artefact's files by those of another one, whose manifest then states the key of this one."""
+    for path, _ in files_of(other):  # into the same folders, which the pods own
         (artifact / path.relative_to(other)).write_bytes(path.read_bytes())
     stated = manifest(other) | {"key": artifact.name}
     (artifact / "manifest.json").write_text(json.dumps(stated))
 
 
 def lie(artifact: Path) -> None:
-    """Have a manifest state the digest of its second file of its first one as well."""
+    """Give the first file of a manifest the digest of the second one."""
     stated = manifest(artifact)
     first, second, *_ = stated["files"]
     first["sha256"] = second["sha256"]

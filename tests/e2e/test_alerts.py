@@ -13,13 +13,13 @@ import pytest
 import yaml
 from enginewright.manifests.labels import STORE_MAX_SIZE
 
-from hack.samples.magika import features
+from hack.samples.magika import tensor
 from tests.e2e import collecting, load, stored
 from tests.e2e.devices import CLASS
 from tests.e2e.files import Files
-from tests.e2e.harness import Namespace, cases, eventually, http_json, inference_model
+from tests.e2e.harness import Namespace, cases, eventually, inference_model
 from tests.e2e.monitoring import first_seen, wait_notified, wait_scraped, watching
-from tests.e2e.test_fallback import MAKEFILE, _twin
+from tests.e2e.test_fallback import MAKEFILE, twin
 from tests.support.monitoring import RULES, Stack, board_queries
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -27,31 +27,24 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 ALERT = "EnginewrightCPUFallback"
 NOT_READY = "EnginewrightModelNotReady"
 ALLOW = {"policy": "Allow"}
-# Queries of the dashboards about what need not have happened before this test, or is not here.
-NOT_IN_THIS_SCENE = {
-    "panel `Engine builds` A": "an engine may still be built, or lie in the store",
+# queries of the dashboards that may have no data here
+WITHOUT_DATA = {
+    "panel `Engine builds` A": "an engine may still be built, or be in the store",
     "panel `Build time` A": "likewise",
     "panel `Build time` B": "likewise",
     "panel `Failed reconciles per second` A": "none failed",
     "panel `Rollbacks` A": "none was rolled back",
     "panel `GPU memory in use` A": "there is no GPU",
-    "panel `GPU utilisation` A": "likewise",
+    "panel `GPU utilization` A": "likewise",
 }
-
-
-# until the stores are collected: monitoring starts meanwhile, and a model is prepared
+# meanwhile monitoring starts, and a model is prepared
 COLLECTED_AFTER: Final = timedelta(seconds=120)
 SUDDEN: Final = "sudden-alert"
 ON_STORES: Final = (
-    "test_a_collection_removes_what_nothing_needs_and_nothing_else",
+    "test_a_collection_removes_only_unused_artefacts",
     "test_a_session_that_falls_back_while_serving_alerts_within_seconds",
     "test_every_query_of_the_dashboards_returns_data",
 )
-REQUEST: Final[dict[str, Any]] = {
-    "inputs": [
-        {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(MAKEFILE)}
-    ]
-}
 
 
 @dataclass(frozen=True)
@@ -71,13 +64,13 @@ def stores(new_namespace: Callable[..., Namespace], file_server: Files) -> Itera
     unreadable.patch("namespace", unreadable.name, limit)
     unreadable.apply(collecting.claim())
     yield Stores(used, unreadable)
-    # or each operator that starts later reports its limit again
+    # else each operator that starts later reports its limit again
     unreadable.kubectl("delete", "namespace", unreadable.name, "--wait=false")
 
 
 @pytest.fixture(scope="module")
 def side_by_side(request: pytest.FixtureRequest, l4: Namespace) -> None:
-    """All models at once, while monitoring starts: tests do not wait for each other's models."""
+    """Apply all models at once: no test waits for another one's models."""
     l4.apply(inference_model("alerted", "magika.onnx", on=CLASS, backends=["cuda"], fallback=ALLOW))
     if cases(request, "test_a_refused_model_is_an_alert_with_its_reason"):
         l4.apply(inference_model("refused-alert", "truncated.onnx"))
@@ -85,9 +78,8 @@ def side_by_side(request: pytest.FixtureRequest, l4: Namespace) -> None:
         l4.apply(
             inference_model("never-starts", "magika.onnx", on=CLASS, backends=["tensorrt-rtx"])
         )
-    if cases(
-        request, *ON_STORES
-    ):  # before monitoring starts, which takes a part of COLLECTED_AFTER
+    # before monitoring starts, which takes a part of COLLECTED_AFTER
+    if cases(request, *ON_STORES):
         request.getfixturevalue("stores")
 
 
@@ -110,11 +102,9 @@ class Full:
     """A store above its limit, of a model that answers requests meanwhile."""
 
     needed: Path
-    old: Path  # unused for longer than the chart allows
-    older: (
-        Path  # unused for a shorter time, but for the longest of what the limit leaves no room for
-    )
-    newer: Path
+    expired: Path  # unused for longer than the chart allows
+    evicted: Path  # the longest unused one of the others
+    kept: Path
     clients: load.Load
 
 
@@ -127,22 +117,24 @@ def _in_time(request: pytest.FixtureRequest, side_by_side: None) -> None:
 
 @pytest.fixture(scope="module")
 def full(watch: Stack, stores: Stores) -> Full:
-    """Artefacts that nothing needs, in a store before it is collected; there is room for one of them."""
+    """A store before its collection, with unused artefacts, of which its limit leaves room for one."""
     used = stores.used
     used.wait_ready(SUDDEN)
     key = used.get("im", SUDDEN)["status"]["serving"]["preparedKey"]
     needed = stored.volume(used) / "prepared" / key
     days = (collecting.UNUSED, timedelta(days=2), timedelta(days=1))
-    old, older, newer = collecting.abandon(needed, *days)
+    expired, evicted, kept = collecting.abandon(needed, *days)
     limit = str(collecting.size(needed) * 5 // 2)
     used.patch("namespace", used.name, {"metadata": {"annotations": {STORE_MAX_SIZE: limit}}})
     assert collecting.jobs(used) == [], "the model is ready before the collection begins"
-    return Full(needed, old, older, newer, load.start(used, SUDDEN, REQUEST, requests=10))
+    body = {"inputs": [tensor(MAKEFILE)]}
+    clients = load.start(used, SUDDEN, body, requests=10)
+    return Full(needed, expired, evicted, kept, clients)
 
 
 @pytest.fixture(scope="module")
 def fallen(l4: Namespace, watch: Stack) -> Iterator[tuple[Namespace, dict[str, Any]]]:
-    """The incident under Allow: the gpu image without CUDA. The webhook has been notified."""
+    """The incident under Allow, the gpu image without CUDA, once the webhook has been notified."""
     l4.wait_ready("alerted", 300)
     fired = wait_notified(watch, ALERT, "firing", model="alerted")
     yield l4, fired
@@ -157,7 +149,7 @@ def test_the_alert_names_model_and_reason(
     assert (labels["namespace"], labels["model"]) == (namespace.name, "alerted")
     assert labels["kind"] == "NodeFallback"
     assert labels["reason"] == "ProviderMissing"
-    # the alert may be there before the operator has asked the pod
+    # the alert may fire before the operator has polled the pod
     namespace.wait_condition("alerted", "FallbackActive", "True", "ProviderMissing", 60)
     assert labels["revision"] == namespace.get("im", "alerted")["status"]["serving"]["revision"]
     assert f"{namespace.name}/alerted" in fired["annotations"]["summary"]
@@ -167,7 +159,7 @@ def test_the_alert_names_model_and_reason(
         for alert in watch.alerts()
         if alert["labels"]["alertname"] == ALERT and alert["labels"]["model"] == "alerted"
     ]
-    assert active == [labels], "one alert, whatever the number of pods"
+    assert active == [labels], "one alert for all pods"
 
 
 # fault: Reports | a refused model raises no alert | alert EnginewrightModelNotReady with the
@@ -185,33 +177,33 @@ def test_a_refused_model_is_an_alert_with_its_reason(watch: Stack, namespace: Na
 #   EnginewrightStoreNotCollected | 3 h after the first collection was due
 # event: Jobs | a store is larger than its limit, and models that use it answer requests | all pods, without a failed
 #   request; of what nothing needs the longest unused is removed | `enginewright_store_bytes` and its limit
-def test_a_collection_removes_what_nothing_needs_and_nothing_else(
+def test_a_collection_removes_only_unused_artefacts(
     watch: Stack, stores: Stores, full: Full
 ) -> None:
     used, unreadable = stores.used, stores.unreadable
-    found = collecting.collected(used, 240)
-    assert (found.artifacts, found.needed_artifacts, found.removed_artifacts) == (4, 1, 2)
-    assert found.bytes_after == found.removed_bytes == 2 * found.needed_bytes > 0
-    assert not full.old.exists()
-    assert not full.older.exists()
-    assert stored.is_intact(full.newer)
+    result = collecting.wait_collected(used, 240)
+    assert (result.artifacts, result.needed_artifacts, result.removed_artifacts) == (4, 1, 2)
+    assert result.bytes_after == result.removed_bytes == 2 * result.needed_bytes > 0
+    assert not full.expired.exists()
+    assert not full.evicted.exists()
+    assert stored.is_intact(full.kept)
     assert stored.is_intact(full.needed), "it was unused for the longest time, but serves"
-    answered = full.clients.counts()
-    eventually(lambda: full.clients.counts().sent > answered.sent, 60, "further requests")
+    before = full.clients.counts()
+    eventually(lambda: full.clients.counts().sent > before.sent, 60, "further requests")
     last = full.clients.stop()
     assert last.failed == 0, last.failures
     used.wait_ready(SUDDEN, 60)
     in_used = f'{{model_namespace="{used.name}"}}'
 
-    def measured(metric: str) -> list[str]:
+    def read_metric(metric: str) -> list[str]:
         return [each["value"][1] for each in watch.query(f"enginewright_store_{metric}{in_used}")]
 
-    def both() -> bool:
-        sizes = [str(found.bytes_after)], [str(found.needed_bytes)]
-        return (measured("bytes"), measured("needed_bytes")) == sizes
+    def have_sizes() -> bool:
+        sizes = [str(result.bytes_after)], [str(result.needed_bytes)]
+        return (read_metric("bytes"), read_metric("needed_bytes")) == sizes
 
-    eventually(both, 60, "the sizes")
-    assert measured("artifacts") == ["2"]
+    eventually(have_sizes, 60, "the sizes")
+    assert read_metric("artifacts") == ["2"]
     removed = 'enginewright_store_collected_total{kind="artifact"} == 2'
     eventually(lambda: watch.query(removed), 60, removed)
 
@@ -228,10 +220,9 @@ def test_a_collection_removes_what_nothing_needs_and_nothing_else(
 def test_a_session_that_falls_back_while_serving_alerts_within_seconds(
     watch: Stack, stores: Stores
 ) -> None:
-    """The pod has served without fallback before, so the time of the fallback is known."""
     namespace, model = stores.used, SUDDEN
     namespace.wait_ready(model)
-    namespace.apply(_twin(namespace, model))
+    namespace.apply(twin(namespace, model))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")
     wait_scraped(watch, namespace.name, model)
     namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")
@@ -255,21 +246,20 @@ def test_every_query_of_the_dashboards_returns_data(
     chosen = {"rate_interval": "30s", "namespace": namespace.name, "model": "alerted"}
 
     def empty(board: str) -> list[str]:
-        return [
-            query.place for query in board_queries(board) if not watch.query(query.filled(**chosen))
-        ]
+        queries = board_queries(board)
+        return [query.place for query in queries if not watch.query(query.filled(**chosen))]
 
     missing: list[str] = []
 
-    def all_there() -> bool:
-        # rates need two samples and requests all the time, the latency ratio a baseline and probes
-        _send_requests(namespace, "alerted", 5)
-        found = [*empty("model.json"), *empty("fleet.json")]
-        missing[:] = [each for each in found if each not in NOT_IN_THIS_SCENE]
+    def is_complete() -> bool:
+        # rates need two samples and continuous requests, the latency ratio needs a baseline and probes
+        namespace.infer("alerted", tensor(MAKEFILE))
+        places = {*empty("model.json"), *empty("fleet.json")}
+        missing[:] = places - WITHOUT_DATA.keys()
         return not missing
 
     try:
-        eventually(all_there, 120, "data for every query")
+        eventually(is_complete, 120, "data for every query")
     except AssertionError as error:
         raise AssertionError(f"no data for {missing}") from error
 
@@ -281,16 +271,19 @@ def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
     """Its engine is built ahead of time, and the serving node has no driver."""
     model = "never-starts"
     l4.wait_condition(model, "PlacementVerified", "False", "DriverMissing", 300)
-    wait_scraped_check(watch, l4.name, model)
+    # the sidecar of a pod whose server never answers
+    check = f'enginewright_check{{namespace="{l4.name}", model="{model}", check="server"}}'
+    eventually(lambda: watch.query(check), 120, check)
     query = f'enginewright_model_not_ready{{model_namespace="{l4.name}", model="{model}"}}'
     eventually(
         lambda: [each["metric"]["reason"] for each in watch.query(query)] == ["DriverMissing"], 60
     )
-    # the shipped expressions, their waiting left out: what would fire is one alert, with the cause
+    # the shipped expressions without the minutes for which a model may not be ready
     firing = [
-        (alert["alert"], each["metric"].get("reason"))
-        for alert in shipped_alerts()
-        for each in watch.query(at_once(alert["expr"]))
+        (rule["alert"], each["metric"].get("reason"))
+        for group in yaml.safe_load(RULES.read_text())["groups"]
+        for rule in group["rules"]
+        for each in watch.query(re.sub(r":30s\]\) >= \d+", ":30s]) >= 1", rule["expr"]))
         if each["metric"].get("model") == model
     ]
     assert firing == [(NOT_READY, "DriverMissing")]
@@ -301,41 +294,16 @@ def test_a_mended_model_ends_the_alert(
     watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
 ) -> None:
     namespace, fired = fallen
-    assert not [each for each in watch.notified(ALERT) if _resolved(each, "alerted")]
+    alerts = [each for each in watch.notified(ALERT) if each["labels"].get("model") == "alerted"]
+    assert "resolved" not in {each["status"] for each in alerts}
     began = time.time()
     namespace.apply(inference_model("alerted", "magika.onnx", backends=["cpu"]))
-    reported = wait_notified(watch, ALERT, "resolved", model="alerted", seconds=240)
-    assert reported["labels"] == fired["labels"]
-    ended = datetime.fromisoformat(reported["endsAt"]).timestamp()
+    resolved = wait_notified(watch, ALERT, "resolved", model="alerted", seconds=240)
+    assert resolved["labels"] == fired["labels"]
+    ended = datetime.fromisoformat(resolved["endsAt"]).timestamp()
     print(
         f"spec mended to alert ended {ended - began:.1f} s,"
-        f" to the webhook {reported['receivedAt'] - began:.1f} s"
+        f" to the webhook {resolved['receivedAt'] - began:.1f} s"
     )
     namespace.wait_ready("alerted")
     assert not [each for each in watch.alerts() if each["labels"].get("model") == "alerted"]
-
-
-def _resolved(notified: dict[str, Any], model: str) -> bool:
-    return (notified["status"], notified["labels"].get("model")) == ("resolved", model)
-
-
-def shipped_alerts() -> list[dict[str, Any]]:
-    groups = yaml.safe_load(RULES.read_text())["groups"]
-    return [rule for group in groups for rule in group["rules"]]
-
-
-def at_once(expression: str) -> str:
-    """Return an alert's expression without the minutes for which a model may not be ready."""
-    return re.sub(r":30s\]\) >= \d+", ":30s]) >= 1", expression)
-
-
-def wait_scraped_check(stack: Stack, namespace: str, model: str) -> None:
-    """Wait until the sidecar of a pod whose server never answered is scraped."""
-    series = f'enginewright_check{{namespace="{namespace}", model="{model}", check="server"}}'
-    eventually(lambda: stack.query(series), 120, series)
-
-
-def _send_requests(namespace: Namespace, model: str, count: int) -> None:
-    with namespace.forward(f"service/{model}", 80) as url:
-        for _ in range(count):
-            http_json(f"{url}/v2/models/{model}/infer", REQUEST)

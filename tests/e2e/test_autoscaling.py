@@ -1,7 +1,7 @@
 """The real HorizontalPodAutoscaler and the real metrics-server, on a model of two AcceleratorClasses.
 
-The load is memory, held for as long as a test needs it: an autoscaler then sees a total that stays the same
-however many pods share it, as with requests, and none of it depends on how quick the machine is.
+The load is memory, allocated for as long as a test needs it: as with requests, the total is constant however
+many pods share it, and it does not depend on the speed of the machine.
 """
 
 import itertools
@@ -19,6 +19,7 @@ from driver.controlplane import AUTOSCALER_SYNC_SECONDS
 from kubernetes.utils.quantity import parse_quantity
 
 from tests.e2e.harness import REPOSITORY, Namespace, eventually, inference_model
+from tests.support.plan_objects import made
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -31,14 +32,14 @@ LOADED: Final[dict[str, Any]] = {  # podTemplate of a model to be put under load
     "volumes": [{"name": "load", "emptyDir": {"medium": "Memory"}}],
     "volumeMounts": [{"name": "load", "mountPath": LOAD_FOLDER}],
 }
-FIRST_LOAD: Final = 160 * 2**20  # bytes in each pod: a server takes about as many by itself
+FIRST_LOAD: Final = 160 * 2**20  # bytes in each pod: about as many as a server uses
 FOLLOWED: Final = "followed"
 
 
 class Counts(NamedTuple):
     """The number of pods, as reported by each counter."""
 
-    asked: int
+    requested: int
     observed: int
     autoscaler_current: int | None
     autoscaler_desired: int | None
@@ -88,12 +89,12 @@ class Scaled:
         self.namespace.kubectl("exec", pod, "--container", CONTAINER, "--", "sh", "-c", command)
 
     def memory(self) -> int:
-        """Return what metrics-server says of the servers, on average, once it has looked at all of them again."""
+        """Return the servers' average memory from metrics-server, once all samples are new."""
         since = datetime.now(UTC)
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{self.namespace.name}/pods"
         query = self.selector.replace("=", "%3D").replace(",", "%2C")
 
-        def known() -> list[int]:
+        def samples() -> list[int]:
             raw = self.namespace.kubectl("get", "--raw", f"{path}?labelSelector={query}")
             used = {
                 pod["metadata"]["name"]: int(parse_quantity(container["usage"]["memory"]))
@@ -105,24 +106,26 @@ class Scaled:
             pods = self.pods()
             return [used[each] for each in pods] if used.keys() >= set(pods) else []
 
-        found = eventually(known, 60, "metrics of all servers")
-        return sum(found) // len(found)
+        usages = eventually(samples, 60, "metrics of all servers")
+        return sum(usages) // len(usages)
 
     def autoscaler(self) -> dict[str, Any]:
         """Return the autoscaler's status."""
         return dict(self.namespace.get("hpa", self.autoscaler_name).get("status", {}))
 
     def target(self) -> int:
-        """Return what the autoscaler is to have in a pod."""
+        """Return the autoscaler's target for a pod."""
         (metric,) = self.namespace.get("hpa", self.autoscaler_name)["spec"]["metrics"]
         return int(parse_quantity(metric["containerResource"]["target"]["averageValue"]))
 
     def decisions(self) -> list[int]:
         """Return every count that the autoscaler has requested, in order."""
-        of_it = f"involvedObject.name={self.autoscaler_name},reason=SuccessfulRescale"
-        events = self.namespace.kubectl("get", "events", "--field-selector", of_it, "-o", "json")
-        items = sorted(json.loads(events)["items"], key=lambda each: str(each["firstTimestamp"]))
-        sizes = [re.findall(r"New size: (\d+);", each["message"]) * each["count"] for each in items]
+        fields = f"involvedObject.name={self.autoscaler_name},reason=SuccessfulRescale"
+        events = self.namespace.items("events", fields=fields)
+        events.sort(key=lambda each: str(each["firstTimestamp"]))
+        sizes = [
+            re.findall(r"New size: (\d+);", each["message"]) * each["count"] for each in events
+        ]
         return [int(each) for each in itertools.chain(*sizes)]
 
     def reaches(self, expected: Counts) -> None:
@@ -130,15 +133,15 @@ class Scaled:
         try:
             eventually(lambda: self.counts() == expected, 120, str(expected))
         except AssertionError as error:
-            described = self.namespace.kubectl("describe", "hpa", self.autoscaler_name)
-            raise AssertionError(f"{error}\n{self.counts()}\n{described}") from None
+            raise AssertionError(f"{error}\n{self.counts()}\n{self.describe()}") from None
 
     def stays(self, expected: Counts) -> None:
         """Assert that the autoscaler, with all metrics, keeps the count over several syncs."""
         time.sleep(3 * AUTOSCALER_SYNC_SECONDS)
-        assert self.counts() == expected, self.namespace.kubectl(
-            "describe", "hpa", self.autoscaler_name
-        )
+        assert self.counts() == expected, self.describe()
+
+    def describe(self) -> str:
+        return self.namespace.kubectl("describe", "hpa", self.autoscaler_name)
 
     def counts(self) -> Counts:
         model, autoscaler = self.namespace.get("im", self.model), self.autoscaler()
@@ -158,20 +161,14 @@ def two_classes(namespace: Namespace) -> Iterator[Namespace]:
 
     def narrow(selector: dict[str, str]) -> None:
         change = [{"op": "replace", "path": "/spec/nodeSelector", "value": selector}]
-        namespace.kubectl(
-            "patch", "acceleratorclass", first, "--type=json", "--patch", json.dumps(change)
-        )
+        patch = ("--type=json", "--patch", json.dumps(change))
+        namespace.kubectl("patch", "acceleratorclass", first, *patch)
 
     first, second = CLASSES
     before = namespace.get("acceleratorclass", first)
     narrow({HOSTNAME: CLASSES[first]})
-    other = {
-        "apiVersion": before["apiVersion"],
-        "kind": before["kind"],
-        "metadata": {"name": second},
-        "spec": {**before["spec"], "nodeSelector": {HOSTNAME: CLASSES[second]}},
-    }
-    namespace.apply(other)
+    spec = {**before["spec"], "nodeSelector": {HOSTNAME: CLASSES[second]}}
+    namespace.apply(made("AcceleratorClass", second, spec=spec))
     yield namespace
     namespace.kubectl("delete", "im", NAME, "--ignore-not-found")
     namespace.kubectl("delete", "acceleratorclass", second)
@@ -188,9 +185,8 @@ def scaled(two_classes: Namespace) -> Iterator[Scaled]:
     two_classes.wait_ready(NAME)
     scaled = Scaled(two_classes)
     scaled.put(FIRST_LOAD, scaled.pods())
-    two_classes.apply(
-        autoscaler(scaled.memory() * 7 // 5)
-    )  # two pods have 1.4 times what one is to have
+    # two pods have 1.4 times the target of one
+    two_classes.apply(autoscaler(scaled.memory() * 7 // 5))
     yield scaled
     two_classes.kubectl("delete", "hpa", NAME)
 
@@ -199,19 +195,19 @@ def autoscaler(target: int) -> dict[str, Any]:
     """Return the documentation's autoscaler for the model, by memory: so many bytes in a pod."""
     text = (REPOSITORY / "docs/resource.md").read_text()
     blocks = [yaml.safe_load(part.partition("```")[0]) for part in text.split("```yaml\n")[1:]]
-    (found,) = [each for each in blocks if each["kind"] == "HorizontalPodAutoscaler"]
-    found["metadata"]["name"] = found["spec"]["scaleTargetRef"]["name"] = NAME
-    (metric,) = found["spec"]["metrics"]
+    (example,) = [each for each in blocks if each["kind"] == "HorizontalPodAutoscaler"]
+    example["metadata"]["name"] = example["spec"]["scaleTargetRef"]["name"] = NAME
+    (metric,) = example["spec"]["metrics"]
     metric["containerResource"] |= {
         "name": "memory",
         "target": {"type": "AverageValue", "averageValue": str(target)},
     }
-    found["spec"] |= {
+    example["spec"] |= {
         "minReplicas": 1,
         "maxReplicas": 12,
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
     }
-    return dict(found)
+    return dict(example)
 
 
 def test_it_stays_where_the_metric_is_met(scaled: Scaled) -> None:
@@ -227,24 +223,22 @@ def test_it_stays_where_the_metric_is_met(scaled: Scaled) -> None:
 # event: Classes | an autoscaler scales a model of several classes | each class its share of the
 #   total | `status.replicas`
 def test_more_load_is_shared_by_more_pods_of_both_classes(scaled: Scaled) -> None:
-    # Then it is 3.3 times the target, and about 4 with what two more servers take by themselves.
+    # then the total is 3.3 times the target, and about 4 with the memory of two more servers
     scaled.put(scaled.target() * 20 // 21, scaled.pods())
     scaled.reaches(counts(4, 2, 2))
-    assert scaled.memory() < scaled.target() * 1.1, (
-        "of all four: more would be a reason for a fifth"
-    )
+    assert scaled.memory() < scaled.target() * 1.1, "more would need a fifth pod"
     scaled.stays(counts(4, 2, 2))
-    # Metrics of one pod may come before the other's, hence a first step of one; never one beyond.
+    # metrics of one pod may arrive before the other's, hence perhaps a first step of one; never above four
     assert scaled.decisions() in ([4], [3, 4])
 
 
 # event: Classes | an autoscaler scales a model of several classes
-def test_a_class_with_a_count_of_its_own_is_not_the_autoscalers(scaled: Scaled) -> None:
-    """Its pods keep their load: if counted, they would keep the autoscaler at three."""
+def test_the_autoscaler_does_not_count_a_class_with_replicas(scaled: Scaled) -> None:
+    """Its pods keep their load: counted, they would keep the autoscaler at three."""
     first, second = CLASSES
     accelerators = [{"class": first}, {"class": second, "replicas": 2}]
-    spec = {"spec": {"replicas": 2, "accelerators": accelerators}}
-    scaled.namespace.kubectl("patch", "im", NAME, "--type=merge", "--patch", json.dumps(spec))
+    spec = {"replicas": 2, "accelerators": accelerators}
+    scaled.namespace.patch("im", NAME, {"spec": spec})
     scaled.clear(scaled.pods(first))
     scaled.reaches(counts(1, 1, 2))
     scaled.stays(counts(1, 1, 2))
@@ -268,33 +262,32 @@ def test_the_autoscaler_of_a_class_scales_it_and_no_rollout_sets_it_back(followe
     namespace = followed.namespace
 
     def edit(**spec: Any) -> None:
-        patch = json.dumps({"spec": spec})
-        namespace.kubectl("patch", "im", FOLLOWED, "--type=merge", "--patch", patch)
+        namespace.patch("im", FOLLOWED, {"spec": spec})
 
     def deployment() -> dict[str, Any]:
         return namespace.get("deployment", followed.autoscaler_name)
 
-    def available(count: int) -> bool:
+    def is_available(count: int) -> bool:
         status = deployment()["status"]
         return bool(status.get("availableReplicas") == status.get("replicas") == count)
 
-    # One pod has 1.25 times the target, hence two; both together have less than two targets.
+    # one pod has 1.25 times the target, hence two; both have less than twice the target
     target = {"type": "AverageValue", "averageValue": str(followed.memory() * 4 // 5)}
     memory = {"name": "memory", "container": CONTAINER, "target": target}
     metrics = [{"type": "ContainerResource", "containerResource": memory}]
     edit(serving={"autoscaling": {"maxReplicas": 2, "metrics": metrics}})
     eventually(lambda: deployment()["spec"]["replicas"] == 2, 120, "a second pod")
-    eventually(lambda: available(2), 120, "the second pod")
+    eventually(lambda: is_available(2), 120, "the second pod")
     assert followed.decisions() == [2]
 
     revision = namespace.get("im", FOLLOWED)["status"]["revision"]
 
-    def rolled_out() -> bool:
+    def has_rolled_out() -> bool:
         assert deployment()["spec"]["replicas"] == 2
         return bool(namespace.get("im", FOLLOWED)["status"]["serving"]["revision"] != revision)
 
     edit(podTemplate={**LOADED, "labels": {"team": "a"}})
-    eventually(rolled_out, 240, "another revision")
+    eventually(has_rolled_out, 240, "another revision")
     namespace.wait_ready(FOLLOWED)
     assert deployment()["spec"]["replicas"] == 2
 

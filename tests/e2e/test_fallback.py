@@ -5,9 +5,9 @@ import time
 import pytest
 from enginewright_contract.verdict import RELEASE_ANNOTATION
 
-from hack.samples.magika import features, label
+from hack.samples.magika import label, tensor
 from tests.e2e.devices import CLASS, SHAPES
-from tests.e2e.harness import Namespace, eventually, http_json, inference_model
+from tests.e2e.harness import Namespace, eventually, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -18,7 +18,7 @@ MAKEFILE = (
 
 @pytest.fixture(scope="module", autouse=True)
 def side_by_side(l4: Namespace) -> None:
-    """All models at once: tests do not wait for each other's models."""
+    """Apply all models at once: no test waits for another one's models."""
     allow, backends = {"policy": "Allow"}, ["tensorrt-rtx", "cuda"]
     l4.apply(
         inference_model(
@@ -56,46 +56,33 @@ def value(exposition: str, metric: str, *labels: str) -> float:
 
 
 def test_under_forbid_a_whole_fallback_gets_no_traffic(l4: Namespace) -> None:
-    def reported() -> dict[str, object]:
-        found = l4.condition("forbidden", "PlacementVerified")
-        return found if found.get("status") == "False" else {}
+    def failure() -> dict[str, object]:
+        condition = l4.condition("forbidden", "PlacementVerified")
+        return condition if condition.get("status") == "False" else {}
 
-    found = eventually(reported, 240, "PlacementVerified=False")
-    assert found["reason"] in ("ProviderMissing", "DriverMissing")
-    assert "lib" in str(found["message"]), "it names the library that is not there"
+    placement = eventually(failure, 240, "PlacementVerified=False")
+    assert placement["reason"] in ("ProviderMissing", "DriverMissing")
+    assert "lib" in str(placement["message"]), "it names the missing library"
     assert l4.condition("forbidden", "Available")["status"] == "False"
-    assert l4.condition("forbidden", "Ready")["reason"] == found["reason"]
+    assert l4.condition("forbidden", "Ready")["reason"] == placement["reason"]
     l4.kubectl("delete", "im", "forbidden")
 
 
 def test_under_allow_it_serves_and_reports_the_fallback(l4: Namespace) -> None:
     l4.wait_ready("allowed", 300)
-    found = l4.wait_condition("allowed", "FallbackActive", "True", "ProviderMissing", 60)
-    assert "CPUExecutionProvider" in found["message"]
+    active = l4.wait_condition("allowed", "FallbackActive", "True", "ProviderMissing", 60)
+    assert "CPUExecutionProvider" in active["message"]
     row = l4.kubectl("get", "im", "allowed").strip().splitlines()[1]
     assert "0% cuda" in row
     assert l4.condition("allowed", "PlacementVerified")["reason"] == "ProviderMissing"
     assert "; and DriverMissing: " in l4.condition("allowed", "PlacementVerified")["message"]
     exposition = metrics(l4, "allowed")
-    active = 'kind="NodeFallback",reason="ProviderMissing"'
-    assert value(exposition, "enginewright_fallback_reason", active) == 1
+    labels = 'kind="NodeFallback",reason="ProviderMissing"'
+    assert value(exposition, "enginewright_fallback_reason", labels) == 1
     assert value(exposition, "enginewright_fallback_active", 'kind="NodeFallback"') == 1
     assert value(exposition, "enginewright_fallback_ratio") == 1
     assert value(exposition, "enginewright_fallback_nodes") > 50
-    with l4.forward("service/allowed", 80) as url:
-        answer = http_json(
-            f"{url}/v2/models/allowed/infer",
-            {
-                "inputs": [
-                    {
-                        "name": "bytes",
-                        "shape": [1, 2048],
-                        "datatype": "INT32",
-                        "data": features(MAKEFILE),
-                    }
-                ]
-            },
-        )
+    answer = l4.infer("allowed", tensor(MAKEFILE))
     assert label(answer["outputs"][0]["data"]) == "makefile"
     l4.kubectl("delete", "im", "allowed")
 
@@ -110,12 +97,12 @@ def test_under_allow_the_next_backend_serves_and_is_a_fallback(l4: Namespace) ->
     l4.kubectl("delete", "im", "second-choice")
 
 
-def test_a_part_elsewhere_is_named_forbidden_and_within_a_budget_allowed(
+def test_nodes_on_another_provider_are_named_and_a_budget_allows_them(
     namespace: Namespace,
 ) -> None:
-    found = namespace.wait_condition("partly-here", "Ready", "False", "NodeFallback", 240)
+    ready = namespace.wait_condition("partly-here", "Ready", "False", "NodeFallback", 240)
     assert namespace.condition("partly-here", "Stalled")["status"] == "True"
-    assert "volume (Det)" in found["message"]
+    assert "volume (Det)" in ready["message"]
     namespace.apply(partly_here(policy="Budget", maxNodeShare="60%"))
     namespace.wait_ready("partly-here", 240)
     namespace.wait_condition("partly-here", "FallbackActive", "False", "WithinBudget", 60)
@@ -125,8 +112,8 @@ def test_a_part_elsewhere_is_named_forbidden_and_within_a_budget_allowed(
     namespace.kubectl("delete", "im", "partly-here")
 
 
-# The product's own server, but a file makes ONNX Runtime do what it does by itself when a provider
-# fails in the middle of a run: make the session again on the CPU (InferenceSession.set_providers).
+# The product's server, in which a file triggers what ONNX Runtime does when a provider fails in a run:
+# it creates the session again on the CPU (InferenceSession.set_providers).
 FALLS = """\
 import pathlib, sys, threading, time
 import onnxruntime
@@ -148,33 +135,32 @@ sys.exit(main(["serve"]))
 
 def test_a_session_replaced_while_serving_is_reported_within_seconds(namespace: Namespace) -> None:
     namespace.wait_ready("sudden")
-    namespace.apply(_twin(namespace, "sudden"))
+    namespace.apply(twin(namespace, "sudden"))
     namespace.kubectl("wait", "--for=condition=Ready", "pod/twin", "--timeout=120s")
     namespace.wait_condition("sudden", "FallbackActive", "False", "NoFallback", 60)
-    path = f"/api/v1/namespaces/{namespace.name}/pods/twin:8081/proxy/metrics"
-    assert (
-        value(
-            namespace.kubectl("get", "--raw", path), "enginewright_fallback_active", "NodeFallback"
-        )
-        == 0
-    )
+
+    def fallback() -> float:
+        path = f"/api/v1/namespaces/{namespace.name}/pods/twin:8081/proxy/metrics"
+        exposition = namespace.kubectl("get", "--raw", path)
+        return value(exposition, "enginewright_fallback_active", 'kind="NodeFallback"')
+
+    assert fallback() == 0
     namespace.kubectl("exec", "twin", "--container", "server", "--", "touch", "/tmp/fall")
     began = time.monotonic()
-
-    def shown() -> bool:
-        reported = namespace.kubectl("get", "--raw", path)
-        return value(reported, "enginewright_fallback_active", 'kind="NodeFallback"') == 1
-
-    eventually(shown, 60, "the metric", interval=0.2)
+    eventually(lambda: fallback() == 1, 60, "the metric", interval=0.2)
     metric = time.monotonic() - began
-    found = namespace.wait_condition("sudden", "Ready", "False", "SessionReplaced", 90)
+    ready = namespace.wait_condition("sudden", "Ready", "False", "SessionReplaced", 90)
     reported = time.monotonic() - began
-    assert "CPUExecutionProvider" in found["message"]
+    assert "CPUExecutionProvider" in ready["message"]
     print(f"fallback begun to metric {metric:.1f} s, to Ready=False {reported:.1f} s")
     assert namespace.condition("sudden", "FallbackActive")["status"] == "True"
     assert namespace.condition("sudden", "Available")["status"] == "True"
-    # the operator's annotation, the kubelet's file of the downward API, the sidecar's next look
-    eventually(lambda: RELEASE_ANNOTATION in annotations(namespace, "twin"), 60, "the release")
+
+    def annotations() -> dict[str, str]:
+        return dict(namespace.get("pod", "twin")["metadata"].get("annotations") or {})
+
+    # the operator's annotation, the kubelet's file of the downward API, the sidecar's next check
+    eventually(lambda: RELEASE_ANNOTATION in annotations(), 60, "the release")
     annotated = time.monotonic()
     namespace.kubectl("wait", "--for=condition=Ready=False", "pod/twin", "--timeout=120s")
     print(f"released to not ready {time.monotonic() - annotated:.1f} s")
@@ -183,12 +169,7 @@ def test_a_session_replaced_while_serving_is_reported_within_seconds(namespace: 
     namespace.kubectl("delete", "im", "sudden")
 
 
-def annotations(namespace: Namespace, pod: str) -> dict[str, str]:
-    """Return the annotations of a pod."""
-    return dict(namespace.get("pod", pod)["metadata"].get("annotations") or {})
-
-
-def _twin(namespace: Namespace, model: str) -> dict[str, object]:
+def twin(namespace: Namespace, model: str) -> dict[str, object]:
     """Return a pod like the Deployment's, whose server can be made to fall back."""
     template = namespace.get("deployment", f"{model}-cpu")["spec"]["template"]
     (server,) = template["spec"]["containers"]

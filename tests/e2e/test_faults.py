@@ -48,15 +48,15 @@ def replace_operator(installed: Namespace) -> None:
     at_once = ("--grace-period=0", "--force", "--wait=false")
     installed.kubectl("delete", "pod", *killed, *at_once)
 
-    def replaced() -> bool:
+    def is_replaced() -> bool:
         pods = _operator_pods(installed)
         return not pods.keys() & killed.keys() and any(pods.values())
 
-    eventually(replaced, 120, "the next operator")
+    eventually(is_replaced, 120, "the next operator")
 
 
-def _held(name: str, file_server: Files, file: str = "magika.onnx", **spec: Any) -> dict[str, Any]:
-    """Return a model whose stage `fetch` goes on when `file_server` releases its name."""
+def _hold(name: str, file_server: Files, file: str = "magika.onnx", **spec: Any) -> dict[str, Any]:
+    """Return a model whose stage `fetch` waits until `file_server` releases its name."""
     source = {"uri": file_server.url(file, held_by=name)}
     return inference_model(name, "", source=source, **spec)
 
@@ -90,7 +90,7 @@ def test_the_operator_is_killed_while_a_stage_runs(
     (library,) = (model_files / "held").glob("*.so")
     extension = {"uri": f"pvc://models/held/{library.name}", "sha256": library.stem}
     extension["type"] = "CustomOperators"
-    namespace.apply(_held(name, file_server, "cube.onnx", backends=["cpu"], extensions=[extension]))
+    namespace.apply(_hold(name, file_server, "cube.onnx", backends=["cpu"], extensions=[extension]))
     _wait_stage(namespace, name, "fetch")
     replace_operator(installed)
     file_server.release(name)
@@ -107,7 +107,7 @@ def test_the_operator_is_killed_while_a_stage_runs(
 
 def test_a_jobs_pod_is_deleted(namespace: Namespace, file_server: Files) -> None:
     name = "pod-deleted"
-    namespace.apply(_held(name, file_server))
+    namespace.apply(_hold(name, file_server))
     _wait_stage(namespace, name, "fetch")
     (pod,) = _prepare_pods(namespace, name)
     namespace.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
@@ -128,7 +128,7 @@ def mended() -> Iterator[None]:
 @pytest.mark.usefixtures("mended")
 def test_a_node_agent_is_killed(namespace: Namespace, file_server: Files, process: str) -> None:
     name = f"{process}-killed"
-    namespace.apply(_held(name, file_server))
+    namespace.apply(_hold(name, file_server))
     _wait_stage(namespace, name, "fetch")
     (pod,) = _prepare_pods(namespace, name)
     node = pod["spec"]["nodeName"].removeprefix("node-")
@@ -148,7 +148,7 @@ def test_a_node_is_lost_with_the_pod_of_a_job(namespace: Namespace, file_server:
     kept = pod["spec"]["nodeName"]  # the server's
     namespace.kubectl("cordon", kept)
     try:
-        namespace.apply(_held(name, file_server))
+        namespace.apply(_hold(name, file_server))
         _wait_stage(namespace, name, "fetch")
     finally:
         namespace.kubectl("uncordon", kept)
@@ -158,10 +158,10 @@ def test_a_node_is_lost_with_the_pod_of_a_job(namespace: Namespace, file_server:
     harness.cluster("kill", lost)
     namespace.delete("node", lost)
 
-    def moved() -> bool:
+    def has_moved() -> bool:
         return [each["spec"].get("nodeName") for each in _prepare_pods(namespace, name)] == [kept]
 
-    eventually(moved, 180, f"the Job's pod on {kept}")
+    eventually(has_moved, 180, f"the Job's pod on {kept}")
     file_server.release(name)
     namespace.wait_ready(name)
     assert len(namespace.items("jobs", f"enginewright.dev/model={name}")) == 1
@@ -184,22 +184,17 @@ def together(
         namespace.apply(inference_model("too-small", "magika.onnx", podTemplate=limits))
     if cases(request, *ON_CACHE):
         file_server.put("own.onnx", of="magika.onnx")
-        namespace.apply(
-            inference_model(
-                "cache-lost",
-                "",
-                source={"uri": file_server.url("own.onnx")},
-                backends=["cpu"],
-                # another model takes the file's place
-                rollout={"allowSignatureChange": True, "canary": SHORT_HOLD},
-            )
-        )
+        source = {"uri": file_server.url("own.onnx")}
+        # another model takes the file's place
+        rollout = {"allowSignatureChange": True, "canary": SHORT_HOLD}
+        spec: dict[str, Any] = {"source": source, "backends": ["cpu"], "rollout": rollout}
+        namespace.apply(inference_model("cache-lost", "", **spec))
     return namespace
 
 
 @dataclass(frozen=True)
 class LosesItsDevice:
-    """A pod whose operator throws, while asked to, what ONNX Runtime's CUDA provider does of a lost device."""
+    """A pod with a custom operator that throws the error of ONNX Runtime's CUDA provider for a lost device."""
 
     namespace: Namespace
     pod: str
@@ -216,8 +211,8 @@ class LosesItsDevice:
         self.namespace.kubectl("exec", self.pod, *run)
 
     def server(self) -> dict[str, Any]:
-        (found,) = self.namespace.get("pod", self.pod)["status"]["containerStatuses"]
-        return dict(found)
+        (status,) = self.namespace.get("pod", self.pod)["status"]["containerStatuses"]
+        return dict(status)
 
 
 @pytest.fixture(scope="module")
@@ -234,21 +229,20 @@ def lost(together: Namespace) -> LosesItsDevice:
 # fault: Devices | every run fails in a pod, by a custom operator that throws | readiness,
 #   liveness, condition Ready | as for a lost device
 def test_a_server_that_loses_its_device_is_unready_and_says_why(lost: LosesItsDevice) -> None:
-    lost.namespace.kubectl(
-        "wait", "--for=condition=Ready=False", f"pod/{lost.pod}", "--timeout=60s"
-    )
-    found = lost.namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
-    assert "CUDA failure 719: unspecified launch failure" in found["message"]
+    unready = ("--for=condition=Ready=False", f"pod/{lost.pod}", "--timeout=60s")
+    lost.namespace.kubectl("wait", *unready)
+    ready = lost.namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
+    assert "CUDA failure 719: unspecified launch failure" in ready["message"]
 
 
 def test_a_server_killed_for_memory_names_its_limit(together: Namespace) -> None:
-    found = together.wait_condition("too-small", "Ready", "False", "OutOfMemory", 240)
-    assert "exceeded its memory limit of 48Mi" in found["message"]
+    ready = together.wait_condition("too-small", "Ready", "False", "OutOfMemory", 240)
+    assert "exceeded its memory limit of 48Mi" in ready["message"]
     together.kubectl("delete", "im", "too-small")
 
 
 def test_a_lost_artefact_is_prepared_again(together: Namespace) -> None:
-    """The store is a cache: deletion from it costs time but never interrupts serving."""
+    """The store is a cache: deletion from it costs time, but never interrupts serving."""
     together.wait_ready("cache-lost")
     _lose_artifact(together, "cache-lost")
     together.wait_condition("cache-lost", "Ready", "False", "Preparing", 120)
@@ -261,8 +255,8 @@ def test_a_file_that_was_overwritten_is_served_only_when_asked_for(
     before = together.get("inferencemodel", "cache-lost")["status"]["serving"]["modelDigest"]
     file_server.put("own.onnx", of="classify.onnx")
     _lose_artifact(together, "cache-lost")
-    found = together.wait_condition("cache-lost", "Ready", "False", "SourceChanged", 120)
-    assert f"sha256 {before[:12]} then, " in found["message"]
+    ready = together.wait_condition("cache-lost", "Ready", "False", "SourceChanged", 120)
+    assert f"sha256 {before[:12]} then, " in ready["message"]
     together.kubectl("annotate", "im", "cache-lost", "enginewright.dev/refresh=now")
     together.wait_ready("cache-lost")
     status = together.get("inferencemodel", "cache-lost")["status"]
@@ -277,8 +271,8 @@ def test_a_server_that_has_lost_its_device_is_restarted(lost: LosesItsDevice) ->
     eventually(lambda: lost.server()["restartCount"], 240, "a restart by the liveness probe")
     ended = lost.server()["lastState"]["terminated"]
     assert '"reason":"DeviceLost"' in ended["message"]
-    found = namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
-    assert "CUDA failure 719" in found["message"], "as the server said when it ended"
+    ready = namespace.wait_condition("device-lost", "Ready", "False", "DeviceLost", 60)
+    assert "CUDA failure 719" in ready["message"], "from the server's termination message"
     lost.find()
     namespace.wait_ready("device-lost", 400)
     namespace.kubectl("delete", "im", "device-lost")
@@ -288,6 +282,6 @@ def _lose_artifact(namespace: Namespace, model: str) -> None:
     """Delete the serving artefact from the store, and the pod that has a copy."""
     key = namespace.get("inferencemodel", model)["status"]["serving"]["preparedKey"]
     shutil.rmtree(stored.volume(namespace) / "prepared" / key)
-    # not waited for: what is to be seen begins while the old pod still ends
+    # without waiting: the operator reacts while the old pod still terminates
     selector = ("--selector", f"enginewright.dev/model={model}")
     namespace.kubectl("delete", "pod", *selector, "--wait=false")

@@ -1,6 +1,6 @@
-"""A new runtime image under requests: models move model by model, and one that it cannot run stays.
+"""A new runtime image under requests: models move one by one, and a model that it cannot run keeps its image.
 
-The image is a real one of another ONNX Runtime, which lacks the newest opset: that of OpenVINO serves the backend cpu too.
+The image is OpenVINO's, whose ONNX Runtime lacks the newest opset: it serves the backend cpu too.
 """
 
 import threading
@@ -13,7 +13,8 @@ import pytest
 
 from hack.samples.load import WIDTH
 from tests.e2e import harness, load
-from tests.e2e.harness import REPOSITORY, Namespace, eventually, inference_model, run
+from tests.e2e.devices import serving_pods
+from tests.e2e.harness import Namespace, eventually, image, inference_model
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -26,18 +27,13 @@ BODY: Final[dict[str, Any]] = {
 }
 
 
-def image(name: str) -> str:
-    """Return the reference of a built image."""
-    return run([str(REPOSITORY / "hack/images"), "list", name]).split()[1]
-
-
 def use(reference: str) -> None:
     """Install the chart with another image of the variant cpu, as a user does."""
     harness.upgrade(f"images.runtime.cpu={reference}")
 
 
 class Watch:
-    """Looks at all models again and again, and remembers how many moved at once."""
+    """Polls all models, and records how many moved at once."""
 
     def __init__(self, namespace: Namespace) -> None:
         self._namespace = namespace
@@ -57,22 +53,21 @@ class Watch:
     def _run(self) -> None:
         while not self._ended.wait(0.3):
             self.most_moving = max(self.most_moving, states(self._namespace)["Moving"])
-            self.most_updated = max(self.most_updated, updated(self._namespace))
+            self.most_updated = max(self.most_updated, count_updating(self._namespace))
 
 
 def states(namespace: Namespace) -> Counter[str]:
     """Return how many models are in each state of a move."""
-    found = (each.get("status", {}).get("images", {}) for each in namespace.items("im"))
-    return Counter(str(each.get("state", "")) for each in found)
+    images = (each.get("status", {}).get("images", {}) for each in namespace.items("im"))
+    return Counter(str(each.get("state", "")) for each in images)
 
 
-def updated(namespace: Namespace) -> int:
+def count_updating(namespace: Namespace) -> int:
     """Return how many models have a canary, or pods that are not ready."""
-    found = namespace.items("deployments", "app.kubernetes.io/managed-by=enginewright")
     return len(
         {
             each["metadata"]["labels"]["enginewright.dev/model"]
-            for each in found
+            for each in namespace.items("deployments", "app.kubernetes.io/managed-by=enginewright")
             if each["metadata"]["labels"].get("enginewright.dev/track") == "canary"
             or each.get("status", {}).get("unavailableReplicas", 0)
         }
@@ -104,7 +99,7 @@ def test_eight_models_move_to_an_image_that_cannot_run_one_of_them(fleet: Namesp
         use(new)
         done = {"Moved": len(NAMES) - 1, "Kept": 1}
         eventually(lambda: states(fleet) == done, 600, f"the moves; now {states(fleet)}")
-        eventually(lambda: updated(fleet) == 0, 60, "only whole models")
+        eventually(lambda: count_updating(fleet) == 0, 60, "only whole models")
     took = time.monotonic() - began
     counts = running.stop()
     assert counts.failed == 0, counts.failures
@@ -128,14 +123,6 @@ def test_eight_models_move_to_an_image_that_cannot_run_one_of_them(fleet: Namesp
 
 def serving_image(namespace: Namespace, model: str) -> str:
     """Return the image of the pods that serve a model."""
-    pods = namespace.items(
-        "pods", f"enginewright.dev/model={model},enginewright.dev/component=serve"
-    )
-    images = {
-        container["image"]
-        for pod in pods
-        if "deletionTimestamp" not in pod["metadata"]
-        for container in pod["spec"]["containers"]
-    }
-    (found,) = images
-    return str(found)
+    pods = serving_pods(namespace, model)
+    (reference,) = {each["image"] for pod in pods for each in pod["spec"]["containers"]}
+    return str(reference)

@@ -14,15 +14,6 @@ FAIL_OVER = 15.0  # seconds
 NAME = "replicas"
 
 
-def _scale(count: int) -> None:
-    chart = str(REPOSITORY / "charts/enginewright")
-    where = ("--namespace", harness.OPERATOR_NAMESPACE)
-    harness.cluster(
-        "helm", "upgrade", "enginewright", chart, *where,
-        "--reuse-values", "--set", f"replicas={count}", "--wait", "--timeout", "2m",
-    )  # fmt: skip
-
-
 def _leader(installed: Namespace) -> str:
     """Return the name of the leading pod; empty if there is none."""
     holder = installed.get("lease", "enginewright")["spec"]["holderIdentity"]
@@ -32,9 +23,9 @@ def _leader(installed: Namespace) -> str:
 @pytest.fixture(scope="module")
 def two(installed: Namespace) -> Iterator[Namespace]:
     """The operator's namespace, with two replicas."""
-    _scale(2)
+    harness.upgrade("replicas=2")
     yield installed
-    _scale(1)
+    harness.upgrade("replicas=1")
 
 
 def test_another_replica_acts_within_15_seconds_of_the_leaders_end(
@@ -56,8 +47,8 @@ def test_another_replica_acts_within_15_seconds_of_the_leaders_end(
     started = time.monotonic()
     at_once = ("--grace-period=0", "--force", "--wait=false")
     two.kubectl("delete", "pod", leader, *at_once)
-    namespace.kubectl("patch", "im", NAME, "--type=merge", "--patch", '{"spec":{"replicas":2}}')
-    generation = namespace.get("im", NAME)["metadata"]["generation"]
+    model = namespace.patch("im", NAME, {"spec": {"replicas": 2}})
+    generation = model["metadata"]["generation"]
     namespace.watch(
         "im",
         NAME,
@@ -69,7 +60,7 @@ def test_another_replica_acts_within_15_seconds_of_the_leaders_end(
     namespace.kubectl("delete", "im", NAME)
 
 
-def test_who_may_edit_a_namespace_may_serve_models_there(
+def test_editors_of_a_namespace_may_serve_models_there(
     two: Namespace, namespace: Namespace
 ) -> None:
     for role in ("view", "edit"):
@@ -93,10 +84,9 @@ def test_who_may_edit_a_namespace_may_serve_models_there(
     assert two.name
 
 
-def test_uninstalling_leaves_nothing_of_ours_in_the_operators_namespace(
+def test_uninstalling_removes_our_objects_and_keeps_serving(
     two: Namespace, namespace: Namespace
 ) -> None:
-    """And keeps everything that serves."""
     ours = "app.kubernetes.io/managed-by=enginewright"
     kinds = "jobs,configmaps,leases"
     namespace.apply(inference_model(NAME, "magika.onnx"))

@@ -1,5 +1,6 @@
-"""Updates under load: good ones replace what serves without a failed request, bad ones are rolled back by themselves."""
+"""Updates under load: good ones are promoted without a failed request, bad ones are rolled back."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,36 +12,25 @@ import pytest
 from hack.samples.load import WIDTH
 from tests.e2e import load
 from tests.e2e.devices import SHAPES, holder
-from tests.e2e.harness import (
-    GPUS,
-    Namespace,
-    cases,
-    eventually,
-    inference_model,
-)
+from tests.e2e.harness import GPUS, Namespace, cases, eventually, inference_model
 from tests.e2e.test_faults import replace_operator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 HOLD: Final = 10  # seconds
 CANARY: Final = {"replicas": 1, "hold": f"{HOLD}s", "minSamples": 50}
-X: Final[dict[str, Any]] = {
-    "inputs": [{"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [0.5] * WIDTH}]
-}
 ALLOW: Final = {"policy": "Allow"}
-FOUR: Final[dict[str, Any]] = {
-    "inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [0.5] * 4}]
-}
-IMAGE: Final[dict[str, Any]] = {
-    "inputs": [
-        {
-            "name": "x",
-            "shape": [1, 3, 32, 32],
-            "datatype": "FP32",
-            "data": [0.5] * (3 * 32 * 32),
-        }
-    ]
-}
+
+
+def body(*shape: int) -> dict[str, Any]:
+    """Return a request with an input of this shape."""
+    x = {"name": "x", "shape": shape, "datatype": "FP32", "data": [0.5] * math.prod(shape)}
+    return {"inputs": [x]}
+
+
+X: Final = body(1, WIDTH)
+FOUR: Final = body(1, 4)
+IMAGE: Final = body(1, 3, 32, 32)
 
 
 def model(name: str, file: str, *, replicas: int = 2, **spec: Any) -> dict[str, Any]:
@@ -52,7 +42,7 @@ def model(name: str, file: str, *, replicas: int = 2, **spec: Any) -> dict[str, 
 
 
 def with_library(name: str, folder: Path, defect: str, hold: int) -> dict[str, Any]:
-    """Return a model with an operator of a library that is right at first."""
+    """Return a model with a custom operator that is right at first."""
     rollout = {"canary": {**CANARY, "hold": f"{hold}s"}}
     (library,) = (folder / defect).glob("*.so")
     extension = {"uri": f"pvc://models/{defect}/{library.name}", "sha256": library.stem}
@@ -62,7 +52,7 @@ def with_library(name: str, folder: Path, defect: str, hold: int) -> dict[str, A
 
 
 def revision(namespace: Namespace, name: str) -> str:
-    """Return the revision that serves whole."""
+    """Return the active revision."""
     return str(namespace.get("inferencemodel", name)["status"]["active"]["revision"])
 
 
@@ -129,29 +119,31 @@ class Update:
         """Return whether another revision has been promoted."""
         return revision(self.namespace, self.name) != self.old
 
-    def promoted(self, seconds: float = 300) -> None:
+    def wait_promoted(self, seconds: float = 300) -> None:
         """Wait until another revision has been promoted."""
         eventually(self.has_replaced, seconds, "the promotion")
 
-    def whole(self) -> bool:
-        """Return whether the pods of the revision before serve, and no others are left."""
+    def has_old(self) -> bool:
+        """Return whether the pods of the old revision serve, and no others are left."""
         return whole(self.namespace, self.name, self.old, self.replicas)
 
-    def only_the_new_one(self) -> None:
+    def wait_whole(self) -> None:
         """Wait until the pods of the new revision are ready, and no others are left."""
         new = revision(self.namespace, self.name)
-        eventually(
-            lambda: whole(self.namespace, self.name, new, self.replicas), 60, f"only revision {new}"
-        )
 
-    def rolled_back(self, reason: str, seconds: float = 240) -> str:
-        """Wait until it is rejected for a reason and the old revision is whole; return the time."""
+        def is_whole() -> bool:
+            return whole(self.namespace, self.name, new, self.replicas)
+
+        eventually(is_whole, 60, f"only revision {new}")
+
+    def wait_rolled_back(self, reason: str, seconds: float = 240) -> str:
+        """Wait until the update is rejected for a reason and the old revision is whole; return the time."""
         self.namespace.wait_condition(self.name, "RolledBack", "True", reason, seconds)
-        eventually(self.whole, 90, f"revision {self.old} whole")
+        eventually(self.has_old, 90, f"revision {self.old} whole")
         took = self.seconds()
-        found = self.status()
-        assert found["lastFailure"]["reason"] == reason
-        assert found["active"]["revision"] == self.old
+        status = self.status()
+        assert status["lastFailure"]["reason"] == reason
+        assert status["active"]["revision"] == self.old
         return f"from apply to RolledBack and whole {took:.1f} s"
 
     def events(self) -> str:
@@ -162,8 +154,8 @@ class Update:
         assert self.clients
         return self.clients.counts()
 
-    def no_failures(self) -> str:
-        """Return the counts; requests were sent all the time, and none failed."""
+    def check_requests(self) -> str:
+        """Assert that requests were sent all the time and none failed; return the counts."""
         took, counts = self.seconds(), self.counts()
         assert counts.failed == 0, counts.failures
         assert counts.sent > load.LEAST * took
@@ -175,45 +167,45 @@ def good(namespace: Namespace, name: str, **spec: Any) -> str:
     with Update(namespace, before, after, X) as update:
         seen: set[str] = set()
 
-        def promoted() -> bool:
+        def has_replaced() -> bool:
             seen.add(update.phase())
             return update.has_replaced()
 
-        eventually(promoted, 300, "the promotion")
+        eventually(has_replaced, 300, "the promotion")
         namespace.wait_ready(name)
         took = update.seconds()
         assert seen >= {"Verifying", "Analyzing", "Promoting"}
         assert took > HOLD
-        update.only_the_new_one()
-        return f"promoted after {took:.1f} s; {update.no_failures()}"
+        update.wait_whole()
+        return f"promoted after {took:.1f} s; {update.check_requests()}"
 
 
 def slow(namespace: Namespace) -> str:
     before, after = model("slow", "linear-1.onnx"), model("slow", "linear-slow.onnx")
     with Update(namespace, before, after, X) as update:
-        took = update.rolled_back("SlowerThanStable")
-        found = update.no_failures()
+        took = update.wait_rolled_back("SlowerThanStable")
+        counts = update.check_requests()
         eventually(lambda: "SlowerThanStable" in update.events(), 60, "the Event")
-        return f"{took}; {found}"
+        return f"{took}; {counts}"
 
 
 def right_at_first(namespace: Namespace, folder: Path, defect: str, reason: str, hold: int) -> str:
     before = with_library(defect, folder, "sound", hold)
     after = with_library(defect, folder, defect, hold)
     with Update(namespace, before, after, FOUR) as update:
-        took, counts = update.rolled_back(reason, 400), update.counts()
-        if defect != "crashes":  # requests that it was answering are lost
-            update.no_failures()
+        took, counts = update.wait_rolled_back(reason, 400), update.counts()
+        if defect != "crashes":  # which loses the requests in flight
+            update.check_requests()
         return f"{took}; {counts.sent} requests, {counts.failed} failed"
 
 
 def fails_after_promotion(namespace: Namespace, folder: Path) -> str:
-    """The revision before is better there, as one pod of it shows before it gets requests."""
+    """A pod of the old revision is verified before it gets requests again."""
     before = with_library("later", folder, "sound", 5)
     after = with_library("later", folder, "drifts-later", 5)
     with Update(namespace, before, after, FOUR) as update:
-        update.promoted()
-        update.rolled_back("ParityFailed", 400)
+        update.wait_promoted()
+        update.wait_rolled_back("ParityFailed", 400)
         assert update.status()["lastFailure"]["stage"] == "serving"
         then = update.counts()
         eventually(lambda: update.counts().sent > then.sent + 300, 60, "further requests")
@@ -221,69 +213,46 @@ def fails_after_promotion(namespace: Namespace, folder: Path) -> str:
         return f"{then.sent} requests, {then.failed} failed"
 
 
-def renamed_input(namespace: Namespace) -> str:
+def rename_input(namespace: Namespace) -> str:
     before, after = model("renamed", "linear-1.onnx"), model("renamed", "linear-renamed.onnx")
     with Update(namespace, before, after, X) as update:
-        found = namespace.wait_condition("renamed", "Stalled", "True", "SignatureChanged", 180)
-        assert "pixels" in found["message"]
-        assert update.whole()
-        return update.no_failures()
-
-
-def source_gone(namespace: Namespace) -> str:
-    before, after = model("vanished", "linear-1.onnx"), model("vanished", "no-such-file.onnx")
-    with Update(namespace, before, after, X) as update:
-        namespace.wait_condition("vanished", "Validated", "False", "SourceUnreachable", 180)
-        assert update.whole()
-        return update.no_failures()
+        stalled = namespace.wait_condition("renamed", "Stalled", "True", "SignatureChanged", 180)
+        assert "pixels" in stalled["message"]
+        assert update.has_old()
+        return update.check_requests()
 
 
 def idle(namespace: Namespace) -> str:
-    """Golden inferences decide: nobody sends requests."""
+    """Golden inferences decide, as there are no requests."""
     before = model("idle", "linear-1.onnx", replicas=1)
     after = model("idle", "linear-2.onnx", replicas=1)
     with Update(namespace, before, after, None) as update:
-        update.promoted()
+        update.wait_promoted()
         namespace.wait_ready("idle")
         return f"promoted after {update.seconds():.1f} s"
 
 
 def falls_back(
-    namespace: Namespace,
-    name: str,
-    file: str,
-    on: str,
-    backend: str,
-    body: dict[str, Any],
-    named: str,
+    namespace: Namespace, name: str, file: str, on: str, backend: str, named: str
 ) -> str:
-    """What serves falls back, as its owner allows; the update, of the same model, forbids it."""
-    shapes = SHAPES if body is IMAGE else []
+    """The active revision falls back, which is allowed; the update, of the same model, forbids it."""
+    takes_image = file == "partly-supported.onnx"
+    shapes = SHAPES if takes_image else []
     fixed: dict[str, Any] = {"on": on, "backends": [backend], "shapes": shapes, "replicas": 1}
     before, after = model(name, file, fallback=ALLOW, **fixed), model(name, file, **fixed)
-    with Update(namespace, before, after, body) as update:
+    with Update(namespace, before, after, IMAGE if takes_image else X) as update:
         eventually(lambda: "lastFailure" in update.status(), 180, "the rejection")
         reason = str(update.status()["lastFailure"]["reason"])
         assert reason in ("NodeFallback", "ProviderMissing", "DriverMissing")
-        took = update.rolled_back(reason)
+        took = update.wait_rolled_back(reason)
         message = namespace.condition(name, "RolledBack")["message"]
         assert named in message, "it names the nodes, or the missing library"
         # Events follow the status
         eventually(lambda: reason in update.events(), 60, "the Event")
-        return f"{reason}; {took}; {update.no_failures()}"
+        return f"{reason}; {took}; {update.check_requests()}"
 
 
-def no_driver(namespace: Namespace) -> str:
-    fixed: dict[str, Any] = {"on": "l4", "replicas": 1}
-    fixed["rollout"] = {"allowSignatureChange": True}
-    before = model("no-driver", "linear-1.onnx", backends=["cuda"], fallback=ALLOW, **fixed)
-    after = model("no-driver", "linear-1.onnx", backends=["tensorrt-rtx"], **fixed)
-    with Update(namespace, before, after, X) as update:
-        took = update.rolled_back("DriverMissing", 300)
-        return f"{took}; {update.no_failures()}"
-
-
-# the longest first, and those on devices one after another; functions of the namespace and the folder of the models
+# the longest first; functions of the namespace and the folder of the models
 UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
     "leaks": lambda namespace, folder: right_at_first(
         namespace, folder, "leaks", "MemoryGrowth", 60
@@ -303,16 +272,14 @@ UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
         namespace, "in-place", rollout={"strategy": "InPlace"}
     ),
     "is slow": lambda namespace, _: slow(namespace),
-    "has no driver": lambda namespace, _: no_driver(namespace),
     "falls back whole": lambda namespace, _: falls_back(
-        namespace, "no-cuda", "linear-1.onnx", "l4", "cuda", X, "lib"
+        namespace, "no-cuda", "linear-1.onnx", "l4", "cuda", "lib"
     ),
     "falls back in part": lambda namespace, _: falls_back(
-        namespace, "partly-back", "partly-supported.onnx", "cpu", "openvino", IMAGE, "Det"
+        namespace, "partly-back", "partly-supported.onnx", "cpu", "openvino", "Det"
     ),
     "is idle": lambda namespace, _: idle(namespace),
-    "renames an input": lambda namespace, _: renamed_input(namespace),
-    "has no source": lambda namespace, _: source_gone(namespace),
+    "renames an input": lambda namespace, _: rename_input(namespace),
 }
 
 
@@ -320,7 +287,7 @@ UPDATES: Final[dict[str, Callable[[Namespace, Path], str]]] = {
 def results(
     request: pytest.FixtureRequest, l4: Namespace, model_files: Path
 ) -> Iterator[dict[str, Future[str]]]:
-    """The selected updates, three at a time: each of them waits most of its time."""
+    """The selected updates, three at a time, as each one mostly waits."""
     selected = [
         str(each.callspec.params["update"])
         for each in cases(request, "test_an_update_under_requests")
@@ -332,9 +299,6 @@ def results(
 @pytest.mark.parametrize("update", UPDATES)
 def test_an_update_under_requests(results: dict[str, Future[str]], update: str) -> None:
     print(f"an update that {update}: {results[update].result()}")
-
-
-# capacity
 
 
 @pytest.fixture
@@ -351,36 +315,26 @@ def test_with_one_device_every_strategy_goes_through_or_says_what_is_missing(
 ) -> None:
     name = "single"
 
-    def spec(file: str, strategy: str) -> dict[str, Any]:
-        return model(
-            name,
-            file,
-            replicas=1,
-            on="l4",
-            backends=["cuda"],
-            fallback=ALLOW,
-            rollout={"strategy": strategy},
-        )
+    def apply(file: str, strategy: str) -> None:
+        fixed: dict[str, Any] = {"on": "l4", "backends": ["cuda"], "fallback": ALLOW}
+        one_device.apply(model(name, file, replicas=1, rollout={"strategy": strategy}, **fixed))
 
-    one_device.apply(spec("linear-1.onnx", "Surge"))
+    apply("linear-1.onnx", "Surge")
     one_device.wait_ready(name)
     first = revision(one_device, name)
-    one_device.apply(spec("linear-2.onnx", "Surge"))
-    found = one_device.wait_condition(name, "Ready", "False", "CapacityBlocked", 120)
-    assert "nvidia.com/gpu" in found["message"]
+    apply("linear-2.onnx", "Surge")
+    ready = one_device.wait_condition(name, "Ready", "False", "CapacityBlocked", 120)
+    assert "nvidia.com/gpu" in ready["message"]
     assert one_device.condition(name, "Available")["status"] == "True"
     assert revision(one_device, name) == first, "it serves, and the canary waits"
-    one_device.apply(spec("linear-2.onnx", "InPlace"))
+    apply("linear-2.onnx", "InPlace")
     eventually(lambda: revision(one_device, name) != first, 120, "InPlace")
     one_device.wait_ready(name)
     second = revision(one_device, name)
-    one_device.apply(spec("linear-1.onnx", "Recreate"))
+    apply("linear-1.onnx", "Recreate")
     eventually(lambda: revision(one_device, name) != second, 120, "Recreate")
     one_device.wait_ready(name)
     one_device.kubectl("delete", "im", name)
-
-
-# the operator dies
 
 
 def test_the_operator_is_killed_three_times_during_a_rollout(
@@ -388,14 +342,14 @@ def test_the_operator_is_killed_three_times_during_a_rollout(
 ) -> None:
     before, after = model("killed", "linear-1.onnx"), model("killed", "linear-2.onnx")
     with Update(l4, before, after, X) as update:
-        for wanted in ("Verifying", "Analyzing", "Promoting"):
+        for phase in ("Verifying", "Analyzing", "Promoting"):
 
-            def reached(wanted: str = wanted) -> bool:
-                return update.phase() == wanted or update.has_replaced()
+            def has_reached(phase: str = phase) -> bool:
+                return update.phase() == phase or update.has_replaced()
 
-            eventually(reached, 240, wanted, interval=0.1)
+            eventually(has_reached, 240, phase, interval=0.1)
             replace_operator(installed)
-        update.promoted(240)
+        update.wait_promoted(240)
         l4.wait_ready("killed")
-        update.no_failures()
-        update.only_the_new_one()
+        update.check_requests()
+        update.wait_whole()

@@ -1,6 +1,6 @@
 """A store in a bucket: one node publishes, another one fetches, and they share no path.
 
-Last of all, since the installation's store changes: models of other tests would move.
+The installation's store changes, so this module runs last: models of other tests would move.
 """
 
 import hashlib
@@ -17,11 +17,11 @@ import pytest
 from enginewright_contract.node_cache import CACHE_PORT
 from onnx import TensorProto, helper, numpy_helper
 
-from hack.samples.magika import features, label
+from hack.samples.magika import label, tensor
 from tests.e2e import harness, object_store
-from tests.e2e.devices import CLASS, COMPONENT, nodes, proposed_class, serving_pods, set_class
+from tests.e2e.devices import CLASS, COMPONENT, nodes, serving_pods, set_class, wait_proposed_class
 from tests.e2e.files import Files
-from tests.e2e.harness import Namespace, eventually, http_json, inference_model
+from tests.e2e.harness import Namespace, eventually, inference_model
 from tests.e2e.object_store import ObjectStore
 from tests.support.node_cache import node_cache_metrics
 
@@ -32,7 +32,7 @@ OTHER_CLASS: Final = "a10"  # of node-1; CLASS is of node-2
 LARGE: Final = "large"
 MODELS: Final = ("on-cpu", "on-gpus", LARGE)
 PART: Final = 16 << 20  # bytes, of which the runtime makes four requests at a time
-SIXTH: Final = "partNumber=6"  # hence at least two parts are stored when this is asked for
+SIXTH: Final = "partNumber=6"  # at least two parts are stored before this request
 WIDTH: Final = 16
 WEIGHTS: Final = np.random.default_rng(5).standard_normal((WIDTH, 100 * 2**14), np.float32)
 SCRIPT: Final = b"import os\n\n\ndef main() -> None:\n    print(os.getcwd())\n\n\nmain()\n" * 4
@@ -69,28 +69,25 @@ def bucket(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Kept]:
     """A namespace with models, whose store is its part of a bucket."""
-    proposed_class(l4, OTHER_CLASS)
+    wait_proposed_class(l4, OTHER_CLASS)
     set_class(l4, OTHER_CLASS, aheadOfTime=True, backends=["tensorrt-rtx"])
     folder: Path = tmp_path_factory.mktemp("bucket")
     with object_store.serving(folder) as server:
         uri = f"store.bucket.uri=s3://{object_store.BUCKET}/artefacts"
-        keeps = "store.cache.keepFree=0%"  # whatever the disk of this machine has
+        keeps = "store.cache.keepFree=0%"  # however full this machine's disk is
         harness.upgrade(uri, "store.bucket.secretRef=store", keeps)
         namespace = new_namespace()
         source = {"uri": file_server.url("magika.onnx")}
         stored = {"uri": f"s3://{object_store.BUCKET}/large.onnx", "secretRef": {"name": "store"}}
         onnx.save(large(), server.folder / "large.onnx")
-        killed = server.killed_at("PUT", SIXTH)
+        killed = server.kill_at("PUT", SIXTH)
         build = {"podTemplate": {"nodeSelector": {HOST: "node-1"}}}
         serve = {"nodeSelector": {HOST: "node-2"}}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "store"}}
+        secret |= {"stringData": server.secret}
         both = [{"class": CLASS}, {"class": OTHER_CLASS}]
         namespace.apply(
-            {
-                "apiVersion": "v1",
-                "kind": "Secret",
-                "metadata": {"name": "store"},
-                "stringData": server.secret,
-            },
+            secret,
             inference_model(
                 "on-cpu", "", source=source, backends=["cpu"], build=build, podTemplate=serve
             ),
@@ -119,20 +116,20 @@ def large() -> onnx.ModelProto:
 
 
 def failures(pods: list[dict[str, Any]], container: str) -> list[str]:
-    """Return what a container of these pods has said each time it failed."""
+    """Return the termination messages of a container of these pods, where it failed."""
     kinds = ("initContainerStatuses", "containerStatuses")
     statuses = [each for pod in pods for kind in kinds for each in pod["status"].get(kind, ())]
-    ended = [
-        each[state].get("terminated", {})
+    return [
+        ended["message"]
         for each in statuses
         if each["name"] == container
-        for state in ("state", "lastState")
+        for ended in (each[state].get("terminated", {}) for state in ("state", "lastState"))
+        if ended.get("exitCode")
     ]
-    return [each["message"] for each in ended if each.get("exitCode")]
 
 
 # fault: Store | the server of a bucket ends while an artefact is published
-def test_a_server_that_was_killed_while_a_model_is_published_has_all_of_it_in_the_end(
+def test_a_bucket_server_killed_during_publishing_gets_the_whole_model(
     bucket: Kept,
 ) -> None:
     """Other models are prepared at the same time."""
@@ -142,19 +139,19 @@ def test_a_server_that_was_killed_while_a_model_is_published_has_all_of_it_in_th
     published = bucket.manifests("prepared")
     selector = f"enginewright.dev/model={LARGE},{COMPONENT}=prepare"
 
-    def refused() -> list[str]:
+    def publish_failures() -> list[str]:
         return failures(namespace.items("pods", selector), "publish")
 
-    (said,) = eventually(refused, 120, "the end of the stage that publishes")
-    assert "StoreUnavailable" in said
+    (message,) = eventually(publish_failures, 120, "the end of the stage that publishes")
+    assert "StoreUnavailable" in message
     assert bucket.manifests("prepared") == published
     assert all(path.stat().st_size < WEIGHTS.nbytes for path in bucket.files().values())
     bucket.server.start()
 
-    def prepared(model: dict[str, Any]) -> str:
+    def key_of_prepared(model: dict[str, Any]) -> str:
         return str(model.get("status", {}).get("prepared", {}).get("key", ""))
 
-    key = namespace.watch("im", LARGE, prepared, 240, "the prepared model")
+    key = namespace.watch("im", LARGE, key_of_prepared, 240, "the prepared model")
     assert key not in published
     assert key in bucket.manifests("prepared")
     assert max(path.stat().st_size for path in bucket.files().values()) > WEIGHTS.nbytes
@@ -162,15 +159,13 @@ def test_a_server_that_was_killed_while_a_model_is_published_has_all_of_it_in_th
         assert hashlib.sha256(path.read_bytes()).hexdigest() == digest
 
 
-def test_what_one_node_publishes_another_one_serves(bucket: Kept) -> None:
+def test_a_node_serves_a_model_published_by_another_node(bucket: Kept) -> None:
     namespace = bucket.namespace
     namespace.wait_ready("on-cpu", 120)
     selector = f"enginewright.dev/model=on-cpu,{COMPONENT}=prepare"
     assert nodes(namespace.items("pods", selector)) == {"node-1"}
     assert nodes(serving_pods(namespace, "on-cpu")) == {"node-2"}
-    tensor = {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(SCRIPT)}
-    with namespace.forward("service/on-cpu", 80) as url:
-        answer = http_json(f"{url}/v2/models/on-cpu/infer", {"inputs": [tensor]})
+    answer = namespace.infer("on-cpu", tensor(SCRIPT))
     assert label(answer["outputs"][0]["data"]) == "python"
     serving = namespace.get("im", "on-cpu")["status"]["serving"]
     assert serving["preparedKey"] in bucket.manifests("prepared")
@@ -192,7 +187,7 @@ def test_the_second_pod_of_a_node_reads_from_its_cache(bucket: Kept, installed: 
     assert before["writes_total stored"] > 0, "the first pod has offered what it read"
     namespace.kubectl("scale", "im/on-cpu", "--replicas=2")
 
-    def fetched() -> str:
+    def fetch_log() -> str:
         names = {pod["metadata"]["name"] for pod in serving_pods(namespace, "on-cpu")}
         if len(names - {first}) != 1:
             return ""
@@ -200,7 +195,7 @@ def test_the_second_pod_of_a_node_reads_from_its_cache(bucket: Kept, installed: 
         log = namespace.kubectl("logs", second, "--container", "fetch-artifact")
         return log if "all digests match" in log else ""
 
-    log = eventually(fetched, 120, "the second pod")
+    log = eventually(fetch_log, 120, "the second pod")
     assert re.search(r", (\S+ \S+), \1 of it from the node's cache, all digests match", log), log
     after = cache_metrics(installed, "node-2")
     assert after["reads_total hit"] > before["reads_total hit"]
@@ -232,19 +227,19 @@ def test_pods_share_no_volume_and_only_those_that_fetch_have_the_secret(bucket: 
 
 
 # fault: Store | the server of a bucket ends while an artefact is fetched
-def test_a_server_that_was_killed_while_a_pod_fetches_its_model_serves_it_in_the_end(
+def test_a_pod_serves_after_its_bucket_server_was_killed_during_fetching(
     bucket: Kept,
 ) -> None:
     namespace = bucket.namespace
-    killed = bucket.server.killed_after(WEIGHTS.nbytes // 2)  # through one connection: of one file
+    killed = bucket.server.kill_after(WEIGHTS.nbytes // 2)  # through one connection: of one file
     namespace.kubectl("scale", f"im/{LARGE}", "--replicas=1")
     assert killed.wait(120)
 
-    def refused() -> list[str]:
+    def fetch_failures() -> list[str]:
         return failures(serving_pods(namespace, LARGE), "fetch-artifact")
 
-    said = eventually(refused, 120, "the end of the stage that fetches")
-    assert "StoreUnavailable" in said[0]
+    messages = eventually(fetch_failures, 120, "the end of the stage that fetches")
+    assert "StoreUnavailable" in messages[0]
     (pod,) = serving_pods(namespace, LARGE)
     assert not any(each.get("started") for each in pod["status"]["containerStatuses"])
     bucket.server.start()
@@ -253,7 +248,6 @@ def test_a_server_that_was_killed_while_a_pod_fetches_its_model_serves_it_in_the
     assert now["metadata"]["uid"] == pod["metadata"]["uid"]
     log = namespace.kubectl("logs", pod["metadata"]["name"], "--container", "fetch-artifact")
     assert "all digests match" in log
-    tensor = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [1.0] * WIDTH}
-    with namespace.forward(f"service/{LARGE}", 80) as url:
-        answer = http_json(f"{url}/v2/models/{LARGE}/infer", {"inputs": [tensor]})
+    x = {"name": "x", "shape": [1, WIDTH], "datatype": "FP32", "data": [1.0] * WIDTH}
+    answer = namespace.infer(LARGE, x)
     assert answer["outputs"][0]["data"] == pytest.approx([WEIGHTS.sum(axis=0).max()], rel=1e-3)

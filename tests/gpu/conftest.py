@@ -1,4 +1,4 @@
-"""A device is asked for before anything else; where there is none, every test says so and is skipped."""
+"""Skips every test where there is no device, and says why."""
 
 import pytest
 from enginewright_runtime.session import driver
@@ -8,7 +8,7 @@ from enginewright_runtime.session.driver import Device
 @pytest.fixture(scope="session", autouse=True)
 def device() -> Device:
     """Return the device at hand."""
-    found = driver.ask(None)
-    if found.driver.reason is not None:
-        pytest.skip(f"no NVIDIA device here: {found.driver.message}")
-    return found
+    device = driver.ask(None)
+    if device.driver.reason is not None:
+        pytest.skip(f"no NVIDIA device here: {device.driver.message}")
+    return device

@@ -57,8 +57,8 @@ def test_a_request_beyond_the_device_fails_alone(tmp_path: Path, device: Device)
     x = np.ones((1, 64), np.float32)
 
     def run(rows: int) -> np.ndarray:
-        found: np.ndarray = session.run(None, {"x": x, "size": np.array([rows, 64])})[0]
-        return found
+        y: np.ndarray = session.run(None, {"x": x, "size": np.array([rows, 64])})[0]
+        return y
 
     small = run(8)
     with pytest.raises(Exception, match="memory") as caught:

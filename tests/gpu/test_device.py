@@ -35,7 +35,7 @@ def test_memory_of_the_device_is_told() -> None:
 
 
 def test_its_use_is_told() -> None:
-    """Utilisation of a whole device only; compare with `nvidia-smi`."""
+    """Utilization of a whole device only; compare with `nvidia-smi`."""
     meter = DeviceMeter.open()
     assert meter is not None
     use = meter.read()

@@ -91,8 +91,8 @@ def test_inputs_that_the_device_reads_directly_give_the_same(
     random = np.random.default_rng(0)
     for number in range(300):
         feeds = {"x": random.standard_normal((1 + number % 8, 8)).astype(np.float32)}
-        wanted = session.run(["y"], feeds)[0]
-        np.testing.assert_allclose(direct.run(["y"], feeds)[0], wanted, rtol=1e-3, atol=1e-5)
+        expected = session.run(["y"], feeds)[0]
+        np.testing.assert_allclose(direct.run(["y"], feeds)[0], expected, rtol=1e-3, atol=1e-5)
 
 
 def test_cuda_graphs_give_the_same(
@@ -102,7 +102,7 @@ def test_cuda_graphs_give_the_same(
     artifact = Paths.under(tmp_path).artifact
     model = artifact / read_manifest(task, artifact).model
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
-    found = []
+    outputs = []
     for enabled in ("0", "1"):
         monkeypatch.setattr(
             TensorRtRtxBackend,
@@ -115,9 +115,9 @@ def test_cuda_graphs_give_the_same(
             began = time.perf_counter()
             session.run(["y"], feeds)
             times.append(time.perf_counter() - began)
-        found.append(session.run(["y"], feeds)[0])
+        outputs.append(session.run(["y"], feeds)[0])
         print(f"enable_cuda_graph={enabled}: median {np.median(times[100:]) * 1e6:.0f} us")
-    np.testing.assert_allclose(found[1], found[0], rtol=1e-3, atol=1e-5)
+    np.testing.assert_allclose(outputs[1], outputs[0], rtol=1e-3, atol=1e-5)
 
 
 def test_kernels_outlive_a_restart_and_garbage_does_not_prevent_it(
@@ -125,19 +125,18 @@ def test_kernels_outlive_a_restart_and_garbage_does_not_prevent_it(
 ) -> None:
     caches = Paths.under(tmp_path).runtime_cache
 
-    def kept() -> dict[str, Any]:
-        found: dict[str, Any] = start(tmp_path, task)["execution"]["details"]["runtime_cache"]
-        return found
+    def cache() -> dict[str, Any]:
+        return dict(start(tmp_path, task)["execution"]["details"]["runtime_cache"])
 
-    first = kept()
+    first = cache()
     assert not first["reused"]
     assert first["bytes"] > 0, "the plug-in writes it when the session ends"
-    assert kept() == {"reused": True, "bytes": first["bytes"]}
+    assert cache() == {"reused": True, "bytes": first["bytes"]}
     files = [path for path in caches.rglob("*") if path.is_file()]
     assert files
     for file in files:
         file.write_bytes(np.random.default_rng(0).bytes(file.stat().st_size))
-    assert kept()["reused"], "the plug-in rejects it and the model is served"
+    assert cache()["reused"], "the plug-in rejects it and the model is served"
     for file in files:
         file.write_bytes(b"")
-    kept()
+    cache()

@@ -42,9 +42,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "e2e/test_replicas.py",
         "e2e/test_rollout.py::test_the_operator_is_killed_three_times_during_a_rollout",
         "e2e/test_rollout.py::test_with_one_device_every_strategy_goes_through_or_says_what_is_missing",
-        "e2e/test_serving.py::test_a_refused_update_keeps_the_old_revision_serving",
-        "e2e/test_serving.py::test_a_second_apply_writes_nothing",
-        "e2e/test_serving.py::test_an_operator_restart_writes_nothing",
+        "e2e/test_serving.py::test_a_second_apply_and_a_restart_write_nothing",
     ),
     "what the stages, the server and the sidecar do as processes too, in `tests/integration`": (
         "e2e/test_fallback.py",
@@ -54,7 +52,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "e2e/test_store_bucket.py",
     ),
     "further cases of what another test of the file shows on a cluster": (
-        "e2e/test_alerts.py::test_a_collection_removes_what_nothing_needs_and_nothing_else",
+        "e2e/test_alerts.py::test_a_collection_removes_only_unused_artefacts",
         "e2e/test_alerts.py::test_a_mended_model_ends_the_alert",
         "e2e/test_alerts.py::test_a_model_that_never_starts_is_one_alert_that_names_the_cause",
         "e2e/test_alerts.py::test_a_refused_model_is_an_alert_with_its_reason",
@@ -64,9 +62,9 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
         "e2e/test_engines.py::test_a_node_that_gets_the_labels_of_a_class_gets_its_pods_and_nothing_is_built",
         "e2e/test_engines.py::test_nodes_outside_the_engine_are_judged_by_the_policy",
         "e2e/test_engines.py::test_ten_models_of_one_key_are_built_once",
-        "e2e/test_engines.py::test_what_is_damaged_is_refused_reported_and_made_again_while_others_serve",
-        "e2e/test_engines.py::test_what_is_deleted_and_applied_again_builds_only_the_engine_of_a_class_more",
-        "e2e/test_engines.py::test_what_serves_until_the_first_engine_is_built_goes_on_if_that_cannot_serve",
+        "e2e/test_engines.py::test_damaged_artefacts_are_refused_and_made_again_while_others_serve",
+        "e2e/test_engines.py::test_models_applied_again_build_only_the_engine_of_a_new_class",
+        "e2e/test_engines.py::test_an_interim_goes_on_serving_if_the_engine_cannot",
         "e2e/test_rollout.py::test_an_update_under_requests",
     ),
     "processes and nodes end: minutes each; the operator's end is in `tests/apiserver` too": (
@@ -90,12 +88,11 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     "the local cluster itself, which every run of `tests/e2e` starts, uses and removes": (
         "cluster/test_lifecycle.py",
     ),
-    "hundreds of models, or an operator that is killed again and again: `tests/unit` plays the same": (
+    "an operator that is killed again and again, or seconds without work: `tests/unit` plays the same": (
         "apiserver/test_autoscaling.py::test_a_handover_goes_on_from_every_state",
         "apiserver/test_autoscaling.py::test_an_operator_that_is_killed_resets_no_count",
         "apiserver/test_engine_lifecycle.py::test_the_operator_may_be_killed_at_any_point",
-        "apiserver/test_operator_lifecycle.py::test_many_models",
-        "apiserver/test_operator_replicas.py::test_what_leading_and_standing_by_cost",
+        "apiserver/test_operator_replicas.py::test_leading_and_standing_by_send_few_requests",
     ),
 }
 

@@ -85,7 +85,7 @@ async def test_what_differs_from_the_intent_is_applied_again(
     assert not await world.executor.apply(deployment())
 
 
-# event: Operator | somebody edits an object of the operator
+# event: Operator | a user edits an object of the operator
 async def test_an_edit_that_is_undone_is_reported_with_its_author(world: World) -> None:
     reported: list[str] = []
     await world.executor.apply(deployment(), reported.append)

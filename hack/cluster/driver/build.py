@@ -97,14 +97,14 @@ def _build(version: str, folder: Path) -> None:
                 **os.environ,
                 "CGO_ENABLED": "0",
                 "GOFLAGS": "-mod=readonly",
-                "GOCACHE": str(objects),  # a build that is interrupted goes on from here
+                "GOCACHE": str(objects),  # an interrupted build continues from here
             }
             _compile([*bound, find_go()], ["-ldflags", flags, "-o", work], environment)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
         for program in PROGRAMS:
             os.rename(os.path.join(work, program), folder / program)
-    shutil.rmtree(objects, ignore_errors=True)  # of no further use, and it fills the disk
+    shutil.rmtree(objects, ignore_errors=True)  # no longer needed, and large
 
 
 def _compile(go: list[str], options: list[str], environment: dict[str, str]) -> None:
@@ -156,10 +156,10 @@ def _prune(newest: Path) -> None:
 
 
 def _kubernetes_version() -> str:
-    found = re.search(r"k8s\.io/kubernetes v(\S+)", (SOURCE / "go.mod").read_text())
-    if not found:
+    requirement = re.search(r"k8s\.io/kubernetes v(\S+)", (SOURCE / "go.mod").read_text())
+    if not requirement:
         raise ClusterError(f"{SOURCE}/go.mod requires no version of k8s.io/kubernetes")
-    return found.group(1)
+    return requirement[1]
 
 
 def find_go() -> str:
@@ -180,8 +180,8 @@ def _go_version(go: str) -> tuple[int, ...]:
 
 
 def _numbers(pattern: str, text: str) -> tuple[int, ...]:
-    found = re.search(pattern, text)
-    return tuple(int(part) for part in re.findall(r"\d+", found.group(1))) if found else ()
+    version = re.search(pattern, text)
+    return tuple(int(part) for part in re.findall(r"\d+", version[1])) if version else ()
 
 
 def _packaged_go() -> str:

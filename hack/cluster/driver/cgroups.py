@@ -18,12 +18,12 @@ def hierarchies() -> list[Path]:
     """Return the mount points of all cgroup hierarchies."""
     if unified():
         return [_ROOT]
-    found = []
-    for line in Path("/proc/mounts").read_text().splitlines():
-        _, mount, kind, *_ = line.split()
-        if kind in {"cgroup", "cgroup2"} and Path(mount).is_dir():
-            found.append(Path(mount))
-    return found
+    mounts = [line.split()[1:3] for line in Path("/proc/mounts").read_text().splitlines()]
+    return [
+        Path(mount)
+        for mount, kind in mounts
+        if kind in {"cgroup", "cgroup2"} and Path(mount).is_dir()
+    ]
 
 
 def create(name: str) -> None:
@@ -69,14 +69,14 @@ def existing(name: str, *, exact: bool = False) -> list[Path]:
 
 def pids(top: Path) -> set[int]:
     """Return the pids in a cgroup and in those below it; any of them may be removed meanwhile."""
-    found: set[int] = set()
+    members: set[int] = set()
     for folder, _, _ in os.walk(top):  # skips what it cannot list, unlike `rglob`
         try:
             lines = (Path(folder) / "cgroup.procs").read_text().split()
         except OSError:
             continue
-        found.update(int(line) for line in lines)
-    return found
+        members.update(int(line) for line in lines)
+    return members
 
 
 def remove(prefix: str, seconds: float = 10) -> None:

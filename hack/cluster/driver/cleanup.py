@@ -34,15 +34,17 @@ def remove(cluster: Cluster) -> None:
 
 def leftovers(cluster: Cluster) -> list[str]:
     """Return descriptions of all that exists of a cluster; empty if nothing does."""
-    found = [f"process {pid}" for pid in sorted(members.of_cluster(cluster))]
-    found += [f"mount {path}" for path in _mounts(cluster)]
-    found += [f"network namespace {name}" for name in network.namespaces(cluster)]
-    found += [f"cgroup {path}" for path in cgroups.existing(cluster.cgroup_prefix)]
-    return [*found, str(cluster.folder)] if cluster.folder.exists() else found
+    return [
+        *(f"process {pid}" for pid in sorted(members.of_cluster(cluster))),
+        *(f"mount {path}" for path in _mounts(cluster)),
+        *(f"network namespace {name}" for name in network.namespaces(cluster)),
+        *(f"cgroup {path}" for path in cgroups.existing(cluster.cgroup_prefix)),
+        *([str(cluster.folder)] if cluster.folder.exists() else []),
+    ]
 
 
 def _stop_order(name: str) -> int:
-    # Processes that start others stop first: otherwise they would restart those.
+    # processes that restart others stop first
     order = ("kubelet", "containerd")
     return next((rank for rank, prefix in enumerate(order) if name.startswith(prefix)), len(order))
 

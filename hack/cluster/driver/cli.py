@@ -25,14 +25,7 @@ from driver import (
     node,
 )
 from driver.errors import ClusterError
-from driver.layout import (
-    DEFAULT_NAME,
-    DEFAULT_PORT,
-    Cluster,
-    Gpus,
-    Node,
-    Settings,
-)
+from driver.layout import DEFAULT_NAME, DEFAULT_PORT, Cluster, Gpus, Settings
 from driver.processes import Processes, run
 from driver.progress import say, step, wait_until
 
@@ -120,22 +113,16 @@ def _locked(cluster: Cluster) -> Iterator[None]:
     """Allow one `up` or `down` at a time."""
     path = Path("/run/lock") / f"{cluster.namespace}.lock"
     with path.open("w") as lock:
-        if not _flock(lock.fileno()):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             raise ClusterError(
                 f"another command is changing the cluster {cluster.name!r}; wait for it"
-            )
+            ) from None
         try:
             yield
         finally:
             path.unlink(missing_ok=True)
-
-
-def _flock(descriptor: int) -> bool:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> Settings:
@@ -157,12 +144,12 @@ def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> 
                     f"--gpus refers to node {each.node} of a cluster of {nodes} nodes"
                 )
         return Settings(nodes, port, devices, binaries.name)
-    for asked, has, flag in (
+    for requested, has, flag in (
         (nodes, existing.nodes, "--nodes"),
         (options.port, existing.port, "--port"),
         (devices or None, existing.gpus, "--gpus"),
     ):
-        if asked is not None and asked != has:
+        if requested is not None and requested != has:
             raise ClusterError(
                 f"the cluster {cluster.name!r} was created with another {flag}; run `down` first"
             )
@@ -199,8 +186,8 @@ def _up(cluster: Cluster, options: argparse.Namespace) -> int:
         cluster.write_settings(settings)
         _link_tools(cluster, kube)
         network.create_hub(cluster)
-        for index in range(1, settings.nodes + 1):
-            network.create_node(cluster.node(index), settings.nodes)
+        for each in cluster.nodes(settings):
+            network.create_node(each, settings.nodes)
         with step("control plane"):
             controlplane.create_credentials(cluster, kube, settings)
             controlplane.start(cluster, kube, settings, processes)
@@ -214,7 +201,7 @@ def _up(cluster: Cluster, options: argparse.Namespace) -> int:
 
 def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: Processes) -> None:
     kube = binaries / "kube"
-    nodes = [cluster.node(index) for index in range(1, settings.nodes + 1)]
+    nodes = cluster.nodes(settings)
     controlplane.start_controllers(cluster, kube, processes)
     with step(f"{len(nodes)} node(s)"):
         for each in nodes:
@@ -226,15 +213,12 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
             node.start_kubelet(each, kube, devices, processes)
         addons.apply(cluster, kube)
         controlplane.start_metrics(cluster, kube, processes)
-        names = [f"node/{each.name}" for each in nodes]
-        wait_until(
-            "the nodes' registration",
-            lambda: (
-                len(_kubectl(cluster, "get", "nodes", "--output", "name").split()) >= len(nodes)
-            ),
-            60,
-            "see `logs kubelet-1`",
-        )
+        names = {f"node/{each.name}" for each in nodes}
+
+        def are_registered() -> bool:
+            return names <= {*_kubectl(cluster, "get", "nodes", "--output", "name").split()}
+
+        wait_until("the nodes' registration", are_registered, 60, "see `logs kubelet-1`")
         _kubectl(cluster, "wait", "--for=condition=Ready", "--timeout=90s", *names)
         for gpu in settings.gpus:
             wait_until(
@@ -312,7 +296,7 @@ def _tool(cluster: Cluster, options: argparse.Namespace) -> int:
         environment["KUBECONFIG"] = str(cluster.kubeconfig)
     elif options.tool == "kubectl":
         _require(cluster)  # helm can also lint and render without a cluster
-    # of a running cluster: changed sources need no build then
+    # a running cluster has its own program: changed sources need no build
     program = cluster.bin / options.tool
     command = [program] if program.exists() else [build.binaries() / "kube", options.tool]
     return subprocess.call([*command, *options.tool_arguments], env=environment)
@@ -323,7 +307,7 @@ def _load(cluster: Cluster, options: argparse.Namespace) -> int:
     for archive in options.archives:
         if not archive.exists():
             raise ClusterError(f"{archive} does not exist")
-    nodes = [cluster.node(index) for index in range(1, settings.nodes + 1)]
+    nodes = cluster.nodes(settings)
     for archive in options.archives:
         with step(f"{archive.name} into {len(nodes)} node(s)"):
             for each in nodes:
@@ -331,7 +315,7 @@ def _load(cluster: Cluster, options: argparse.Namespace) -> int:
     return 0
 
 
-def _known(cluster: Cluster, process: str) -> Processes:
+def _find(cluster: Cluster, process: str) -> Processes:
     _require(cluster)
     processes = Processes(cluster)
     if process not in processes.names():
@@ -341,24 +325,20 @@ def _known(cluster: Cluster, process: str) -> Processes:
     return processes
 
 
-def _named_node(cluster: Cluster, name: str) -> Node | None:
-    nodes = [cluster.node(index) for index in range(1, _require(cluster).nodes + 1)]
-    return next((each for each in nodes if each.name == name), None)
-
-
 def _logs(cluster: Cluster, options: argparse.Namespace) -> int:
     if options.process is None:
         _require(cluster)
         print("\n".join(Processes(cluster).names()))
         return 0
-    with _known(cluster, options.process).log(options.process).open("rb") as log:
+    with _find(cluster, options.process).log(options.process).open("rb") as log:
         sys.stdout.buffer.write(log.read())
     return 0
 
 
 def _kill(cluster: Cluster, options: argparse.Namespace) -> int:
-    if one := _named_node(cluster, options.process):
-        members.end_node(one)
+    nodes = {each.name: each for each in cluster.nodes(_require(cluster))}
+    if options.process in nodes:
+        members.end_node(nodes[options.process])
     else:
-        _known(cluster, options.process).kill(options.process)
+        _find(cluster, options.process).kill(options.process)
     return 0

@@ -18,7 +18,7 @@ from driver.layout import (
 )
 from driver.processes import Processes, run
 
-# The default of both is 15 s, meant for large clusters: tests and the demo wait for an autoscaler.
+# the default of both is 15 s, but tests and the demo wait for an autoscaler
 AUTOSCALER_SYNC_SECONDS = 3
 _METRICS_SECONDS = 10  # metrics-server's minimum
 
@@ -49,9 +49,8 @@ def create_credentials(cluster: Cluster, kube: Path, settings: Settings) -> None
         "proxy": ("system:kube-proxy", "system:node-proxier"),
         "metrics-server": (METRICS_USER, ""),
     }
-    for index in range(1, settings.nodes + 1):
-        name = cluster.node(index).name
-        users[name] = (f"system:node:{name}", "system:nodes")
+    for node in cluster.nodes(settings):
+        users[node.name] = (f"system:node:{node.name}", "system:nodes")
     lines = []
     for name, (user, group) in users.items():
         token = secrets.token_hex(24)
@@ -129,14 +128,9 @@ def start(cluster: Cluster, kube: Path, settings: Settings, processes: Processes
     socket = cluster.folder / "api.sock"
     if not processes.alive("api-inside"):
         socket.unlink(missing_ok=True)
-    processes.start(
-        "api-inside",
-        [kube, "forward", f"unix:{socket}", f"tcp:{HUB_ADDRESS}:6443"],
-        enter=enter,
-    )
-    processes.start(
-        "api-outside", [kube, "forward", f"tcp:127.0.0.1:{settings.port}", f"unix:{socket}"]
-    )
+    inside, outside = f"tcp:{HUB_ADDRESS}:6443", f"tcp:127.0.0.1:{settings.port}"
+    processes.start("api-inside", [kube, "forward", f"unix:{socket}", inside], enter=enter)
+    processes.start("api-outside", [kube, "forward", outside, f"unix:{socket}"])
     processes.wait("kube-apiserver", "readiness", lambda: ready(cluster, settings.port), 120)
 
 
@@ -199,7 +193,7 @@ def ready(cluster: Cluster, port: int) -> bool:
     request = urllib.request.Request(
         f"https://127.0.0.1:{port}/readyz", headers={"Authorization": f"Bearer {token}"}
     )
-    # Ignore the environment's proxy: the server is on this machine.
+    # without the environment's proxy, as the server is on this machine
     opener = urllib.request.build_opener(
         urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
     )

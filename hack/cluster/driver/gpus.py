@@ -77,8 +77,8 @@ def parse(text: str) -> Gpus:
         raise ClusterError(f"unknown GPU {name!r}; choose one of {', '.join(PRODUCTS)}")
     slices = PRODUCTS[name].slices
     if slash and mig not in slices:
-        known = f"choose one of {', '.join(slices)}" if slices else "it does not support MIG"
-        raise ClusterError(f"unknown MIG profile {mig!r} of {name}; {known}")
+        remedy = f"choose one of {', '.join(slices)}" if slices else "it does not support MIG"
+        raise ClusterError(f"unknown MIG profile {mig!r} of {name}; {remedy}")
     if int(count) < 1:
         raise ClusterError(f"--gpus {text!r} has a count of 0; set it to 1 or more")
     return Gpus(int(node), name, mig or None, int(count))

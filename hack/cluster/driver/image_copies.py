@@ -25,7 +25,7 @@ def copy(source: Node, target: Node, names: Sequence[str]) -> bool:
     """Copy images that `source` has under these names.
 
     Returns:
-        False: one of them is for several platforms, and was not copied.
+        Whether they were copied; images for several platforms cannot be.
 
     Raises:
         ClusterError: containerd rejected it.
@@ -37,13 +37,13 @@ def copy(source: Node, target: Node, names: Sequence[str]) -> bool:
     manifests: dict[str, dict[str, Any]] = {key: json.loads(raw) for key, raw in blobs.items()}
     if not all("layers" in each for each in manifests.values()):
         return False
-    known = {line.split()[0] for line in ctr(target, "snapshots", "ls").splitlines()[1:]}
+    present = {line.split()[0] for line in ctr(target, "snapshots", "ls").splitlines()[1:]}
     for manifest in manifests.values():
         digest = manifest["config"]["digest"]
         blobs[digest] = ctr(source, "content", "get", digest)
         parent = ""
         for chain in chains(json.loads(blobs[digest])["rootfs"]["diff_ids"]):
-            if chain not in known:
+            if chain not in present:
                 _link(source, target, chain, parent)
             parent = chain
     archive = target.folder / "copied.tar"
@@ -73,19 +73,19 @@ def chains(layers: Sequence[str]) -> Iterator[str]:
 
 def own_folder(mount: str) -> str:
     """Return where a new layer's files are kept, from the command that mounts it. Raises ClusterError."""
-    return _found(r"upperdir=([^,\s]+)|-t bind (\S+)", mount)
+    return _search(r"upperdir=([^,\s]+)|-t bind (\S+)", mount)
 
 
 def folder_below(mount: str) -> str:
     """Return where the files of the layer below a new one are kept, likewise. Raises ClusterError."""
-    return _found(r"lowerdir=([^:,\s]+)", mount)
+    return _search(r"lowerdir=([^:,\s]+)", mount)
 
 
-def _found(pattern: str, mount: str) -> str:
-    found = re.search(pattern, mount)
-    if found is None:
+def _search(pattern: str, mount: str) -> str:
+    option = re.search(pattern, mount)
+    if option is None:
         raise ClusterError(f"containerd keeps no layers in folders: {mount!r}")
-    return str(next(filter(None, found.groups())))
+    return str(next(filter(None, option.groups())))
 
 
 def _link(source: Node, target: Node, chain: str, parent: str) -> None:

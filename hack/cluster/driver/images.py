@@ -80,19 +80,19 @@ def inspect(archive: Path) -> Content:
             "create one with `buildah push NAME oci-archive:FILE:NAME`"
         ) from None
     if docker:
-        found = [tag for entry in index for tag in entry.get("RepoTags") or []]
+        names = [tag for entry in index for tag in entry.get("RepoTags") or []]
     else:
         annotations = [entry.get("annotations", {}) for entry in index.get("manifests", [])]
-        found = [each[_NAME_KEY] for each in annotations if _NAME_KEY in each]
-    if not found:
+        names = [each[_NAME_KEY] for each in annotations if _NAME_KEY in each]
+    if not names:
         raise ClusterError(
             f"{archive} contains no image name; push it with one: oci-archive:FILE:NAME"
         )
-    if untagged := [name for name in found if ":" not in name.rpartition("/")[2]]:
+    if untagged := [name for name in names if ":" not in name.rpartition("/")[2]]:
         raise ClusterError(
             f"{archive} contains {untagged[0]!r} without a tag; push it as {untagged[0]}:TAG"
         )
-    return Content(tuple(found), hashlib.sha256(raw).hexdigest())
+    return Content(tuple(names), hashlib.sha256(raw).hexdigest())
 
 
 def canonical(reference: str) -> str:
@@ -108,10 +108,7 @@ def canonical(reference: str) -> str:
 def load(node: Node, archive: Path, loaded: Node | None = None) -> bool:
     """Import an archive into a node's containerd, unless its names already refer to it there.
 
-    Args:
-        node: where to.
-        archive: oci-archive or docker-archive.
-        loaded: another node into which it has been imported, to copy it from.
+    It is copied from `loaded`, a node that has it, if there is one.
 
     Returns:
         Whether it was imported or copied.
@@ -137,11 +134,11 @@ def load(node: Node, archive: Path, loaded: Node | None = None) -> bool:
 def _import(node: Node, archive: Path, references: Sequence[str], names: Sequence[str]) -> None:
     ctr(node, "images", "import", archive)
     _discard_unpacked(node)
-    # containerd keeps an oci-archive's names unqualified. No kubelet requests such a name, and it
+    # containerd keeps an oci-archive's names unqualified. No kubelet requests these, and each one
     # hides the same content under its qualified name, so it is replaced by that.
-    known = ctr(node, "images", "ls", "--quiet").split()
+    present = ctr(node, "images", "ls", "--quiet").split()
     for given, name in zip(references, names, strict=True):
-        if given != name and given in known:
+        if given != name and given in present:
             ctr(node, "images", "tag", "--force", given, name)
             ctr(node, "images", "rm", given)
 

@@ -142,18 +142,17 @@ class Cluster:
         """Return the node with this number, from 1."""
         return Node(self, index)
 
+    def nodes(self, settings: Settings) -> list[Node]:
+        """Return all nodes."""
+        return [self.node(index) for index in range(1, settings.nodes + 1)]
+
     def read_settings(self) -> Settings | None:
-        """Return the cluster's settings; None if it does not exist."""
+        """Return the cluster's settings, if it exists."""
         try:
             raw = json.loads(self.settings_file.read_text())
         except FileNotFoundError:
             return None
-        return Settings(
-            raw["nodes"],
-            raw["port"],
-            tuple(Gpus(**each) for each in raw["gpus"]),
-            raw.get("build", ""),
-        )
+        return Settings(**{**raw, "gpus": tuple(Gpus(**each) for each in raw["gpus"])})
 
     def write_settings(self, settings: Settings) -> None:
         """Store the cluster's settings."""

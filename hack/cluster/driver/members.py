@@ -1,4 +1,4 @@
-"""Finds a cluster's processes by its marks, also those whose pids were not recorded.
+"""Finds a cluster's processes by its marks, even those whose pids were not recorded.
 
 The marks: membership of the cluster's cgroups or network namespaces, and, for the programs of a
 cluster, an argument inside the cluster's folder. A program's name alone never suffices.
@@ -66,7 +66,7 @@ def _others(pids: set[int]) -> set[int]:
 
 
 def _started_for(folder: Path) -> set[int]:
-    found = set()
+    started = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -75,8 +75,8 @@ def _started_for(folder: Path) -> set[int]:
         except OSError:
             continue
         if is_marked(arguments, folder):
-            found.add(int(entry.name))
-    return found
+            started.add(int(entry.name))
+    return started
 
 
 def is_marked(arguments: list[str], folder: Path) -> bool:

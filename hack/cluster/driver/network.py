@@ -9,6 +9,7 @@ Every command here is idempotent, so that `up` can continue an `up` that was int
 
 import contextlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,17 +21,11 @@ _FORWARD = "echo 1 > /proc/sys/net/ipv4/ip_forward"
 
 
 def namespaces(cluster: Cluster) -> list[str]:
-    """Return the names of the cluster's network namespaces, also of incomplete ones."""
+    """Return the names of the cluster's network namespaces, incomplete ones included."""
     if not _NETNS.is_dir():
         return []
-    prefix = f"{cluster.namespace}-"
-    found = (path.name for path in _NETNS.iterdir())
-    return sorted(
-        name
-        for name in found
-        if name == cluster.namespace
-        or (name.startswith(prefix) and name.removeprefix(prefix).isdigit())
-    )
+    names = re.compile(rf"{re.escape(cluster.namespace)}(-\d+)?")
+    return sorted(path.name for path in _NETNS.iterdir() if names.fullmatch(path.name))
 
 
 def _mounted(namespace: str) -> bool:

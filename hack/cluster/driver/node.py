@@ -26,8 +26,8 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
     name = f"namespace-{node.index}"
     if processes.alive(name):
         return
-    # Without this process, the old mount namespace can neither be entered nor repaired: the node
-    # restarts as after a power cut, which loses its state in memory.
+    # without this process, the old mount namespace can neither be entered nor repaired: the node
+    # restarts as after a power cut
     members.end_node(node)
     for each in _process_names(node):
         processes.stop(each)
@@ -48,7 +48,7 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
 def private_mounts(node: Node) -> list[str]:
     """Return the commands that mount a node's own /run and /var; the cluster's folder stays visible.
 
-    Mounts at dedicated folders would not work: removing such a folder, as another cluster's `down`
+    Mounts at dedicated folders would not work: removing the folder, as another cluster's `down`
     might, unmounts it in every namespace.
     """
     cluster = node.cluster.folder
@@ -179,7 +179,7 @@ def _kubelet_config(node: Node, resolver: Path) -> dict[str, object]:
         "failSwapOn": False,
         # Renewed every 4 s: after 20 s without, the controller manager marks the node NotReady.
         "nodeLeaseDurationSeconds": 16,
-        # Secrets and annotations reach the volumes of running pods so often; after a minute by default
+        # how often Secrets and annotations reach the volumes of running pods; a minute by default
         "syncFrequency": "10s",
         "oomScoreAdj": 0,
         "imageGCHighThresholdPercent": 100,  # images cannot be pulled again

@@ -17,7 +17,7 @@ from driver.layout import Cluster
 
 
 def start_time(pid: int) -> int | None:
-    """Return a process's start time in clock ticks since boot; None if it has ended or is a zombie."""
+    """Return a process's start time in clock ticks since boot, unless it has ended or is a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -32,6 +32,7 @@ def run(*command: str | Path, timeout: float = 120, input_text: str | None = Non
     Raises:
         ClusterError: It failed; the message contains the end of its output.
     """
+    shown = " ".join(str(part) for part in command)
     try:
         done = subprocess.run(
             [str(part) for part in command],
@@ -46,10 +47,8 @@ def run(*command: str | Path, timeout: float = 120, input_text: str | None = Non
             f"the program {command[0]} was not found; install it and try again"
         ) from None
     except subprocess.TimeoutExpired:
-        shown = " ".join(str(part) for part in command)
         raise ClusterError(f"`{shown}` did not finish within {timeout:.0f} s") from None
     if done.returncode != 0:
-        shown = " ".join(str(part) for part in command)
         raise ClusterError(f"`{shown}` failed: {(done.stderr or done.stdout).strip()[-1500:]}")
     return done.stdout
 
@@ -63,7 +62,7 @@ class Processes:
 
     def alive(self, name: str) -> bool:
         """Return whether the process of this name is running."""
-        return self._read(name) is not None
+        return self.pid(name) is not None
 
     def names(self) -> list[str]:
         """Return the names of all processes that were started, running or not."""
@@ -73,13 +72,7 @@ class Processes:
         """Return the path of a process's log."""
         return self._cluster.logs / f"{name}.log"
 
-    def start(
-        self,
-        name: str,
-        command: Sequence[str | Path],
-        *,
-        enter: Sequence[str] = (),
-    ) -> bool:
+    def start(self, name: str, command: Sequence[str | Path], *, enter: Sequence[str] = ()) -> bool:
         """Start a process unless it is running; return whether it was started.
 
         `enter` are nsenter's options for the namespaces that it runs in. (`ip netns exec` would
@@ -143,24 +136,21 @@ class Processes:
             return "(no log)"
         return "\n".join(text.splitlines()[-lines:])
 
-    def pid(self, name: str) -> int | None:
-        """Return the pid of a running process."""
-        return self._read(name)
-
     def stop(self, name: str, seconds: float = 10) -> None:
-        """End a process: SIGTERM, and SIGKILL after `seconds` (0: immediately)."""
-        pid = self._read(name)
+        """End a process: SIGTERM, and SIGKILL after `seconds`."""
+        pid = self.pid(name)
         if pid is not None:
             end([pid], seconds)
         (self._folder / f"{name}.json").unlink(missing_ok=True)
 
     def kill(self, name: str) -> None:
         """Kill a process as a crash would; it stays recorded, so the next `up` restarts it."""
-        pid = self._read(name)
+        pid = self.pid(name)
         if pid is not None:
             end([pid], 0)
 
-    def _read(self, name: str) -> int | None:
+    def pid(self, name: str) -> int | None:
+        """Return the pid of a running process."""
         try:
             mark = json.loads((self._folder / f"{name}.json").read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -168,11 +158,11 @@ class Processes:
         pid = int(mark["pid"])
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)  # our child if this command started it
-        return pid if start_time(pid) == mark["start"] and mark["start"] is not None else None
+        return pid if _runs((pid, mark["start"])) else None
 
 
 def end(pids: Iterable[int], seconds: float) -> None:
-    """End processes: SIGTERM, and SIGKILL to those still running after `seconds` (0: immediately)."""
+    """End processes: SIGTERM unless `seconds` are 0, and SIGKILL to those still running after them."""
     waiting = {pid: start_time(pid) for pid in pids}
     if seconds > 0:
         _signal(waiting, signal.SIGTERM)
@@ -181,9 +171,14 @@ def end(pids: Iterable[int], seconds: float) -> None:
     _await(waiting, 10)
 
 
+def _runs(process: tuple[int, int | None]) -> bool:
+    pid, started = process
+    return started is not None and start_time(pid) == started
+
+
 def _signal(pids: Mapping[int, int | None], number: int) -> None:
     for pid, started in pids.items():
-        if started is not None and start_time(pid) == started:
+        if _runs((pid, started)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
@@ -194,8 +189,6 @@ def _await(pids: Mapping[int, int | None], seconds: float) -> None:
         for pid in pids:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-        if not any(
-            started is not None and start_time(pid) == started for pid, started in pids.items()
-        ):
+        if not any(map(_runs, pids.items())):
             return
         time.sleep(0.05)

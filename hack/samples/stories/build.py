@@ -56,8 +56,8 @@ def run(shell: Shell) -> None:
 
 def _class(shell: Shell) -> None:
     """Create the GPUs' class, or set the one proposed from nodes' labels to build ahead of time."""
-    known = shell.quiet("kubectl get acceleratorclasses --output name")
-    if f"/{CLASS}\n" not in known:
+    classes = shell.quiet("kubectl get acceleratorclasses --output name")
+    if f"/{CLASS}\n" not in classes:
         shell.show("kubectl apply --filename -", stdin=CLASS_MANIFEST)
         return
     print("\nThe operator has found a node with GPUs and created a class for them:")

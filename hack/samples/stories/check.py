@@ -9,12 +9,7 @@ _PAGE = "build/preflight.html"
 
 
 def run(shell: Shell, models: Path) -> None:
-    """Run the story.
-
-    Args:
-        shell: its terminal.
-        models: the folder of real models.
-    """
+    """Run the story, with the folder of real models."""
     (REPOSITORY / _PAGE).parent.mkdir(exist_ok=True)
     model = next(models.rglob("standard_v3_3/model.onnx"))
     with shell.chapter(

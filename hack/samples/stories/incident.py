@@ -4,6 +4,7 @@ import json
 import time
 from typing import Any
 
+from hack.samples.load import pod_spec
 from hack.samples.shell import NAMESPACE, DemoError, Shell, get_json
 
 MONITORING = "enginewright-monitoring"
@@ -46,16 +47,12 @@ ALLOW = """\
 
 def run(shell: Shell) -> None:
     """Run the story."""
-    image = shell.quiet(
+    operator = shell.quiet(
         "kubectl get deployment --namespace enginewright-system enginewright --output json"
     )
-    config = json.loads(
-        next(
-            each["value"]
-            for each in json.loads(image)["spec"]["template"]["spec"]["containers"][0]["env"]
-            if each["name"] == "ENGINEWRIGHT_CONFIG"
-        )
-    )
+    (container,) = json.loads(operator)["spec"]["template"]["spec"]["containers"]
+    env = {each["name"]: each.get("value", "") for each in container["env"]}
+    config = json.loads(env["ENGINEWRIGHT_CONFIG"])
     with shell.chapter("(d) The incident in a plain pod: everything looks fine"):
         _before(shell, config["images"]["gpu"])
     with shell.chapter(
@@ -75,8 +72,8 @@ def _before(shell: Shell, image: str) -> None:
     shell.show("kubectl get pod before")
     shell.show(f'kubectl exec before -- python3 -c "{AVAILABLE_PROVIDERS}"')
     print("\nAnd the provider that is really used:")
-    found = shell.show(f'kubectl exec before -- python3 -c "{SESSION_PROVIDERS}"')
-    if found.split()[-1] != "CPUExecutionProvider":
+    providers = shell.show(f'kubectl exec before -- python3 -c "{SESSION_PROVIDERS}"')
+    if providers.split()[-1] != "CPUExecutionProvider":
         raise DemoError("the session does not run on the CPU here: this node has CUDA")
     shell.quiet("kubectl delete pod before --grace-period=0 --force")
 
@@ -85,11 +82,11 @@ def _forbidden(shell: Shell) -> None:
     shell.quiet("kubectl delete im incident --ignore-not-found --wait")
     shell.show("kubectl apply --filename -", stdin=FORBID)
 
-    def refused() -> bool:
+    def is_refused() -> bool:
         condition = shell.condition("incident", "PlacementVerified")
         return bool(condition.get("status") == "False")
 
-    shell.until("PlacementVerified=False", refused)
+    shell.until("PlacementVerified=False", is_refused)
     shell.show("kubectl get im incident")
     shell.show(
         "kubectl get pods --selector enginewright.dev/model=incident,enginewright.dev/component=serve"
@@ -127,32 +124,22 @@ def _alert(url: str) -> dict[str, Any] | None:
 
 
 def _plain_pod(image: str) -> dict[str, Any]:
+    container = {
+        "name": "server",
+        "image": image,
+        "command": ["python3", "-c", SERVER],
+        "ports": [{"containerPort": 8080}],
+        "readinessProbe": {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1},
+        "volumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
+    }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": "before", "namespace": NAMESPACE},
         "spec": {
+            **pod_spec(container),
             "terminationGracePeriodSeconds": 0,
             "automountServiceAccountToken": False,
-            "securityContext": {
-                "runAsNonRoot": True,
-                "runAsUser": 65532,
-                "seccompProfile": {"type": "RuntimeDefault"},
-            },
-            "containers": [
-                {
-                    "name": "server",
-                    "image": image,
-                    "command": ["python3", "-c", SERVER],
-                    "ports": [{"containerPort": 8080}],
-                    "readinessProbe": {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1},
-                    "securityContext": {
-                        "allowPrivilegeEscalation": False,
-                        "capabilities": {"drop": ["ALL"]},
-                    },
-                    "volumeMounts": [{"name": "models", "mountPath": "/models", "readOnly": True}],
-                }
-            ],
             "volumes": [{"name": "models", "persistentVolumeClaim": {"claimName": "models"}}],
         },
     }

@@ -3,7 +3,7 @@
 import json
 import time
 
-from hack.samples.magika import features, label
+from hack.samples.magika import label, tensor
 from hack.samples.shell import Shell, get_json
 
 MAGIKA = """\
@@ -45,11 +45,7 @@ def run(shell: Shell) -> None:
 
 def ask(url: str, what: str, content: bytes) -> None:
     """Send `content` to the model and print its answer."""
-    body = {
-        "inputs": [
-            {"name": "bytes", "shape": [1, 2048], "datatype": "INT32", "data": features(content)}
-        ]
-    }
+    body = {"inputs": [tensor(content)]}
     start = time.monotonic()
     answer = get_json(f"{url}/v2/models/magika/infer", json.dumps(body).encode())
     milliseconds = (time.monotonic() - start) * 1000
