@@ -1,7 +1,4 @@
-"""Runs one stage and reports its outcome.
-
-The operator reads the termination message, users the full report in the store, the Job controller the exit code.
-"""
+"""Runs one stage and reports: the message for the operator, the full report for users, the exit code for the Job."""
 
 import logging
 import shutil

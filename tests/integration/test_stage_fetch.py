@@ -340,7 +340,7 @@ def test_a_redirect_from_https_to_http(servers: SourceServers, place: Workplace)
     with ScriptedServer(lambda _: answer, servers.folder / "tls.pem") as server:
         place.give({"ca.crt": (servers.folder / "ca.crt").read_text()})
         outcome = place.fetch(f"{server.url}/m.onnx")
-    assert "it redirects from https to http://127.0.0.1:9/m.onnx, which anybody" in outcome.message
+    assert "it redirects from https to http://127.0.0.1:9/m.onnx, which others" in outcome.message
 
 
 def test_a_certificate_of_an_authority_of_one_s_own(

@@ -11,10 +11,7 @@ _MOST_NODES: Final = 100  # kept in a finding
 
 
 class StageFailure(Exception):  # noqa: N818 - the outcome of a stage, not only an error
-    """A failure as a finding of the contract, which `runner` converts into a report.
-
-    `nodes` have the form "name (OpType)". `remedy` replaces that of the reason; "" omits it.
-    """
+    """A failure as a finding of the contract, which `runner` reports; `remedy` replaces that of the reason, "" omits it."""
 
     def __init__(
         self,

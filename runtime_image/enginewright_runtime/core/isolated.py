@@ -1,7 +1,4 @@
-"""The child of `isolation`: runs one function and writes what it returned or raised.
-
-Every failure logs the command that reproduces it; arguments too long for a command are in a file.
-"""
+"""The child of `isolation`: runs one function and writes what it returned or raised; its log has a command to rerun it."""
 
 import importlib
 import inspect

@@ -16,10 +16,7 @@ _OURS: Final = "enginewright"
 
 
 def pipeline_digest(versions: Mapping[str, Any]) -> str:
-    """Return the sha256 (hex) of everything but the inputs that decides what Jobs build.
-
-    That is our code, without server, sidecar and comments, all packages, Python, libc, the architecture and `versions`.
-    """
+    """Return the sha256 (hex) of code, packages, libraries (`versions`), Python and libc that decide what Jobs build."""
     packages = {
         f"{each.name}=={each.version}"
         for each in metadata.distributions()

@@ -1,7 +1,4 @@
-"""Pushes the OCI image of an artefact that is in the store, unless the repository has it.
-
-Every file is verified before it is pushed. An artefact always gives the same bytes, so a Job continues another's push.
-"""
+"""Pushes the OCI image of an artefact in the store, whose bytes are always the same, unless the repository has it."""
 
 import hashlib
 import logging

@@ -184,10 +184,7 @@ def _defined_twice(scope: RawScope) -> list[str]:
 
 
 def _shadowed_in_bodies(scope: RawScope) -> Iterator[str]:
-    """Yield names that a node in a body defines although an outer graph defines them before.
-
-    ONNX Runtime 1.31 accepts inputs and initializers of a body that shadow outer names.
-    """
+    """Yield names that a node in a body defines although an outer graph defines them before it."""
     before = {name for name in (*scope.inputs, *scope.initializers) if name}
     for node in scope.nodes:
         for body in node.bodies:

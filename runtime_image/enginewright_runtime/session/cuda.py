@@ -29,7 +29,7 @@ def cuda_major() -> str | None:
 def arena_limit(memory: int) -> int:
     """Return the bytes of a device with `memory` that ONNX Runtime's arena may take.
 
-    CUDA's context, kernels, cuBLAS and cuDNN get a tenth, at least 1 GiB, but of a small MIG slice at most a quarter.
+    CUDA, cuBLAS and cuDNN get the rest: a tenth, at least 1 GiB, but of a small MIG slice at most a quarter.
     """
     return memory - min(max(_RESERVED, memory // 10), memory // 4)
 

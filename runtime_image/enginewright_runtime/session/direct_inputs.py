@@ -1,7 +1,4 @@
-"""Runs a session on inputs in host memory that the device reads directly.
-
-From other memory the driver copies them first. ONNX Runtime allocates it and waits for the device as needed.
-"""
+"""Runs a session on inputs in host memory of ONNX Runtime, from which the device reads without another copy."""
 
 import math
 from collections.abc import Callable, Sequence

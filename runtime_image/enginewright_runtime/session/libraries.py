@@ -52,10 +52,7 @@ def wheel_version(*modules: str) -> str | None:
 
 @cache
 def owners(module: str) -> tuple[Distribution, ...]:
-    """Return the distributions that own a top-level module or package, sorted by name.
-
-    `importlib.metadata.packages_distributions` is slower: it parses all file lists, in every process.
-    """
+    """Return the distributions that own a top-level module, sorted; faster than `packages_distributions`."""
     owning: dict[str, Distribution] = {}
     for each in distributions():
         # an interrupted installation leaves no METADATA, and so no name

@@ -1,7 +1,4 @@
-"""This machine's processor, as the kernel reports it, and whether INT8 products are exact on it.
-
-ONNX Runtime measures that, so it is right on unknown and emulated processors and in virtual machines.
-"""
+"""This machine's processor, as the kernel reports it, and whether ONNX Runtime measures INT8 products as exact on it."""
 
 import platform
 from functools import cache

@@ -50,10 +50,7 @@ def load_reference(
 
 
 def load_changed(source: Path, changed: ModelProto, level: str) -> ort.InferenceSession:
-    """Load a changed model, parsed without its external data, as `load_reference`.
-
-    The folder of `source` must be writable: ONNX Runtime reads external data from the folder of the file.
-    """
+    """Load a changed model, parsed without its external data, as `load_reference`, from the writable folder of `source`."""
     options = ort.SessionOptions()
     options.enable_cpu_mem_arena = False  # which never releases the memory of a run
     with tempfile.NamedTemporaryFile(

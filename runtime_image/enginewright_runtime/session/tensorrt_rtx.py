@@ -1,7 +1,4 @@
-"""NVIDIA's TensorRT-RTX as a plug-in of ONNX Runtime: runs engines built with or without a device.
-
-Its wheel loads its bundled libraries by path, except CUDA's runtime (version 0.5.0), which is loaded here.
-"""
+"""NVIDIA's TensorRT-RTX, a plug-in of ONNX Runtime for engines; its wheel (0.5.0) does not load CUDA's runtime itself."""
 
 import ctypes
 import functools

@@ -1,7 +1,4 @@
-"""An artefact in a local folder, which `store import` checks completely before it stores any of it.
-
-Only regular files are read, through no link: the folder is not trusted, and others read the store.
-"""
+"""An untrusted artefact in a local folder, which `store import` checks completely before it stores any of it."""
 
 import os
 from dataclasses import dataclass

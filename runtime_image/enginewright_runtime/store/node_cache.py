@@ -77,10 +77,7 @@ class NodeCache:
     def offered(
         self, scope: str, file: ArtifactFile, source: Path, on_chunk: Callable[[int], None]
     ) -> Iterator[Callable[[int], None]]:
-        """Send a file to the cache while the caller reads it to `source`, unless an error inside ends that.
-
-        Yields a function to call with the size of every chunk, which calls `on_chunk`.
-        """
+        """Send a file to the cache while it is read to `source`; yields what to call with the size of every chunk."""
         offer = Offer(file_path(scope, file.sha256), file.size_bytes, source, self._budget)
         if self._sender is None:
             self._sender = threading.Thread(target=self._send_all, name="offers", daemon=True)

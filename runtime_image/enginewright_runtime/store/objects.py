@@ -1,7 +1,4 @@
-"""The objects below one address of a bucket: read, written and listed, with retries.
-
-An interrupted read continues if the object is the same; parts of a large upload are retried separately.
-"""
+"""The objects below one address of a bucket: read, written and listed, with retries that continue where they can."""
 
 import asyncio
 import hashlib

@@ -1,7 +1,4 @@
-"""The artefact store, on any medium; an artefact exists once its manifest does.
-
-Of several publishers of one key the first wins, and the others are informed.
-"""
+"""The artefact store, on any medium: an artefact exists once its manifest does, and its first publisher wins."""
 
 import hashlib
 import logging

@@ -42,10 +42,7 @@ def loadable(source: Path, out: Path, max_ir_version: int) -> Path:
 
 
 def move_to_folder(path: Path, source: Path, folder: Path) -> None:
-    """Move a changed model, with the external data that it refers to, to `folder`, which is replaced.
-
-    Data is copied from the folder `source`, which keeps it, and moved from any other.
-    """
+    """Move a changed model to `folder`, which is replaced, with its external data, which stays in `source` too."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     for location in locations(graphs.parse(path)):

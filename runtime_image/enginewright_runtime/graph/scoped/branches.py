@@ -38,10 +38,7 @@ def take_constant_branches(model: ModelProto, sizes: Sizes) -> list[str]:
 
 
 def _take(main: Scope, model: ModelProto, names: Names, sizes: Sizes) -> list[str]:
-    """Replace the Ifs with a constant condition; return their labels.
-
-    Bodies are evaluated without the sizes, for which a branch that is never taken may be invalid.
-    """
+    """Replace the Ifs with a constant condition; return their labels; bodies are evaluated without the sizes."""
     opset = graphs.default_opset(model) or 1
     types = infer_fully(model, sizes)
     always = infer_fully(model, {})

@@ -100,10 +100,7 @@ class Pass(Message):
 
     @abstractmethod
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
-        """Change a model, parsed from `source` without external data, in place.
-
-        `out` is the file to write, in an empty folder if the pass writes external data.
-        """
+        """Change a model, parsed from `source` without external data, in place; external data may be beside `out`."""
 
 
 def change(kind: str, message: str, nodes: Sequence[str] = ()) -> Change:

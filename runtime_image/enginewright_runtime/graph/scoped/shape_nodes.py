@@ -122,10 +122,7 @@ class _Kinds:
         )
 
     def _elements(self, node: Node, facts: "_Facts") -> int | None:
-        """Return how many elements an output of a node has at most, if known.
-
-        Shape inference knows no sizes after a tensor of unknown rank, such as a Reshape to computed sizes.
-        """
+        """Return how many elements an output of a node has at most, if known, also after a tensor of unknown rank."""
         operator = node.proto.op_type
         if operator in _SOURCES:
             return 1 if operator == "Size" else _MOST_SIZES

@@ -1,7 +1,4 @@
-"""The library of onnxruntime-extensions in the runtime image: tokenizers and image decoders.
-
-A model declares it with a file beside its other libraries. The package, which loads much else, is not imported.
-"""
+"""The library of onnxruntime-extensions, which a model declares with a file, without an import of the package."""
 
 import importlib.util
 from importlib import metadata

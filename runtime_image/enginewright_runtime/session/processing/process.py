@@ -50,10 +50,7 @@ class StepProcess:
     def __init__(
         self, paths: Mapping[str, Path], libraries_of: Path, memory_bytes: int | None
     ) -> None:
-        """Start it with the .onnx files of the steps, by name, and the libraries of operators of a model.
-
-        Raises SessionError, or StageFailure: ExtensionFailed, BackendCrashed, OutOfMemory, Timeout.
-        """
+        """Start it with .onnx files, by name, and a model's libraries; raises SessionError, or StageFailure."""
         self._paths = {name: str(path) for name, path in paths.items()}
         self._libraries_of = str(libraries_of)
         self._memory_bytes = memory_bytes
