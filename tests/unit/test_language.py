@@ -1,0 +1,205 @@
+"""The language of names and sentences: what an engineer of Kubernetes, NVIDIA or ONNX Runtime would write.
+
+A function is a verb, a variable says what it holds, and prose is plain English. One pass reads every file.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+REPOSITORY: Final = Path(__file__).resolve().parents[2]
+CODE: Final = ("operator", "runtime_image", "hack", "bench", "tests")
+PROSE: Final = ("README.md", "CONTRIBUTING.md", "docs/**/*.md", "charts/**/*")
+
+# words that end like a participle, but are verbs or nouns
+NO_PARTICIPLES: Final = frozenset(
+    {
+        "bed", "breed", "embed", "exceed", "feed", "heed", "hundred", "need", "proceed", "seed",
+        "shed", "speed", "spread", "succeed", "weed",
+    }
+)  # fmt: skip
+# participles, past tenses and adverbs that do not end in -ed
+PARTICIPLES: Final = frozenset(
+    {
+        "apart", "began", "begun", "bought", "broken", "brought", "built", "burnt", "came",
+        "caught", "chosen", "dealt", "done", "drawn", "driven", "each", "fallen", "fell", "felt",
+        "forgotten", "found", "frozen", "gave", "given", "gone", "got", "grew", "grown", "had",
+        "held", "hidden", "hung", "kept", "knew", "known", "laid", "led", "left", "lent", "lost",
+        "made", "meant", "met", "nested", "overdue", "paid", "ran", "rewritten", "said", "sat",
+        "saw", "seen", "sent", "shown", "slept", "sold", "sought", "spent", "stood", "struck",
+        "stuck", "taken", "taught", "thought", "thrown", "told", "took", "torn", "unbuilt",
+        "understood", "undone", "unknown", "went", "woken", "won", "worn", "written", "wrote",
+    }
+)  # fmt: skip
+VAGUE: Final = frozenset({"each", "found", "known", "wanted"})
+
+PHRASES: Final = {  # pattern -> remedy
+    r"quantis": "write quantize, quantization",
+    r"(?:initial|normal|optim|recogn|sanit|serial|synchron|util)is(?:e|ing|ation|er)": "write -ize, -ization",
+    r"\b(?:no|some)body\b|\bwho(?:m|ever)\b": "name who or what it is: a client, a user, another process",
+    r"\banew\b": "write again, or a new one",
+    r"\bsuch an? ": "write this, or name the thing",
+    r"\bthat which\b|\bwhatever (?:an?|he|is|it|the|they|was)\b": "name the thing",
+    r"\b(?:thereby|therein|thereof|thus|hither|whence|unto)\b": "use a plain conjunction, or a second sentence",
+    r", for (?:each|he|it|its|no|one|that|there|these|they|this|those|we) (?:are|can|do|does|had|has|have|is|was|were)\b": (
+        "write because or as"
+    ),
+    r"\b(?:admit|appl\w+|held|refer|verified|verify)\b[\w ]* no more\b": "write no longer",
+    r"\bby half\b|\bis believed\b|\bhow \w+ (?:\w+ )?fares?\b": "say what happens",
+}
+JUDGED: Final = frozenset(
+    {
+        ast.Name,
+        ast.arg,
+        ast.ExceptHandler,
+        ast.MatchAs,
+        ast.FunctionDef,
+        ast.AsyncFunctionDef,
+        ast.Expr,
+    }
+)
+_PHRASE: Final = re.compile("|".join(f"({pattern})" for pattern in PHRASES), re.IGNORECASE)
+_SENTINEL: Final = re.compile(r"\bNone: [a-z]")
+_COMMENT: Final = re.compile(r"#[^\"'\n]*?\bNone: [a-z]")
+
+
+class Finding(NamedTuple):
+    """One place, and how to mend it."""
+
+    rule: str
+    place: str  # file:line
+    name: str
+    remedy: str
+
+
+def is_participle(name: str) -> bool:
+    word = name.strip("_").partition("_")[0]
+    return word in PARTICIPLES or (
+        word.endswith("ed") and len(word) > 3 and word not in NO_PARTICIPLES
+    )
+
+
+def judge(text: str, path: str) -> Iterator[Finding]:
+    """Yield what is wrong in the text of a Python file."""
+    yield from _judge_prose(text, path)
+    for number, line in enumerate(text.splitlines(), 1):
+        if "None: " in line and _COMMENT.search(line):
+            yield _sentinel(f"{path}:{number}")
+    for node in ast.walk(ast.parse(text)):
+        if type(node) in JUDGED:
+            yield from _judge_node(node, path)
+
+
+def _judge_node(node: ast.AST, path: str) -> Iterator[Finding]:
+    match node:
+        case ast.Name(ctx=ast.Store(), id=name) | ast.arg(arg=name) if name in VAGUE:
+            yield _vague(name, f"{path}:{node.lineno}")
+        case ast.ExceptHandler(name=name) | ast.MatchAs(name=name) if name in VAGUE:
+            yield _vague(str(name), f"{path}:{node.lineno}")
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) if is_participle(name):
+            decorators = " ".join(map(ast.unparse, node.decorator_list))
+            # the name of an override is that of its base, which is reported, or another package's
+            if not re.search("property|setter|fixture|override", decorators):
+                remedy = "begin with a verb: describe_, is_, has_, count_, find_, on_"
+                yield Finding("function", f"{path}:{node.lineno}", name, remedy)
+        case ast.Expr(value=ast.Constant(value=str(text))):  # a docstring, of an attribute too
+            if sentinel := _SENTINEL.search(text):
+                line = node.lineno + text.count("\n", 0, sentinel.start())
+                yield _sentinel(f"{path}:{line}")
+        case _:
+            pass
+
+
+def _vague(name: str, place: str) -> Finding:
+    return Finding("variable", place, name, "name it after what it holds")
+
+
+def _sentinel(place: str) -> Finding:
+    return Finding("sentinel", place, "None: …", "write `or None if …`, or let the type say it")
+
+
+def _judge_prose(text: str, path: str) -> Iterator[Finding]:
+    for match in _PHRASE.finditer(text):
+        remedy = [*PHRASES.values()][(match.lastindex or 1) - 1]
+        line = text.count("\n", 0, match.start()) + 1
+        yield Finding("phrase", f"{path}:{line}", " ".join(match[0].split()), remedy)
+
+
+@cache
+def findings() -> tuple[Finding, ...]:
+    in_code = [
+        finding
+        for folder in CODE
+        for path in sorted((REPOSITORY / folder).rglob("*.py"))
+        if path != Path(__file__)
+        for finding in judge(path.read_text(), str(path.relative_to(REPOSITORY)))
+    ]
+    pages = (path for glob in PROSE for path in sorted(REPOSITORY.glob(glob)) if path.is_file())
+    in_pages = [
+        finding
+        for path in pages
+        for finding in _judge_prose(path.read_text(), str(path.relative_to(REPOSITORY)))
+    ]
+    return (*in_code, *in_pages)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param("function", id="functions are verbs"),
+        pytest.param("variable", id="variables say what they hold"),
+        pytest.param("phrase", id="prose is plain and has one spelling"),
+        pytest.param("sentinel", id="None is not explained by a colon"),
+    ],
+)
+def test_the_language(rule: str) -> None:
+    places = [
+        f"{finding.place} {finding.name!r}: {finding.remedy}"
+        for finding in findings()
+        if finding.rule == rule
+    ]
+    assert not places, f"{len(places)} places:\n" + "\n".join(places)
+
+
+@pytest.mark.parametrize(
+    ("text", "rule", "name"),
+    [
+        ("def built(): ...", "function", "built"),
+        ("class A:\n    async def _described(self): ...", "function", "_described"),
+        ("def run():\n    def asked(): ...", "function", "asked"),
+        ("found = 1", "variable", "found"),
+        ("for each in (): ...", "variable", "each"),
+        ("def run(*, known): ...", "variable", "known"),
+        ("[wanted for wanted in ()]", "variable", "wanted"),
+        ("x = 1  # None: not measured", "sentinel", "None: …"),
+        ('def run():\n    """Return it; None: not yet."""', "sentinel", "None: …"),
+        ("# it is quantised", "phrase", "quantis"),
+        ("# nobody reads it", "phrase", "nobody"),
+        ("# refused, for it is\n# late", "phrase", ", for it is"),
+    ],
+)
+def test_a_violation_is_reported(text: str, rule: str, name: str) -> None:
+    (finding,) = judge(text, "a.py")
+    assert (finding.rule, finding.name) == (rule, name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "def seed(): ...",
+        "def needs_a_device(): ...",
+        "class A:\n    @property\n    def taken(self): ...",
+        "@pytest.fixture\ndef served(): ...",
+        "class A(B):\n    @override\n    def closed(self): ...",
+        "x.found = f(known=1)",
+        "x: dict[None: 3]",
+        "# such as these; for each of them",
+    ],
+)
+def test_plain_code_is_accepted(text: str) -> None:
+    assert [*judge(text, "a.py")] == []
