@@ -82,10 +82,10 @@ def current_namespace(context: str | None = None) -> str:
     if any(os.path.isfile(path) for path in paths.split(os.pathsep) if path):
         try:
             if context is not None:
-                found = _context(paths, context)
+                settings = _context(paths, context)
             else:
-                found = list_kube_config_contexts(paths)[1]["context"]
-            return str(found.get("namespace") or _DEFAULT)
+                settings = list_kube_config_contexts(paths)[1]["context"]
+            return str(settings.get("namespace") or _DEFAULT)
         except (
             ConfigException,
             yaml.YAMLError,
@@ -113,6 +113,6 @@ def _context(paths: str, name: str) -> Mapping[str, Any]:
             document = yaml.safe_load(file) or {}
         for each in document.get("contexts") or ():
             if each["name"] == name:
-                found: Mapping[str, Any] = each["context"]
-                return found
+                settings: Mapping[str, Any] = each["context"]
+                return settings
     raise KeyError(name)

@@ -28,15 +28,15 @@ async def known(api: KubeApi) -> dict[str, ImageFacts]:
     Raises:
         KubeError: the API server does not respond, or denies access.
     """
-    found: dict[str, ImageFacts] = {}
+    images: dict[str, ImageFacts] = {}
     for each in await _config_maps(api):
         for text in (each.get("data") or {}).values():
             try:
                 entry = json.loads(text)
-                found[str(entry["image"])] = ImageFacts.model_validate(entry["facts"])
+                images[str(entry["image"])] = ImageFacts.model_validate(entry["facts"])
             except (ValueError, TypeError, KeyError, ValidationError):
                 continue  # of another version, whose operator will probe the image again
-    return found
+    return images
 
 
 async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
@@ -58,14 +58,14 @@ def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
     Raises:
         ImageError: none matches, or several do.
     """
-    wanted = text.removeprefix("sha256:")
-    found = [
+    digest = text.removeprefix("sha256:")
+    matches = [
         each
         for each in images
-        if each == text or (wanted and each.partition("@sha256:")[2].startswith(wanted))
+        if each == text or (digest and each.partition("@sha256:")[2].startswith(digest))
     ]
-    if len(found) == 1:
-        return found[0], images[found[0]]
+    if len(matches) == 1:
+        return matches[0], images[matches[0]]
     existing = ", ".join(sorted(images)) or "none"
     if not images:
         raise ImageError(
@@ -73,6 +73,6 @@ def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
             f" {CONFIG_MAP}); install the chart and wait until the operator is ready"
         )
     raise ImageError(
-        f"--image {text}: {len(found) or 'no'} images of the cluster match this reference or digest;"
+        f"--image {text}: {len(matches) or 'no'} images of the cluster match this reference or digest;"
         f" known images: {existing}"
     )

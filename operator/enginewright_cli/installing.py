@@ -18,5 +18,5 @@ def remedy(extras: str) -> str:
 
 
 def why_no_stages(system: str = sys.platform) -> str | None:
-    """Return why stages cannot run here, with the remedy; None: they can."""
+    """Return why stages cannot run here, with the remedy, or None if they can."""
     return None if system == "linux" else _NO_STAGES.format(system=system)

@@ -20,13 +20,13 @@ def billionths(share: float) -> int:
 def excess(
     promise: Promise, nodes_total: int, nodes_elsewhere: int, compute: int | None
 ) -> str | None:
-    """Return the exceeded limits as text to append to a message; None: the promise is kept.
+    """Return the exceeded limits as text to append to a message, or None if the promise is kept.
 
     Args:
         promise: to the model's owner.
         nodes_total: compute nodes, shape arithmetic excluded.
         nodes_elsewhere: those that do not run on the promised provider.
-        compute: their share of the profiled time, in billionths; None: not all were profiled.
+        compute: their share of the profiled time, in billionths, if all were profiled.
 
     Returns:
         "" where no fallback is allowed at all.

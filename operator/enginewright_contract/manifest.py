@@ -26,7 +26,7 @@ class TensorSpec(Message):
 
     name: str
     dtype: str  # numpy name: float32, int64, ... or "string"
-    shape: tuple[int | str | None, ...]  # str: a named dimension; None: an unnamed one
+    shape: tuple[int | str | None, ...]  # a name or None for a dynamic dimension
 
 
 class Change(Message):
@@ -42,13 +42,13 @@ class OutputParity(Message):
 
     name: str
     compared_with: str  # source | expected | prepared
-    max_abs_error: float | None = None  # None: not numeric, or not comparable
+    max_abs_error: float | None = None  # if numeric and comparable
     max_rel_error: float | None = None
     cosine: float | None = None  # 1: same direction
-    top1_agreement: float | None = None  # 0 to 1; None: not scores over classes
+    top1_agreement: float | None = None  # 0 to 1, of scores over classes
     nan: int = 0  # values that are NaN in the artefact's output and not in the reference
     inf: int = 0  # likewise
-    runs: int | None = None  # of a varying output, compared in distribution; None: by values
+    runs: int | None = None  # of a varying output, compared in distribution
 
 
 class Spread(Message):
@@ -56,7 +56,7 @@ class Spread(Message):
 
     sample: str
     runs: int
-    shape: tuple[int | None, ...]  # None: a size that differs from run to run
+    shape: tuple[int | None, ...]  # None for a size that differs from run to run
     distinct: bool  # whether all runs differed
     ranges: dict[str, tuple[float, float]]  # lowest and highest of each statistic over the runs
 
@@ -94,9 +94,9 @@ class Latency(Message):
     p99: float
     samples: int
     shapes: str | None = None  # which were run: min, opt, max, or the name of a golden sample
-    throughput: float | None = None  # rows (of the first dimension) per second; None: not measured
+    throughput: float | None = None  # rows (of the first dimension) per second
     peak_memory_bytes: int | None = None  # of the process, model and libraries included
-    peak_device_memory_bytes: int | None = None  # None: no device, or not reported
+    peak_device_memory_bytes: int | None = None  # if reported
     warm_up_runs: int | None = None  # until two consecutive ones took about the same time
 
 
@@ -104,7 +104,7 @@ class BackendLatency(Message):
     """A backend in the comparison of those that can serve, with the usual sizes."""
 
     backend: str
-    latency: Latency | None = None  # None: excluded
+    latency: Latency | None = None  # unless excluded
     excluded: str = ""  # why it cannot serve whole, or correctly
 
 
@@ -127,23 +127,20 @@ class EngineInfo(Message):
     size_bytes: int
     compute_capabilities: tuple[str, ...]  # that it runs on
     partitions: tuple[Partition, ...]
-    profiles: tuple[
-        EngineProfile, ...
-    ] = ()  # a request has to fit one of them; () in artefacts of earlier versions
+    profiles: tuple[EngineProfile, ...] = ()  # a request has to fit one; earlier versions have none
     nodes_total: int
     nodes_accelerated: int
-    compute_share_elsewhere: float | None = None  # 0 to 1; None: not profiled
+    compute_share_elsewhere: float | None = None  # 0 to 1, if profiled
     workspace_bytes: int | None = None  # in effect, after reductions when memory ran out
     build_seconds: float
     peak_memory_bytes: int | None = None  # of the build's process
-    latency: Latency | None = None  # None: built ahead of time, no device to measure on
+    latency: Latency | None = None  # unless built ahead of time
     latencies: tuple[
         Latency, ...
     ] = ()  # of min, opt and max where measured; `latency` is that of opt
-    parity_max_abs_error: float | None = None  # against the prepared model; None: likewise
+    parity_max_abs_error: float | None = None  # against the prepared model; likewise
     parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
-    # The engine's own first, then others with the prepared model; None: not compared
-    backends: tuple[BackendLatency, ...] | None = None
+    backends: tuple[BackendLatency, ...] | None = None  # that were compared, the engine's own first
 
 
 class ProcessingStep(Message):
@@ -167,7 +164,7 @@ class Manifest(Message):
     model_digest: str
     recipe: Recipe
     # Digests of the content at the recipe's other addresses, by name, as they enter the prepared model's
-    # key; None: of an earlier version
+    # key; earlier versions have none
     data: dict[str, str] | None = None
     model: str = MODEL_NAME
     files: tuple[ArtifactFile, ...]
@@ -176,10 +173,10 @@ class Manifest(Message):
     nodes: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    signature: PublishedSignature | None = None  # None: of an earlier version, or not known
+    signature: PublishedSignature | None = None  # earlier versions have none
     golden_inputs: str = "golden/inputs.npz"  # one array per input, named "<sample>/<input>"
     golden_outputs: str = "golden/outputs.npz"  # likewise, from ONNX Runtime's CPU provider
-    golden_expected: str | None = None  # likewise, from the exporting framework; None: not known
+    golden_expected: str | None = None  # likewise, from the exporting framework
     golden_source: str  # generated | samples
     versions: dict[str, str]  # onnx, onnxruntime, enginewright
     node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions
@@ -188,18 +185,19 @@ class Manifest(Message):
     # model. (): of an earlier version. Only those in the recipe limit what is served
     profiles: tuple[ShapeProfile, ...] = ()
     source_opset: int | None = None
-    precision: str | None = None  # of the weights and activations; None: the source's own
+    precision: str | None = None  # of the weights and activations, if not the source's own
     # The highest level of ONNX Runtime's graph optimisations at which the outputs were right: ALL,
-    # EXTENDED, BASIC or DISABLE; None: the highest at which it loads
+    # EXTENDED, BASIC or DISABLE; by default the highest at which it loads
     graph_optimization: str | None = None
     changes: tuple[Change, ...] = ()  # (): the source as it is
     parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
-    # Outputs compared in distribution; all others are compared by values. None: of an earlier version
-    varying: tuple[VaryingOutput, ...] | None = None
-    # Processor that the golden outputs were computed on; None: not recorded
-    processor: Processor | None = None
-    # Whether INT8 products saturate on processors that sum them in 16 bits; None: not known, or for a GPU
-    saturable: bool | None = None
+    varying: tuple[VaryingOutput, ...] | None = (
+        None  # compared in distribution, all others by values
+    )
+    processor: Processor | None = None  # that the golden outputs were computed on
+    saturable: bool | None = (
+        None  # whether INT8 products saturate on processors that sum them in 16 bits
+    )
     # With steps, `inputs` and `outputs` are the model's own, and `signature` is what clients see
     steps: tuple[ProcessingStep, ...] = ()
-    engine: EngineInfo | None = None  # None: a prepared model
+    engine: EngineInfo | None = None  # unless it is a prepared model

@@ -34,7 +34,7 @@ def supported(precision: Precision, compute_capability: str | None, backend: str
 
     Args:
         precision: that was requested.
-        compute_capability: of the class, such as "8.9"; None: unknown, or a CPU.
+        compute_capability: of the class, such as "8.9"; CPUs have none.
         backend: a name of `spec.backends`.
     """
     if precision not in RUNS[backend]:

@@ -398,7 +398,7 @@ _NAMES: Final = frozenset(Reason)
 
 
 def reason_named(name: str) -> Reason | None:
-    """Return the reason of this name; None: it is the operator's own, or of another release."""
+    """Return the reason of this name, or None if it is the operator's own or another release's."""
     return Reason(name) if name in _NAMES else None
 
 
@@ -409,7 +409,7 @@ def has_fault(name: str, *faults: Fault) -> bool:
 
 
 def exit_code(reason: Reason | None) -> ExitCode:
-    """Return the exit code of a stage that failed with `reason`; None: it succeeded."""
+    """Return the exit code of a stage that failed with `reason`, or succeeded without one."""
     if reason is None:
         return ExitCode.OK
     if reason.facets.fault is Fault.PRODUCT:

@@ -23,7 +23,7 @@ class TracingTask(Message):
     """Which requests are traced, and where their spans are sent."""
 
     endpoint: str | None = (
-        None  # base of the collector's URL for OTLP/HTTP; None: OTEL_* variables have it
+        None  # base of the collector's URL for OTLP/HTTP, unless in OTEL_* variables
     )
     share: float  # 0 to 1, of requests whose client says nothing about tracing
 
@@ -34,11 +34,11 @@ class ServingOptions(Message):
     max_queue: int = MAX_QUEUE  # waiting requests; further ones get 503
     batch_size: int = BATCH_SIZE  # rows that requests which run together may have; 1: none do
     batch_delay_seconds: float = 0.0  # that a request may wait for others
-    concurrent_runs: int | None = None  # at most; None: as many as are worthwhile
+    concurrent_runs: int | None = None  # at most; by default as many as are worthwhile
     # that a request without a timeout may wait for the model; 0: without limit
     request_seconds: float = REQUEST_SECONDS
-    access_log: AccessLogTask | None = None  # None: no request gets one
-    tracing: TracingTask | None = None  # None: no request is traced
+    access_log: AccessLogTask | None = None
+    tracing: TracingTask | None = None
 
     def options(self) -> dict[str, Any]:
         """Return these fields alone, for another model that has them."""

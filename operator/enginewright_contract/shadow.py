@@ -37,7 +37,7 @@ class ShadowOrder:
 
 
 def read_order(annotation: str) -> ShadowOrder | None:
-    """Return the order in an annotation, expired or not; None: it is invalid as a whole.
+    """Return the order in an annotation, expired or not, or None if it is invalid.
 
     Host names, addresses with a port, and those of no single machine on the network are invalid.
     """
@@ -69,24 +69,24 @@ def is_current(order: ShadowOrder, now: float) -> bool:
 
 
 def shadow_order(
-    share: float, now: float, revision: str, addresses: Sequence[str], known: ShadowOrder | None
+    share: float, now: float, revision: str, addresses: Sequence[str], current: ShadowOrder | None
 ) -> ShadowOrder:
-    """Return the order to have: `known`, if it is the same and does not end soon, else a new one."""
+    """Return the order to have: `current`, if it is the same and does not end soon, else a new one."""
     chosen = tuple(sorted(addresses)[:MOST_ADDRESSES])
     until = math.ceil(now) + SHADOW_SECONDS
     new = ShadowOrder(float(f"{share:g}"), until, revision, chosen)
     if (
-        known is not None
-        and (known.share, known.revision, known.addresses) == (new.share, revision, chosen)
-        and now + SHADOW_SECONDS / 2 < known.until <= until
+        current is not None
+        and (current.share, current.revision, current.addresses) == (new.share, revision, chosen)
+        and now + SHADOW_SECONDS / 2 < current.until <= until
     ):
-        return known
+        return current
     return new
 
 
 def _is_address(text: str) -> bool:
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return False
-    return not (found.is_multicast or found.is_unspecified or found.is_link_local)
+    return not (address.is_multicast or address.is_unspecified or address.is_link_local)

@@ -30,10 +30,10 @@ class TensorText(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Self:
         """Read one from its text; ValueError if it is not one."""
-        found = _TEXT.fullmatch(text)
-        if found is None:
+        match = _TEXT.fullmatch(text)
+        if match is None:
             raise ValueError(f"{text[:100]!r} describes no tensor")
-        name, dtype, sizes = found.groups()
+        name, dtype, sizes = match.groups()
         return cls(name, dtype, tuple(sizes.split(",")) if sizes else ())
 
 
@@ -59,7 +59,7 @@ class PublishedSignature(Message):
 
 
 def size_text(low: int, high: int | None) -> str:
-    """Return the text of a dimension; `high` None: unlimited."""
+    """Return the text of a dimension; without `high` it is unlimited."""
     if high is None:
         return ANY_SIZE
     return str(low) if low == high else f"{low}..{high}"

@@ -70,13 +70,13 @@ def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
     """Drop checks that this version does not know: else the entire verdict would be invalid."""
     if not isinstance(value, list):
         return value
-    known = [
+    supported = [
         each
         for each in value
         if not (isinstance(each, dict) and isinstance(each.get("check"), str))
         or each["check"] in set(Check)
     ]
-    return known or value  # without any known check the verdict stays invalid
+    return supported or value  # without any known check the verdict stays invalid
 
 
 _AnyReason = Annotated[Reason | None, BeforeValidator(_known)]
@@ -135,7 +135,7 @@ class FallbackVerdict(Message):
 
     @property
     def active_kind(self) -> str | None:
-        """Return the kind of the active fallback, one of `FALLBACK_KINDS`; None: there is none."""
+        """Return the kind of the active fallback, one of `FALLBACK_KINDS`, if there is one."""
         return self.kind if self.active else None
 
 

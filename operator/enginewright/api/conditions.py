@@ -168,12 +168,12 @@ class Condition(WantedCondition):
 
 def merge_conditions(
     old: Iterable[Condition],
-    wanted: Iterable[WantedCondition],
+    decided: Iterable[WantedCondition],
     *,
     generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """Return `wanted` in its order; a transition time changes only where the status has changed.
+    """Return `decided` in its order; a transition time changes only where the status has changed.
 
     Conditions that are only in `old` are dropped. `now` is timezone-aware and is truncated to
     seconds, the resolution of the API.
@@ -181,7 +181,7 @@ def merge_conditions(
     before = {condition.type: condition for condition in old}
     moment = now.replace(microsecond=0)
     merged = []
-    for condition in wanted:
+    for condition in decided:
         previous = before.get(condition.type)
         kept = previous is not None and previous.status == condition.status
         merged.append(

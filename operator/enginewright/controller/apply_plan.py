@@ -63,14 +63,14 @@ async def _execute(
 ) -> bool:
     """Write what differs; returns whether anything did."""
 
-    def undone(message: str) -> None:
+    def on_revert(message: str) -> None:
         recorder.record(observed, EventIntent("Warning", StatusReason.EDIT_UNDONE, message))
 
     changed = False
     for intent in plan.metadata:
         changed |= await executor.set_metadata(intent)
-    for wanted in plan.apply:
-        changed |= await executor.apply(wanted, undone)
+    for obj in plan.apply:
+        changed |= await executor.apply(obj, on_revert)
     for handover in plan.hand_over:
         changed |= await executor.hand_over(handover)
     for ref in plan.delete:
@@ -79,18 +79,12 @@ async def _execute(
 
 
 def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """Return the status of a plan that could not be applied, with the failure in Ready and Reconciling.
-
-    If it is Ready nevertheless, it stays so; the Event reports the failure.
-    """
+    """Return the status of a plan that could not be applied; a model that is Ready nevertheless stays so."""
     conditions = status.get("conditions") or ()
     if any(each["type"] == ConditionType.READY and each["status"] == "True" for each in conditions):
         return dict(status)
     failure = {"reason": StatusReason.APPLY_FAILED, "message": f"{why}; retrying"}
-    waiting = {
-        ConditionType.READY: "False",
-        ConditionType.RECONCILING: "True",
-    }
+    waiting = {ConditionType.READY: "False", ConditionType.RECONCILING: "True"}
     return {
         **status,
         "conditions": [

@@ -1,4 +1,4 @@
-"""The engines that every model uses, kept up to date from the cache, so that no pass searches all models."""
+"""The engines that every model uses, kept up to date from the cache, so that no reconcile searches all models."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -66,7 +66,7 @@ class EngineUses:
             self._report(namespace, before or EngineUse(name), now or EngineUse(name))
 
     def _use(self, namespace: str, name: str) -> EngineUse | None:
-        """Return what a model uses; None: it does not exist, or is being deleted."""
+        """Return what a model uses, or None if it does not exist or is being deleted."""
         cache = self._cache
         observed = cache.get(INFERENCE_MODELS, namespace, name)
         if observed is None or "deletionTimestamp" in observed["metadata"]:
@@ -108,11 +108,11 @@ class Settled:
     """Users to report, and when to look again."""
 
     users: tuple[str, ...]
-    due_in: float | None = None  # seconds; None: they are up to date
+    due_in: float | None = None  # seconds; None if they are up to date
 
 
 class SettledUsers:
-    """The users of engines, changed at most every `SETTLE`: a hundred models that are applied at once are few writes.
+    """The users of engines, changed at most every `SETTLE`: a hundred models applied at once cause few writes.
 
     The first user of an engine is reported at once, so that what is used never appears unused.
     """

@@ -1,18 +1,17 @@
 """Events that `kubectl describe` shows, recorded once per change without blocking a reconcile.
 
-Reconciles enqueue them and go on: one task writes them, and one that cannot be written is
-logged and dropped. The name of an Event is derived from its content, so that the same Event of a
+Reconciles enqueue them and go on: one task writes them, and logs and drops one that cannot be
+written. The name of an Event is derived from its content, so that the same Event of a
 restarted operator increases the count of the existing one instead of adding one.
 """
 
 import asyncio
 import hashlib
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from enginewright.kube.api import JsonObject, KubeApi
@@ -40,11 +39,7 @@ class EventRecorder:
     """Queues Events without blocking; `run` writes them."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, api: KubeApi, *, clock: Callable[[], float], now: Callable[[], datetime]
     ) -> None:
         self._api = api
         self._clock = clock
@@ -91,9 +86,9 @@ class EventRecorder:
         name = _event_name(pending)
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
-            known = await self._api.get(EVENTS, namespace, name)
+            stored = await self._api.get(EVENTS, namespace, name)
         except NotFound:
-            known = {}
+            stored = {}
         event: JsonObject = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
@@ -104,9 +99,9 @@ class EventRecorder:
             "message": pending.intent.message[:_MESSAGE_LIMIT],
             "source": {"component": COMPONENT},
             "reportingComponent": COMPONENT,
-            "firstTimestamp": known.get("firstTimestamp") or now,
+            "firstTimestamp": stored.get("firstTimestamp") or now,
             "lastTimestamp": now,
-            "count": (known.get("count") or 0) + 1,
+            "count": (stored.get("count") or 0) + 1,
         }
         await self._api.apply(event)
 

@@ -31,7 +31,6 @@ from enginewright.controller.observe import (
 from enginewright.controller.parse import parsed
 from enginewright.controller.references import references
 from enginewright.controller.routing import EngineKey, is_unbuilt
-from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIM_TEMPLATES,
@@ -67,11 +66,11 @@ def gather(
         now: timezone-aware.
         images: what the probed images contain, by reference.
         image_failures: why images could not be probed, by reference.
-        bucket_user: who uses its part of a bucket; None: not known, or it is a volume.
+        bucket_user: who uses its part of a bucket, once that is known; a volume has none.
         may_move: it is the model's turn to move to new runtime images.
         verdicts: of the sidecars of pods, by name.
         silent: which pods' sidecars have not responded for a long time.
-        measured: what sidecars have measured during a rollout, by name of the pod; None: nothing.
+        measured: what sidecars have measured during a rollout, by name of the pod; None if they cannot.
     """
     namespace, name, uid = model.metadata.namespace, model.metadata.name, model.metadata.uid
 
@@ -132,17 +131,17 @@ def gather(
 def _unbuilt(
     cache: ObjectCache, namespace: str, names: Iterable[str]
 ) -> dict[str, tuple[str, dict[str, EngineReference]]]:
-    """Return requester (empty: none) and references by model of each engine that is not built.
+    """Return requester ("" if there is none) and references by model of each engine that is not built.
 
-    References to built engines decide nothing, so most passes search no models.
+    References to built engines decide nothing, so most reconciles search no models.
     """
-    found = {}
+    unbuilt = {}
     for name in names:
         engine = cache.get(INFERENCE_ENGINES, namespace, name)
         if engine is not None and is_unbuilt(engine):
             requester = (engine["metadata"].get("annotations") or {}).get(REQUESTED_BY, "")
-            found[name] = requester, references(cache, EngineKey(namespace, name))
-    return found
+            unbuilt[name] = requester, references(cache, EngineKey(namespace, name))
+    return unbuilt
 
 
 class _Engines(Mapping[str, InferenceEngine]):
@@ -164,15 +163,9 @@ class _Engines(Mapping[str, InferenceEngine]):
 
     @override
     def __iter__(self) -> Iterator[str]:
-        return (each["metadata"]["name"] for each in self._here())
+        engines = self._cache.in_namespace(INFERENCE_ENGINES, self._namespace)
+        return (each["metadata"]["name"] for each in engines)
 
     @override
     def __len__(self) -> int:
-        return len(self._here())
-
-    def _here(self) -> list[JsonObject]:
-        return [
-            each
-            for each in self._cache.all(INFERENCE_ENGINES)
-            if each["metadata"].get("namespace") == self._namespace
-        ]
+        return len(self._cache.in_namespace(INFERENCE_ENGINES, self._namespace))

@@ -138,16 +138,16 @@ class Informer:
     async def list_all(self) -> None:
         """List every kind, retrying those that cannot be listed."""
         left = list(self._watched)
-        known = ""
+        logged = ""
         while True:
             problems = [(watch, await self._try(watch)) for watch in left]
             left = [watch for watch, problem in problems if problem is not None]
             if not left:
                 return
             reported = "; ".join(problem for _, problem in problems if problem is not None)
-            if reported != known:
+            if reported != logged:
                 _logger.warning("%s; retrying", reported)
-                known = reported
+                logged = reported
             await asyncio.sleep(RETRY)
 
     async def _try(self, watch: Watch) -> str | None:
@@ -178,13 +178,13 @@ class Informer:
     async def _list(self, watch: Watch) -> Listing:
         """List one kind, namespace by namespace where not all are watched. Raises KubeError."""
 
-        async def listed(namespace: str | None) -> Listing:
+        async def list_in(namespace: str | None) -> Listing:
             return await self._api.list(
                 watch.resource, namespace, labels=watch.labels, fields=watch.fields
             )
 
         if self._namespaces is None or not watch.resource.namespaced:
-            return await listed(None)
-        listings = [await listed(namespace) for namespace in sorted(self._namespaces)]
+            return await list_in(None)
+        listings = [await list_in(namespace) for namespace in sorted(self._namespaces)]
         items = tuple(item for listing in listings for item in listing.items)
         return Listing(items, listings[0].resource_version)  # the oldest: newer objects stay

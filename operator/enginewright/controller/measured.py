@@ -32,47 +32,49 @@ class MeasurementPolls:
         self._cache = cache
         self._http = http
         self._compared: frozenset[ModelKey] = frozenset()  # models that have a canary
-        self._known: dict[str, Measurements | None] = {}  # by uid of the pod; None: it has none
+        self._measurements: dict[
+            str, Measurements | None
+        ] = {}  # by uid; None if its sidecar has none
         self._logged: set[str] = set()  # pods whose invalid response was logged
 
     def compare(self, deployments: Iterable[DeploymentView], pods: Iterable[PodView]) -> None:
         """Find the models that have a canary, and forget pods of others."""
         self._compared = frozenset(_model(each) for each in deployments if each.is_canary)
-        wanted = {pod.uid for pod in pods if _model(pod) in self._compared}
-        for uid in self._known.keys() - wanted:
-            del self._known[uid]
-        self._logged &= wanted
+        compared = {pod.uid for pod in pods if _model(pod) in self._compared}
+        for uid in self._measurements.keys() - compared:
+            del self._measurements[uid]
+        self._logged &= compared
 
     def concerns(self, pod: PodView) -> bool:
         """Return whether the pod's model has a canary."""
         return _model(pod) in self._compared
 
     def measured(self, pods: Iterable[PodView]) -> dict[str, Measurements | None]:
-        """Return the measurements of `pods` by name; None: its sidecar's version has none.
-
-        Those that are not known are left out.
-        """
-        return {pod.name: self._known[pod.uid] for pod in pods if pod.uid in self._known}
+        """Return the measurements of those of `pods` that were polled, by name; None if its sidecar has none."""
+        return {
+            pod.name: self._measurements[pod.uid] for pod in pods if pod.uid in self._measurements
+        }
 
     async def poll(self, address: PodAddress, pod: PodView) -> None:
         """Get the measurements of a pod; the last ones stay if it does not respond."""
         query = f"{PROBE_QUERY}=1" if self._wants_probes(pod) else ""
         try:
             body = await self._http.get(address, PATH, query)
-            found = Measurements.model_validate_json(body)
+            measurements = Measurements.model_validate_json(body)
         except NoAnswer:
             return
         except (BadAnswer, ValidationError) as error:
             if isinstance(error, BadAnswer) and error.status == _NOT_FOUND:
-                # unless it has answered before: then something else responded
-                self._known.setdefault(pod.uid, None)
+                # unless it has reported before: then another pod answered
+                self._measurements.setdefault(pod.uid, None)
             self._log_invalid(pod, _described(error))
             return
-        mine = model_value(found.model) == pod.label(MODEL)
-        if mine and found.revision == pod.label(REVISION) and found != self._known.get(pod.uid):
-            self._known[pod.uid] = (
-                found  # equal ones stay the same object: nothing to compare again
-            )
+        is_own = model_value(measurements.model) == pod.label(
+            MODEL
+        ) and measurements.revision == pod.label(REVISION)
+        # equal ones stay the same object, so that they are not compared again
+        if is_own and measurements != self._measurements.get(pod.uid):
+            self._measurements[pod.uid] = measurements
 
     def _wants_probes(self, pod: PodView) -> bool:
         key = _model(pod)

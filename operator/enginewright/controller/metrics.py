@@ -58,11 +58,7 @@ class ModelCollector(Collector):
     """The conditions of models, counted, and by name where they are not ready."""
 
     def __init__(
-        self,
-        cache: ObjectCache,
-        registry: CollectorRegistry,
-        *,
-        leads: Callable[[], bool] = lambda: True,
+        self, cache: ObjectCache, registry: CollectorRegistry, *, leads: Callable[[], bool]
     ) -> None:
         self._cache = cache
         self._leads = leads
@@ -104,21 +100,21 @@ class ModelCollector(Collector):
 
     def _not_ready(self, models: list[JsonObject]) -> Iterator[GaugeMetricFamily]:
         """Name the models that are not ready, up to a limit, and count those beyond it."""
-        found = sorted(filter(None, map(_NotReady.of, models)))
+        models_not_ready = sorted(filter(None, map(_NotReady.of, models)))
         family = GaugeMetricFamily(
             "enginewright_model_not_ready",
             "1 for an InferenceModel that is not Ready, with the reason of its condition; stalled"
             f" ones first, {NAMED_MODELS} at most. `namespace` is the scrape's, hence model_namespace.",
             labels=("model_namespace", "model", "reason", "stalled"),
         )
-        for each in found[:NAMED_MODELS]:
+        for each in models_not_ready[:NAMED_MODELS]:
             stalled = "true" if each.stalled else "false"
             family.add_metric((each.namespace, each.name, each.reason, stalled), 1)
         yield family
         yield GaugeMetricFamily(
             "enginewright_model_not_ready_omitted",
             "InferenceModels that are not Ready and have no series of their own.",
-            value=max(0, len(found) - NAMED_MODELS),
+            value=max(0, len(models_not_ready) - NAMED_MODELS),
         )
 
 
@@ -161,8 +157,8 @@ class RolloutMetrics:
     def count(self, reason: str) -> None:
         """Count a rejection."""
         # only reasons in the enums, so that no pod can create series
-        known = reason in {*Reason, *StatusReason}
-        self._rollbacks.labels(reason if known else Reason.INTERNAL_ERROR).inc()
+        is_listed = reason in {*Reason, *StatusReason}
+        self._rollbacks.labels(reason if is_listed else Reason.INTERNAL_ERROR).inc()
 
 
 class EngineMetrics:
@@ -195,9 +191,9 @@ class EngineMetrics:
     def count(self, ended: Ended) -> None:
         """Count how a Job ended."""
         if ended.reason:
-            # Only reasons in the enum, so that no pod can create series.
-            known = ended.reason in set(Reason)
-            self._builds.labels("failed", ended.reason if known else Reason.INTERNAL_ERROR).inc()
+            # likewise
+            reason = ended.reason if ended.reason in set(Reason) else Reason.INTERNAL_ERROR
+            self._builds.labels("failed", reason).inc()
             return
         self._cache.labels("hit" if ended.cached else "miss").inc()
         if not ended.cached:

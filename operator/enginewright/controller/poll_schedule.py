@@ -44,7 +44,7 @@ class PollSchedule:
         self._due.pop(pod, None)
 
     def take(self, now: float) -> str | None:
-        """Return the pod that is overdue longest; None if none is due."""
+        """Return the pod that is overdue longest, or None if none is due."""
         self._drop_stale()
         if not self._heap or self._heap[0][0] > now:
             return None
@@ -56,7 +56,7 @@ class PollSchedule:
         return pod
 
     def next_time(self) -> float | None:
-        """Return when `take` may return a pod; None while no pod waits."""
+        """Return when `take` may return a pod, or None while no pod waits."""
         self._drop_stale()
         if not self._heap:
             return None

@@ -74,7 +74,7 @@ class OperatorSettings:
     log_level: str
     http_port: int
     deployment: str | None = None  # the operator's own, which owns what is made in its namespace
-    namespaces: frozenset[str] | None = None  # watched, with the operator's own; None: all
+    namespaces: frozenset[str] | None = None  # watched, with the operator's own; None means all
 
 
 class _Document(BaseModel):

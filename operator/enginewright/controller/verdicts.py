@@ -8,7 +8,6 @@ known until the pods have been polled again.
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -54,13 +53,13 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class _Pod:
-    """What is known of one pod."""
+    """A polled pod."""
 
     view: PodView
     target: PollTarget
     since: float  # when it first was this target
     changed: float  # when its readiness or its verdict changed
-    renewed: float = 0.0  # when a poll of it last succeeded
+    renewed: float = 0.0  # when it was last polled successfully
     failures: int = 0  # consecutive failed polls
     failure_logged: bool = False
     body: bytes | None = None  # the last valid response
@@ -101,7 +100,7 @@ class VerdictPoller:
         changed: Callable[[ModelKey], None],
         engine_changed: Callable[[str, str], None],
         write: Callable[[Mapping[str, Any]], Awaitable[object]],
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._http = http
@@ -121,17 +120,17 @@ class VerdictPoller:
         self._task: asyncio.Task[None] | None = None
 
     def verdicts_of(self, pods: Iterable[PodView]) -> dict[str, Verdict]:
-        """Return the verdicts of `pods` by pod name; those that are not known are left out."""
-        found = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
-        return {name: pod.verdict for name, pod in found if pod and pod.verdict}
+        """Return the known verdicts of `pods` by pod name."""
+        polled = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
+        return {name: pod.verdict for name, pod in polled if pod and pod.verdict}
 
     def silent(self, pods: Iterable[PodView]) -> frozenset[str]:
         """Return the names of those of `pods` that have not responded for `SILENCE` seconds."""
-        found = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
-        return frozenset(name for name, pod in found if pod and pod.silent)
+        polled = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
+        return frozenset(name for name, pod in polled if pod and pod.silent)
 
     def progress_of(self, namespace: str, job: str) -> Progress | None:
-        """Return the progress of a Job's build; None while it is not known."""
+        """Return the progress of a Job's build, or None while it is not known."""
         for pod in self._pods.values():
             if pod.progress is not None and (pod.view.namespace, pod.view.job) == (namespace, job):
                 return pod.progress
@@ -150,7 +149,7 @@ class VerdictPoller:
         await self._http.close()
 
     def problem(self) -> str | None:
-        """Return why pods are not polled; None if they are."""
+        """Return why pods are not polled, or None."""
         if self._task is not None and self._task.done():
             return "the verdict poller has stopped"
         return None
@@ -200,8 +199,8 @@ class VerdictPoller:
         self.measurements.compare(deployments, views)
         present = set()
         for view in views:
-            known = self._pods.get(view.uid)
-            if known is not None and known.view is view:
+            pod = self._pods.get(view.uid)
+            if pod is not None and pod.view is view:
                 present.add(view.uid)
             elif target := poll_target(view):
                 present.add(view.uid)
@@ -211,8 +210,8 @@ class VerdictPoller:
 
     def _observe(self, view: PodView, target: PollTarget, now: float) -> None:
         """Record a pod that is new, or whose object has changed."""
-        known = self._pods.get(view.uid)
-        if known is None or known.target != target:
+        pod = self._pods.get(view.uid)
+        if pod is None or pod.target != target:
             # Not "changed": after a restart of ours all pods are new, and most of them settled.
             marked = _marked_until(view)
             self._pods[view.uid] = _Pod(
@@ -220,9 +219,9 @@ class VerdictPoller:
             )
             self._schedule.poll_now(view.uid, now)
             return
-        before, known.view = known.view, view
+        before, pod.view = pod.view, view
         if before.ready != view.ready:
-            known.changed = now
+            pod.changed = now
             self._schedule.poll_now(view.uid, now)
 
     def _forget(self, uid: str) -> None:
@@ -393,9 +392,9 @@ class VerdictPoller:
         siblings = self._cache.views(POD, self._cache.of_model(PODS, *key))
         chosen = releasable(
             (
-                ServingPod.of(each, known.verdict)
+                ServingPod.of(each, sibling.verdict)
                 for each in siblings
-                if (known := self._pods.get(each.uid))
+                if (sibling := self._pods.get(each.uid))
             ),
             self._released.get(key),
         )
@@ -419,7 +418,7 @@ class VerdictPoller:
 
 
 def _marked_until(pod: PodView) -> float:
-    """Return the time in the pod's annotation, which an earlier operator process may have written."""
+    """Return the Unix time in the pod's annotation, which an earlier process may have written."""
     text = str(pod.annotations.get(RELEASE_ANNOTATION) or "")
     return float(text) if text.isascii() and text.isdigit() else 0.0
 

@@ -56,7 +56,7 @@ class Transient(KubeError):  # noqa: N818 - says what to do: try again
         self, message: str, *, code: int = 0, reason: str = "", retry_after: float | None = None
     ) -> None:
         super().__init__(message, code=code, reason=reason)
-        self.retry_after = retry_after  # seconds, from the Retry-After header; None: without it
+        self.retry_after = retry_after  # seconds, from the Retry-After header
 
 
 def error_from(code: int, body: bytes, headers: Mapping[str, str]) -> KubeError:

@@ -22,7 +22,7 @@ class ArtifactImage(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     reference: str  # REPOSITORY@DIGEST
-    secret: str | None = None  # with which nodes pull it; None: with their own credentials
+    secret: str | None = None  # with which nodes pull it, unless by their own credentials
 
     def volumes(self) -> list[dict[str, Any]]:
         """Return the volumes of a pod."""
@@ -68,10 +68,10 @@ class ImageRepository:
     """The repository that Jobs push images to."""
 
     repository: str  # HOST/PATH
-    secret: str | None = None  # in every namespace with a model; None: no account
+    secret: str | None = None  # in every namespace with a model
 
     def image(self, reference: str | None) -> ArtifactImage | None:
-        """Return what pods mount of an artefact; None: it has no image here."""
+        """Return what pods mount of an artefact, or None if it has no image here."""
         if reference is None or reference.partition("@")[0] != self.repository:
             return None
         return ArtifactImage(reference=reference, secret=self.secret)

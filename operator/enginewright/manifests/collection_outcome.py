@@ -17,9 +17,9 @@ class CollectionOutcome(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    collected: Collected | None = None  # None: it failed
-    limit_bytes: Number | None = None  # of the namespace's artefacts; None: no limit
-    empty_since: AwareDatetime | None = None  # since when there is no artefact; None: there is one
+    collected: Collected | None = None  # unless it failed
+    limit_bytes: Number | None = None  # of the namespace's artefacts
+    empty_since: AwareDatetime | None = None  # since when there is no artefact
     failure: Annotated[str, BeforeValidator(lambda text: str(text)[:_MESSAGE])] = ""
 
     def annotations(self) -> dict[str, str]:
@@ -28,7 +28,7 @@ class CollectionOutcome(BaseModel):
 
     @classmethod
     def read(cls, annotations: Mapping[str, str]) -> Self | None:
-        """Return the outcome in a Job's annotations; None: there is none that can be read."""
+        """Return the outcome in a Job's annotations, or None if there is none that can be read."""
         try:
             return cls.model_validate_json(annotations[COLLECTION])
         except (KeyError, ValidationError):

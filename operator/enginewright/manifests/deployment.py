@@ -74,18 +74,18 @@ def canary_deployment(
 
     No Service selects its pods until each of them gets the component of serving pods, which is not
     part of the selector. `stable_key` is the prepared model that serves, with whose golden outputs
-    their sidecars compare answers; None: none.
+    their sidecars compare answers, if there is one.
     """
     name = canary_name(model.metadata.name, accelerator)
-    found = _beside(
+    deployment = _beside(
         serving_deployment(model, revision, accelerator, name=name, replicas=replicas),
         labels={COMPONENT: CANARY, TRACK: CANARY},
         selector={TRACK: CANARY},
     )
-    template = found["spec"]["template"]
+    template = deployment["spec"]["template"]
     first = [_comparing(each, stable_key) for each in template["spec"]["initContainers"]]
     template["spec"] = {**template["spec"], "initContainers": first}
-    return found
+    return deployment
 
 
 def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str, Any]:

@@ -32,7 +32,7 @@ class RevisionOutcome(BaseModel):
 
     @classmethod
     def read(cls, annotations: Mapping[str, str]) -> Self | None:
-        """Return the outcome in an object's annotations; None: there is none that can be read."""
+        """Return the outcome in an object's annotations, or None if there is none that can be read."""
         try:
             return cls.model_validate_json(annotations[OUTCOME])
         except (KeyError, ValidationError):

@@ -17,14 +17,14 @@ WEIGHTS: Final = 10_000  # the sum of both, so that a share of 0.01% is exact
 
 def canary_service(model: InferenceModel, *, tls: bool) -> dict[str, Any]:
     """Return the Service in front of the canary's ready pods, which gets requests by the route only."""
-    found = service(model, tls=tls)
+    stable = service(model, tls=tls)
     return {
-        **found,
+        **stable,
         "metadata": owned_metadata(
             model, canary_service_name(model.metadata.name), of_model(model.metadata.name, CANARY)
         ),
         "spec": {
-            **found["spec"],
+            **stable["spec"],
             "selector": {MODEL: model_value(model.metadata.name), TRACK: CANARY},
         },
     }

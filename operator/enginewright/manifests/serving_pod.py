@@ -60,7 +60,7 @@ class PodDefaults:
     pull_policy: str
     pull_secrets: tuple[str, ...]
     assigned_ids: bool = False  # whether the cluster assigns user and groups
-    node_cache: str | None = None  # HOST:PORT of what keeps files of a bucket; None: there is none
+    node_cache: str | None = None  # HOST:PORT of what keeps files of a bucket
     architectures: Mapping[str, str] = field(default_factory=dict)  # of a class' nodes, by its name
 
 
@@ -294,7 +294,7 @@ def sidecar_memory(output_bytes: int | None) -> int:
     """Return the sidecar's memory limit in bytes.
 
     Args:
-        output_bytes: of the largest golden sample; None: not known. The sidecar holds one response,
+        output_bytes: of the largest golden sample, if known. The sidecar holds one response,
             and a second one if the model's outputs vary; the golden outputs it reads from the file.
     """
     needed = _SIDECAR_OWN + 2 * (output_bytes or 0)
@@ -310,23 +310,23 @@ def _sidecar_resources(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _without_devices(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _without_devices(resources: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resources without extended ones, which have a domain in their names."""
     sides = {
-        side: {name: each for name, each in (wanted.get(side) or {}).items() if "/" not in name}
+        side: {name: each for name, each in (resources.get(side) or {}).items() if "/" not in name}
         for side in ("requests", "limits")
     }
     return {side: each for side, each in sides.items() if each}
 
 
-def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:
+def _resources(resources: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:
     """Add one device of the class: a claim, or an extended resource, which is set as a limit."""
     if accelerator.device is not None:
-        return with_claim(wanted)
+        return with_claim(resources)
     if accelerator.resource_name is None:
-        return dict(wanted)
-    limits = {**(wanted.get("limits") or {}), accelerator.resource_name: "1"}
-    return {**wanted, "limits": limits}
+        return dict(resources)
+    limits = {**(resources.get("limits") or {}), accelerator.resource_name: "1"}
+    return {**resources, "limits": limits}
 
 
 def _probe(

@@ -35,15 +35,14 @@ class ClassSnapshot(BaseModel):
     name: str
     backend: str
     image: str
-    engine_key: str | None = None  # None: the prepared model itself is served
+    engine_key: str | None = None  # else the prepared model itself is served
     compute_capability: str | None = None
     node_selector: Mapping[str, str] = {}
     tolerations: tuple[Mapping[str, Any], ...] = ()
     resource_name: str | None = None
     interim: bool = False  # it serves until the first engine is built
     device: Mapping[str, Any] | None = None  # as in the class: requested instead of resource_name
-    # OCI image that the pod template mounts, of the engine or of the prepared model that is served;
-    # None: pods read only the store
+    # OCI image that the pod template mounts, of the engine or of the prepared model that is served
     artifact_image: ArtifactImage | None = None
 
     @property
@@ -62,7 +61,7 @@ class Snapshot(PodOptions):
     processes: int = 1
     promise: Promise = Promise()
     store_claim: str  # "": a bucket
-    store_bucket: StoreBucket | None = None  # None: the claim
+    store_bucket: StoreBucket | None = None  # instead of the claim
     # if the sidecar needs more than its default memory for it
     golden_output_bytes: int | None = None
 
@@ -99,7 +98,7 @@ class Revision(BaseModel):
     name: str
     snapshot: Snapshot
     templates: Mapping[str, Mapping[str, Any]] = {}  # by class; empty: stored by an earlier version
-    source: KeptSource | None = None  # None: stored by an earlier version
+    source: KeptSource | None = None  # unless stored by an earlier version
     signature: ModelSignature | None = None  # likewise, or not known
 
     def data(self) -> dict[str, Any]:

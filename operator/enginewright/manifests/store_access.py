@@ -22,7 +22,7 @@ class StoreBucket(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     uri: str  # `BUCKET_ADDRESS`
-    secret: str | None = None  # in the pods' namespace; None: the pods' own identity
+    secret: str | None = None  # in the pods' namespace; else the pods' own identity counts
     account: str | None = None  # service account of pods that have no other
 
 
@@ -68,7 +68,7 @@ class StoreAccess:
         return ({"name": STORE_VARIABLE, "value": self.bucket.uri},)
 
     def account(self, own: str | None) -> str | None:
-        """Return the service account of a pod: its `own` if it has one; None: the default."""
+        """Return the service account of a pod: its `own` if it has one, or None for the default."""
         return own or (self.bucket.account if self.bucket else None)
 
     def lends_account(self, own: str | None) -> bool:

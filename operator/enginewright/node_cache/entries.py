@@ -85,10 +85,10 @@ class Entries:
             limit: of what all files may occupy.
 
         Returns:
-            The least recently used ones; None: that is not possible, whatever is evicted.
+            The least recently used ones, or None if evicting all would not be enough.
         """
-        found, fits = self._unused(self._total + needed - limit, files=1)
-        return found if fits else None
+        victims, fits = self._unused(self._total + needed - limit, files=1)
+        return victims if fits else None
 
     def surplus(self, limit: int) -> list[tuple[str, int]]:
         """Return names and sizes of what to evict so that the files occupy no more than `limit`, as far as possible."""
@@ -97,15 +97,15 @@ class Entries:
     def _unused(self, excess: int, files: int = 0) -> tuple[list[tuple[str, int]], bool]:
         """Return the least recently used files that free `excess` bytes with `files` more, and whether these do."""
         too_many = len(self._sizes) + len(self._expected) + files - MOST_FILES
-        found: list[tuple[str, int]] = []
+        files_to_evict: list[tuple[str, int]] = []
         for name, each in self._sizes.items():
             if excess <= 0 and too_many <= 0:
                 break
             if name not in self._readers:
-                found.append((name, each))
+                files_to_evict.append((name, each))
                 excess -= occupied(each)
                 too_many -= 1
-        return found, excess <= 0 and too_many <= 0
+        return files_to_evict, excess <= 0 and too_many <= 0
 
 
 def occupied(size: int) -> int:

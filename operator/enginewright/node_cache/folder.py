@@ -74,7 +74,7 @@ class CacheFolder:
         self.trim()  # it may have become smaller
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file; None: it is not there."""
+        """Return the size of a file, or None if it is not there."""
         if name not in self.entries:
             return None
         try:
@@ -134,7 +134,7 @@ class CacheFolder:
 
 def _found(root: Path) -> Iterator[tuple[str, int]]:
     """Yield names and sizes of the files, the least recently used first."""
-    found: list[tuple[int, str, int]] = []
+    files: list[tuple[int, str, int]] = []
     for each in os.scandir(root):
         if each.name == _PARTIAL:
             continue
@@ -142,8 +142,8 @@ def _found(root: Path) -> Iterator[tuple[str, int]]:
             _log.warning("%s is no file of the cache: left alone", each.name)
             continue
         stat = each.stat(follow_symlinks=False)
-        found.append((stat.st_mtime_ns, each.name, stat.st_size))
-    for _, name, size in sorted(found):
+        files.append((stat.st_mtime_ns, each.name, stat.st_size))
+    for _, name, size in sorted(files):
         yield name, size
 
 

@@ -61,10 +61,10 @@ def _size(text: str) -> int:
 
 
 def _share(text: str) -> float:
-    found = _SHARE.fullmatch(text)
-    if found is None:
+    match = _SHARE.fullmatch(text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share: write 25%")
-    return int(found[1]) / 100
+    return int(match[1]) / 100
 
 
 async def _run(root: Path, capacity: int, kept_free: float, port: int) -> None:

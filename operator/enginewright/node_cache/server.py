@@ -144,7 +144,7 @@ class CacheServer:
         return web.Response(status=status)
 
     def _refusal(self, request: web.BaseRequest, name: str) -> int | None:
-        """Return the status that refuses a file before it is received; None: it is received."""
+        """Return the status that refuses a file before it is received, if any."""
         if request.content_length is None:
             return 411
         if request.headers.get("If-None-Match") == "*" and name in self._folder.entries:

@@ -35,7 +35,7 @@ def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspe
 
     Args:
         name: of the object.
-        namespace: None: that of the kubeconfig's current context.
+        namespace: by default that of the kubeconfig's current context.
         progress: is called with what is being read.
 
     Raises:
@@ -46,13 +46,13 @@ def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspe
 
     async def read(client: KubeClient) -> EngineInspection:
         try:
-            found = await client.get(INFERENCE_ENGINES, where, name)
+            obj = await client.get(INFERENCE_ENGINES, where, name)
         except NotFound as error:
             listing = await client.list(INFERENCE_ENGINES, where)
             raise _missing(
                 "InferenceEngine", f"{name} in namespace {where}", listing.items
             ) from error
-        return _engine(_parsed(InferenceEngine, found), f"InferenceEngine {where}/{name}")
+        return _engine(_parsed(InferenceEngine, obj), f"InferenceEngine {where}/{name}")
 
     return _query(read)
 
@@ -63,17 +63,17 @@ def target(name: str, progress: Progress) -> EngineTarget:
 
     async def read(client: KubeClient) -> EngineTarget:
         try:
-            found = await client.get(ACCELERATOR_CLASSES, None, name)
+            obj = await client.get(ACCELERATOR_CLASSES, None, name)
         except NotFound as error:
             listing = await client.list(ACCELERATOR_CLASSES)
             raise _missing("AcceleratorClass", name, listing.items) from error
-        spec = _parsed(AcceleratorClass, found).spec
-        known, unknown = await _images(client)
+        spec = _parsed(AcceleratorClass, obj).spec
+        facts, unknown = await _images(client)
         return EngineTarget(
             name=f"class {name}",
             compute_capability=spec.compute_capability,
             backends=tuple(str(each) for each in spec.backends),
-            images=known,
+            images=facts,
             unknown=unknown,
         )
 
@@ -155,9 +155,9 @@ def _condition(condition: Condition) -> str:
     return f"{text}, {condition.reason}: {condition.message}" if condition.message else text
 
 
-def _parsed(model: type[Typed], found: JsonObject) -> Typed:
+def _parsed(model: type[Typed], obj: JsonObject) -> Typed:
     try:
-        return model.model_validate(found)
+        return model.model_validate(obj)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])

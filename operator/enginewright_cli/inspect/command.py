@@ -34,7 +34,7 @@ class Printed(Message):
     """What `--json` prints."""
 
     engine: EngineInspection
-    fit: EngineFit | None = None  # None: no target was given
+    fit: EngineFit | None = None  # if a target was given
 
 
 def inspect(
@@ -68,9 +68,9 @@ def inspect(
     console = Console(stderr=True)
     try:
         with _progress(console) as progress:
-            found = _inspect(what, namespace, progress)
+            engine = _inspect(what, namespace, progress)
             target = _target(class_name, compute_capability, progress)
-        fit = None if target is None else judge(found, target)
+        fit = None if target is None else judge(engine, target)
     except InspectionError as error:
         message = f"enginewright engine inspect: {visible(str(error))}"
         console.print(message, style="red", markup=False, soft_wrap=True)
@@ -79,10 +79,10 @@ def inspect(
         console.print("enginewright engine inspect: interrupted", style="red")
         raise typer.Exit(_INTERRUPTED) from None
     if json:
-        sys.stdout.write(Printed(engine=found, fit=fit).to_json() + "\n")
+        sys.stdout.write(Printed(engine=engine, fit=fit).to_json() + "\n")
     else:
-        show(found, fit, Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH))
-    loads = fit.loads if fit is not None else not found.problems
+        show(engine, fit, Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH))
+    loads = fit.loads if fit is not None else not engine.problems
     raise typer.Exit(0 if loads else WILL_NOT_LOAD)
 
 

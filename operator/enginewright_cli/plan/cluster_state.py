@@ -161,15 +161,15 @@ def assumed(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
 
 
 def facts(
-    applied: Applied, classes: tuple[Applied, ...], known: ClusterState, namespace: str
+    applied: Applied, classes: tuple[Applied, ...], state: ClusterState, namespace: str
 ) -> Facts:
     """Return the operator's facts right after the manifest is applied.
 
     Raises:
         ClusterStateError: the operator's settings are invalid.
     """
-    config = known.settings()
-    live = live_model(known, namespace, applied.name)
+    config = state.settings()
+    live = live_model(state, namespace, applied.name)
     model = InferenceModel.model_validate(
         {
             "metadata": _metadata(applied, live, namespace),
@@ -177,40 +177,42 @@ def facts(
             "status": (live or {}).get("status") or {},
         }
     )
-    return gather(_cache(known, classes), model, config, datetime.now(UTC), known.images)
+    return gather(_cache(state, classes), model, config, datetime.now(UTC), state.images)
 
 
-def live_model(known: ClusterState, namespace: str, name: str) -> JsonObject | None:
-    """Return the model as it exists now; None: it is new."""
-    models = known.of(INFERENCE_MODELS, namespace)
+def live_model(state: ClusterState, namespace: str, name: str) -> JsonObject | None:
+    """Return the model as it exists now, or None if it is new."""
+    models = state.of(INFERENCE_MODELS, namespace)
     return next((each for each in models if each["metadata"]["name"] == name), None)
 
 
 def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict[str, Any]:
     """Return the metadata after the apply, which merges the annotations."""
-    known: JsonObject = live["metadata"] if live else {"name": applied.name, "namespace": namespace}
+    before: JsonObject = (
+        live["metadata"] if live else {"name": applied.name, "namespace": namespace}
+    )
     metadata = applied.body.get("metadata")
     added = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     return {
-        **known,
-        "generation": int(known.get("generation") or 0) + 1,
-        "annotations": {**(known.get("annotations") or {}), **(added or {})},
+        **before,
+        "generation": int(before.get("generation") or 0) + 1,
+        "annotations": {**(before.get("annotations") or {}), **(added or {})},
     }
 
 
-def _cache(known: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
+def _cache(state: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
     """Return all objects as the operator would see them after the manifest's classes are applied."""
-    bodies = {each["metadata"]["name"]: each for each in known.of(ACCELERATOR_CLASSES)}
+    bodies = {each["metadata"]["name"]: each for each in state.of(ACCELERATOR_CLASSES)}
     for each in classes:
         bodies[each.name] = {**bodies.get(each.name, {}), **each.body}
     cache = ObjectCache()
     for body in bodies.values():
         cache.observe(ACCELERATOR_CLASSES, body)
     for resource in _OBSERVED:
-        for obj in known.of(resource):
+        for obj in state.of(resource):
             cache.observe(resource, obj)
-    if known.has_device_claims:
+    if state.has_device_claims:
         cache.replace(CLAIM_TEMPLATES, Listing((), ""))
-    if known.has_routes:
+    if state.has_routes:
         cache.replace(HTTP_ROUTES, Listing((), ""))
     return cache

@@ -60,13 +60,13 @@ def plan(
     """Show what applying InferenceModels would do, without changing the cluster."""
     console = Console(stderr=True)
     try:
-        found = _plan(manifest, namespace, offline=offline, file=facts, save=save_facts)
+        forecasts = _plan(manifest, namespace, offline=offline, file=facts, save=save_facts)
     except _PlanError as error:
         message = f"enginewright plan: {error}"
         console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(NO_PLAN) from None
-    output.write(found.to_json() if json else _table(found))
-    refused = any(each.verdict == "refused" for each in found.models)
+    output.write(forecasts.to_json() if json else _table(forecasts))
+    refused = any(each.verdict == "refused" for each in forecasts.models)
     raise typer.Exit(REFUSED if refused else 0)
 
 
@@ -92,5 +92,5 @@ def _plan(
         raise _PlanError(f"{where}{error.strerror or error}") from None
 
 
-def _table(found: Forecasts) -> str:
-    return output.rendered(lambda console: show(found, console))
+def _table(forecasts: Forecasts) -> str:
+    return output.rendered(lambda console: show(forecasts, console))

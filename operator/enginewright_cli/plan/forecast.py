@@ -30,11 +30,11 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
 
     Args:
         facts: of the model as it would be right after it was applied.
-        live: the model as it exists now; None: it is new.
+        live: the model as it exists now, or None if it is new.
         nodes_known: whether `facts.nodes` are all nodes, so that an empty list means something.
     """
     metadata = facts.model.metadata
-    known: dict[str, Any] = {
+    common: dict[str, Any] = {
         "namespace": metadata.namespace,
         "name": metadata.name,
         "exists": live is not None,
@@ -45,10 +45,10 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
     if isinstance(target, Obstacle):
         refusal = Refusal(reason=target.reason, message=target.message, lasting=target.stalled)
         verdict = "refused" if target.stalled else "waits"
-        return Forecast(**known, verdict=verdict, refusals=(refusal,))
+        return Forecast(**common, verdict=verdict, refusals=(refusal,))
     steps = Steps(facts, target, _digest(facts, live))
     return Forecast(
-        **known,
+        **common,
         verdict=steps.verdict(),
         refusals=steps.refusals,
         backend=target.backend,

@@ -51,7 +51,7 @@ class Applied:
 
     @property
     def namespace(self) -> str | None:
-        """Return its namespace; None: it sets none."""
+        """Return the namespace that it sets, if any."""
         metadata = self.body.get("metadata")
         namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
         return (

@@ -138,7 +138,7 @@ def check(
         verdict=worst(tuple(each.verdict for each in ordered.values())),
         source=request.source,
         model=model.facts,
-        findings=merged([found for each in backends for found in each.findings]),
+        findings=merged([finding for each in backends for finding in each.findings]),
         targets=ordered,
         seconds=round(time.monotonic() - began, 3),
     )
@@ -212,7 +212,7 @@ class _Backend:
     @property
     def findings(self) -> list[Found]:
         """Return the findings: first those of all targets, then those of each."""
-        return [each for found in self._found.values() for each in found]
+        return [each for findings in self._found.values() for each in findings]
 
     def prepare(self) -> str | None:
         """Run the prepare Job; return why it failed."""
@@ -261,7 +261,7 @@ class _Backend:
         began = time.monotonic()
         self._found[target.name].clear()
         manifest = prepared.manifest
-        known = {
+        common = {
             "backend": self._backend,
             "precision": manifest.precision,
             "changes": manifest.changes,
@@ -273,16 +273,16 @@ class _Backend:
         }
         judged = judge(target, prepared)
         seconds = round(prepared.seconds + time.monotonic() - began, 3)
-        result = TargetResult.model_validate({**known, **judged, "seconds": seconds})
+        result = TargetResult.model_validate({**common, **judged, "seconds": seconds})
         self.targets[target.name] = result
         return result.reason
 
     def _recipe(self) -> Recipe:
         """Return the recipe of a Job that prepares the model for these targets."""
-        wanted = self._request.recipe
-        may_be_int8 = "INT8" in (wanted.precision, *wanted.allowed_precisions)
+        recipe = self._request.recipe
+        may_be_int8 = "INT8" in (recipe.precision, *recipe.allowed_precisions)
         products = self._targets[0].int8_products if may_be_int8 else None
-        return wanted.model_copy(update={"backend": self._backend, "int8_products": products})
+        return recipe.model_copy(update={"backend": self._backend, "int8_products": products})
 
     def _stages(
         self,
@@ -338,7 +338,7 @@ class _Backend:
     def _check_promise(self, target: PreflightTarget, engine: PublishedEngine) -> dict[str, Any]:
         """Check the engine's coverage against the promise, as the operator does before a pod starts."""
         manifest = self._place.manifest("engines", engine.key)
-        known = manifest.engine
+        info = manifest.engine
         outside = EngineCoverage(
             nodes_total=engine.nodes_total,
             nodes_accelerated=engine.nodes_accelerated,
@@ -353,8 +353,8 @@ class _Backend:
             "engine_key": engine.key,
             "engine_bytes": engine.size_bytes,
             "build_seconds": engine.build_seconds,
-            "latency": known.latency if known else None,
-            "engine": _engine(known) if known else None,
+            "latency": info.latency if info else None,
+            "engine": _engine(info) if info else None,
             "placement": placement.of_engine(manifest),
             "versions": manifest.versions,
         }

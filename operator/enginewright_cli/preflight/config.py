@@ -69,9 +69,9 @@ class ModelOptions(_Table):
     def over(self, other: "ModelOptions") -> "ModelOptions":
         """Return these options, with absent ones taken from `other`."""
         given = {name: getattr(self, name) for name in ModelOptions.model_fields}
-        known = {name: getattr(other, name) for name in ModelOptions.model_fields}
+        defaults = {name: getattr(other, name) for name in ModelOptions.model_fields}
         return ModelOptions.model_construct(
-            **{name: known[name] if value is None else value for name, value in given.items()}
+            **{name: defaults[name] if value is None else value for name, value in given.items()}
         )
 
 
@@ -162,8 +162,8 @@ class Configuration:
             return [entry.path]
         if (self.folder / entry.path).exists():  # a name may contain glob characters
             return [_key(entry.path, self.folder)]
-        found = glob.glob(entry.path, root_dir=self.folder, recursive=True)
-        return sorted(_key(each, self.folder) for each in found if (self.folder / each).is_file())
+        paths = glob.glob(entry.path, root_dir=self.folder, recursive=True)
+        return sorted(_key(each, self.folder) for each in paths if (self.folder / each).is_file())
 
     def _merged(self, entries: list[ModelEntry]) -> ModelOptions:
         merged = ModelOptions()
@@ -222,9 +222,9 @@ def _unknown(where: str, steps: tuple[int | str, ...]) -> str:
     """Return the problem of an unknown key, with the closest known one."""
     tables: dict[str, type[BaseModel]] = {"defaults": ModelOptions, "models": ModelEntry}
     table = tables.get(str(steps[0]), Document) if len(steps) > 1 else Document
-    known = list(table.model_fields)
+    keys = list(table.model_fields)
     name = str(steps[-1])
-    near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name.replace("-", "_"), keys, n=1, cutoff=0.6)
     if near:
         return f"{where} is not a known key; did you mean {near[0]}?"
-    return f"{where} is not a known key; known keys: {', '.join(known)}"
+    return f"{where} is not a known key; known keys: {', '.join(keys)}"

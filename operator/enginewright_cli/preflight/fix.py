@@ -98,7 +98,7 @@ def check(out: Path, source: str) -> None:
 
 
 def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeLog | None:
-    """Write the model for the first target that would serve it; None: no target would.
+    """Write the model for the first target that would serve it, if any.
 
     Args:
         out: the file, already verified by `check`.
@@ -236,7 +236,7 @@ def _remove_stale(out: Path, earlier: ChangeLog | None, now: ChangeLog) -> None:
 
 
 def _earlier(out: Path) -> ChangeLog | None:
-    """Return the log of an earlier output; None: there is none, or it was changed."""
+    """Return the log of an earlier output, or None if that is missing or was changed."""
     try:
         log = ChangeLog.model_validate_json(_log(out).read_bytes())
         unchanged = log.files[0].sha256 == _digest(out)

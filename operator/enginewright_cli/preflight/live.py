@@ -41,7 +41,7 @@ def now(stages: dict[str, str], targets: str, stage: str) -> str:
     for earlier in [each for each in stages if current & set(each.split(", ")) and each != targets]:
         del stages[earlier]
     stages[targets] = stage
-    return "  ".join(f"{each}: {known}" for each, known in stages.items())
+    return "  ".join(f"{each}: {running}" for each, running in stages.items())
 
 
 class _Live(Watcher):

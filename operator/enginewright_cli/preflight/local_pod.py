@@ -154,18 +154,18 @@ class LocalPod:
         except _TimeoutError:
             done = [StageResult(report) for report in read() if report and report.ok]
             return (*done, self._timed_out(stages[-1 - len(pending)]))
-        known = read()
-        found = [StageResult(report) for report in known if report]
+        stored = read()
+        results = [StageResult(report) for report in stored if report]
         if last := read_report(self._path(contract.TERMINATION_LOG)):
             # if the store is full, only the termination message exists
-            found += (
-                [StageResult(last)] if not found or found[-1].report.stage != last.stage else []
+            results += (
+                [StageResult(last)] if not results or results[-1].report.stage != last.stage else []
             )
-        if not found or (code and found[-1].report.ok):
-            raise InstallationError(f"stage {stages[len(found)]} {_ended(code)}{output}")
-        if found[-1].report.ok and known[-1] is None:
+        if not results or (code and results[-1].report.ok):
+            raise InstallationError(f"stage {stages[len(results)]} {_ended(code)}{output}")
+        if results[-1].report.ok and stored[-1] is None:
             raise InstallationError(f"no space for the report of stage {stages[-1]}")
-        return tuple(found)
+        return tuple(results)
 
     def _timed_out(self, stage: str) -> StageResult:
         """Return the result of the stage in which the Job timed out, as the operator reports it."""
@@ -249,7 +249,7 @@ def _ended(code: int) -> str:
 
 
 def read_report(path: Path) -> StageReport | None:
-    """Return a stage's report; None: it does not exist or is unreadable."""
+    """Return a stage's report, or None if it is missing or unreadable."""
     try:
         content: Any = json.loads(path.read_bytes())
         return StageReport.model_validate(content)

@@ -48,7 +48,7 @@ class RunSettings:
     installed: str  # digest of what is installed
     cache: ResultCache | None
     outputs: Outputs
-    jobs: int | None  # maximum number of models at once; None: the number of CPUs
+    jobs: int | None  # maximum number of models at once; by default the number of CPUs
     stages: Stages
     stop: Stop
     job_seconds: float  # time limit for the stages of one Job

@@ -89,7 +89,7 @@ def suggested(proposal: Proposal | None) -> tuple[str, ...]:
 
 
 def promise(budget: str | None) -> Promise:
-    """Read `--budget`: `allow`, or shares such as `compute=2%,nodes=5%`; None: Forbid.
+    """Read `--budget`: `allow`, or shares such as `compute=2%,nodes=5%`; without it, Forbid.
 
     Raises:
         OptionError: it is invalid.
@@ -100,12 +100,12 @@ def promise(budget: str | None) -> Promise:
         return Promise(policy="Allow")
     shares: dict[str, float] = {}
     for part in budget.split(","):
-        found = re.fullmatch(r"(compute|nodes)=(\d{1,2}(?:\.\d+)?|100)%", part.strip())
-        if not found:
+        match = re.fullmatch(r"(compute|nodes)=(\d{1,2}(?:\.\d+)?|100)%", part.strip())
+        if not match:
             raise OptionError(
                 f"--budget {budget!r}: write allow, or shares such as compute=2%,nodes=5%"
             )
-        shares[found.group(1)] = float(found.group(2)) / 100
+        shares[match.group(1)] = float(match.group(2)) / 100
     return Promise(
         policy="Budget",
         max_compute_share=shares.get("compute"),
@@ -123,8 +123,8 @@ def precision(text: str | None) -> Precision | None:
         return None
     for each in get_args(Precision):
         if text.upper() == each:
-            known: Precision = each
-            return known
+            name: Precision = each
+            return name
     raise OptionError(f"--precision {text!r}: write one of {', '.join(get_args(Precision))}")
 
 
@@ -152,9 +152,9 @@ def limits(version: str | None, held: ImageFacts) -> tuple[str, int, int]:
         return held.ort_version, held.max_opset, held.max_ir_version
     minor = ".".join(version.split(".")[:2])
     if minor not in RUNTIME_LIMITS:
-        known = ", ".join(RUNTIME_LIMITS)
+        versions = ", ".join(RUNTIME_LIMITS)
         raise OptionError(
-            f"--runtime-version {version!r}: unknown version; known versions: {known}"
+            f"--runtime-version {version!r}: unknown version; known versions: {versions}"
         )
     opset, ir_version = RUNTIME_LIMITS[minor]
     return version, opset, ir_version

@@ -20,7 +20,7 @@ class FileMessage:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files to write; None: not requested."""
+    """The requested files."""
 
     html: Path | None = None
     junit: Path | None = None

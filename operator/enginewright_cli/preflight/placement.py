@@ -14,7 +14,7 @@ _DIGITS: Final = 6  # of a share
 
 
 def of_engine(manifest: Manifest) -> Placement | None:
-    """Return the nodes inside and outside the engine; None: nothing was profiled."""
+    """Return the nodes inside and outside the engine, or None if nothing was profiled."""
     from enginewright_runtime.core.labels import fused_name  # noqa: PLC0415 - loaded lazily
 
     parts = manifest.engine.partitions if manifest.engine else ()
@@ -31,7 +31,7 @@ def of_engine(manifest: Manifest) -> Placement | None:
 
 
 def of_session(manifest: Manifest, elsewhere: Iterable[str]) -> Placement | None:
-    """Return the placement of a live session; None: nothing was profiled.
+    """Return the placement of a live session, or None if nothing was profiled.
 
     Args:
         manifest: of the model that it serves.
@@ -77,7 +77,7 @@ def _by_operator(nodes: Iterable[PlacedNode]) -> tuple[PlacedOperator, ...]:
     groups: dict[str, list[PlacedNode]] = defaultdict(list)
     for each in nodes:
         groups[operator_of(each.label)].append(each)
-    found = [
+    operators = [
         PlacedOperator(
             operator=name,
             count=sum(each.count for each in group),
@@ -89,8 +89,8 @@ def _by_operator(nodes: Iterable[PlacedNode]) -> tuple[PlacedOperator, ...]:
         )
         for name, group in groups.items()
     ]
-    found.sort(key=lambda each: -(each.share or 0.0))
-    return tuple(found[:_MOST_OPERATORS])
+    operators.sort(key=lambda each: -(each.share or 0.0))
+    return tuple(operators[:_MOST_OPERATORS])
 
 
 def operator_of(label: str) -> str:

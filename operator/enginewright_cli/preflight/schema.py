@@ -58,12 +58,12 @@ def schema() -> dict[str, Any]:
     """Return the schema of the output for one model and for several."""
     printed: TypeAdapter[Result | Results] = TypeAdapter(Result | Results)
     generated = printed.json_schema(mode="serialization")
-    known = {each.__name__: fields for each, fields in _SHARED.items()}
+    texts = {each.__name__: fields for each, fields in _SHARED.items()}
     for each in _described(Described):
         names = {name: field.alias or name for name, field in each.model_fields.items()}
-        known[each.__name__] = {names[name]: text for name, text in descriptions(each).items()}
+        texts[each.__name__] = {names[name]: text for name, text in descriptions(each).items()}
     for name, body in generated["$defs"].items():
-        _describe(body, known.get(name, {}))
+        _describe(body, texts.get(name, {}))
     return {"$schema": _DIALECT, "$id": f"https://{SCHEMA}", **generated}
 
 
@@ -72,7 +72,7 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
     pydantic's `use_attribute_docstrings` would read the source at import, thus in every run.
     """
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if each is BaseModel or not issubclass(each, BaseModel):
             continue
@@ -84,10 +84,10 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
                         ast.AnnAssign(target=ast.Name(id=name)),
                         ast.Expr(value=ast.Constant(value=str(text))),
                     ):
-                        found[name] = inspect.cleandoc(text)
+                        texts[name] = inspect.cleandoc(text)
                     case _:
                         pass
-    return found
+    return texts
 
 
 def _described(model: type[Described]) -> list[type[Described]]:
@@ -105,9 +105,9 @@ def _describe(body: dict[str, Any], descriptions: dict[str, str]) -> None:
     optional = {name for name, each in properties.items() if _is_optional(each)}
     for name in optional:
         each = properties[name]
-        known = [one for one in each.pop("anyOf") if one != _NULL]
+        types = [one for one in each.pop("anyOf") if one != _NULL]
         each.pop("default", None)
-        each.update(known[0] if len(known) == 1 else {"anyOf": known})
+        each.update(types[0] if len(types) == 1 else {"anyOf": types})
     if properties:
         body["required"] = [name for name in properties if name not in optional]
 

@@ -23,8 +23,8 @@ def installed_facts(
         Stopped: `stop` was set.
         OSError: there is no space for a temporary folder.
     """
-    if cache and (known := cache.tools(installed)):
-        return known
+    if cache and (cached := cache.tools(installed)):
+        return cached
     stages.start()
     from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - while the fork server starts
 

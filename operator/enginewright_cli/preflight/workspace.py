@@ -100,8 +100,8 @@ class PreflightWorkspace:
     def fetched(self) -> tuple[str, ...]:
         """Return the files that stage `fetch` has written, the .onnx file first; (): none."""
         reports = self._store / "reports"
-        found = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))
-        facts = next((each.facts for each in found if each and each.ok), None)
+        stored = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))
+        facts = next((each.facts for each in stored if each and each.ok), None)
         return tuple(each.path for each in FetchFacts.model_validate(facts).files) if facts else ()
 
 

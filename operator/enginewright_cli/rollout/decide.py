@@ -34,7 +34,7 @@ def rollback(
     Args:
         model: the model.
         revisions: its revisions.
-        to: the revision to go back to; None: the last good one.
+        to: the revision to go back to; by default the last good one.
         now: for the ages of revisions in messages.
 
     Raises:
@@ -47,11 +47,11 @@ def rollback(
     leaves = target or status.revision or active
     if not leaves:
         raise Refused("no revision serves, and none is being brought up")
-    known = [each.revision for each in revisions if each.kept]
+    readable = [each.revision for each in revisions if each.kept]
     if to is not None:
-        _refuse_target(to, leaves, "" if target else active, known, revisions, now)
+        _refuse_target(to, leaves, "" if target else active, readable, revisions, now)
     elif not target or not active:
-        earlier = (each for each in promoted(revisions) if each in known)
+        earlier = (each for each in promoted(revisions) if each in readable)
         to = next((each for each in earlier if each not in (leaves, active)), None)
         if to is None:
             raise Refused(f"there is no earlier good revision; {_listed(revisions, now)}")
@@ -134,11 +134,11 @@ def _refuse_target(
     to: str,
     leaves: str,
     active: str,
-    known: Sequence[str],
+    readable: Sequence[str],
     revisions: Sequence[RevisionView],
     now: datetime,
 ) -> None:
-    if to not in known:
+    if to not in readable:
         raise Refused(f"revision {to} is unknown; {_listed(revisions, now)}")
     if to == active:
         raise Refused(f"revision {to} is the active one")
@@ -147,15 +147,15 @@ def _refuse_target(
 
 
 def _listed(revisions: Sequence[RevisionView], now: datetime) -> str:
-    found = "; ".join(described(each, now) for each in revisions)
-    return f"known revisions: {found}" if found else "there are no revisions"
+    texts = "; ".join(described(each, now) for each in revisions)
+    return f"known revisions: {texts}" if texts else "there are no revisions"
 
 
 def _notes_on(
-    wanted: str, leaves: str, goes_to: str, revisions: Sequence[RevisionView]
+    requested: str, leaves: str, goes_to: str, revisions: Sequence[RevisionView]
 ) -> list[str]:
     notes = []
-    if leaves == wanted:
+    if leaves == requested:
         until = "until the spec changes, or until `enginewright promote`"
         notes.append(f"the spec still asks for {leaves}: it stays rejected {until}")
     outcome = next((each.outcome for each in revisions if each.revision == goes_to), None)
@@ -166,10 +166,10 @@ def _notes_on(
 
 def _rejected(model: InferenceModel, revisions: Sequence[RevisionView]) -> str:
     """Return the revision that the spec requests, or for which the image is kept, if it was rejected; else nothing."""
-    wanted, images = model.status.revision, model.status.images
+    requested, images = model.status.revision, model.status.images
     states = {each.revision: each.outcome.state for each in revisions if each.outcome}
-    if states.get(wanted) == "Rejected":
-        return wanted
+    if states.get(requested) == "Rejected":
+        return requested
     return images.revision if images else ""
 
 

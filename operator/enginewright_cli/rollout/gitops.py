@@ -19,8 +19,8 @@ def reverting(managed_fields: Iterable[Mapping[str, Any]], path: tuple[str, ...]
         managed_fields: `metadata.managedFields` of an object.
         path: names of the field, such as ("spec", "rollout", "paused").
     """
-    found = sorted(_owners(managed_fields, path), reverse=True)  # of the most exact field
-    return found[0][1] if found else ""
+    owners = sorted(_owners(managed_fields, path), reverse=True)  # of the most exact field
+    return owners[0][1] if owners else ""
 
 
 def _owners(

@@ -53,9 +53,9 @@ async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
     return KnownModel(obj, model, tuple(mine))
 
 
-async def read_pods(api: KubeApi, known: KnownModel) -> tuple[PodView, ...] | None:
-    """Return a model's pods that serve or are to serve; None: they may not be read."""
-    metadata = known.model.metadata
+async def read_pods(api: KubeApi, current: KnownModel) -> tuple[PodView, ...] | None:
+    """Return a model's pods that serve or are to serve, or None if access is forbidden."""
+    metadata = current.model.metadata
     selector = f"{MODEL}={model_value(metadata.name)},{COMPONENT} in ({SERVE},{CANARY})"
     try:
         listing = await api.list(PODS, metadata.namespace, labels=selector)

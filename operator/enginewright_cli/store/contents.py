@@ -37,7 +37,7 @@ class Verified:
 
     kind: str  # prepared | engines
     key: str
-    problem: str | None  # None: it is intact
+    problem: str | None  # unless it is intact
 
 
 class Contents:
@@ -104,13 +104,15 @@ class Contents:
         """
         if os.path.lexists(folder):
             raise StoreAccessError(f"{folder} exists already: name another folder")
-        found = [(kind, each.key) for kind, each in self.listed() if each.key.startswith(beginning)]
-        if len(found) != 1:
+        matches = [
+            (kind, each.key) for kind, each in self.listed() if each.key.startswith(beginning)
+        ]
+        if len(matches) != 1:
             raise StoreAccessError(
-                f"the store has {counted(len(found), 'artefact')} whose keys begin with {beginning!r}:"
+                f"the store has {counted(len(matches), 'artefact')} whose keys begin with {beginning!r}:"
                 " give the key of one"
             )
-        ((kind, key),) = found
+        ((kind, key),) = matches
         with _readable(), _new(folder):
             Store(self._medium, kind).read(key, folder)
         return f"{kind.folder} {key}"

@@ -76,7 +76,7 @@ class GarbageOptions:
 class _Kept:
     keys: tuple[str, ...]  # their beginnings
     as_of: datetime  # when they were listed
-    cluster: str | None = None  # whose needs they are; None: not stated
+    cluster: str | None = None  # whose needs they are, if stated
 
 
 def _kept(path: Path) -> _Kept:
