@@ -29,13 +29,9 @@ class NoCluster(ClusterError):  # noqa: N818 - not an error in itself
 
 
 def query(read: Callable[[KubeClient], Awaitable[Read]], context: str | None = None) -> Read:
-    """Run `read` against the API server of KUBECONFIG, or of the cluster that this pod runs in.
+    """Run `read` against the API server of KUBECONFIG, of this pod's cluster, or of a context of the kubeconfig.
 
-    With a context, against that of the kubeconfig's context.
-
-    Raises:
-        NoCluster: neither exists.
-        ClusterError: it does not respond, denies access or sends an invalid response.
+    Raises NoCluster if there is none, else ClusterError.
     """
     logging.getLogger("enginewright.kube").setLevel(logging.ERROR)  # hide warnings about retries
 
@@ -104,10 +100,7 @@ def current_namespace(context: str | None = None) -> str:
 
 
 def _context(paths: str, name: str) -> Mapping[str, Any]:
-    """Return a context of kubeconfig files; KeyError if none has it.
-
-    The client's own function for this requires that the current context exists.
-    """
+    """Return a context of kubeconfig files, or raise KeyError; the client's own function requires a current context."""
     for path in filter(os.path.isfile, paths.split(os.pathsep)):
         with open(path, encoding="utf-8") as file:
             document = yaml.safe_load(file) or {}

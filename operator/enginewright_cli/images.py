@@ -1,7 +1,4 @@
-"""What the runtime images of a cluster contain, as its operator has probed them.
-
-No image is pulled: the operator stores the results in the ConfigMap `enginewright-images`.
-"""
+"""What the runtime images of a cluster contain, as its operator has probed them and stored in a ConfigMap."""
 
 import json
 from typing import Final
@@ -23,11 +20,7 @@ class ImageError(Exception):
 
 
 async def known(api: KubeApi) -> dict[str, ImageFacts]:
-    """Return the images' facts by reference, from every operator's ConfigMap that can be read.
-
-    Raises:
-        KubeError: the API server does not respond, or denies access.
-    """
+    """Return the images' facts by reference, from every operator's ConfigMap that can be read. Raises KubeError."""
     images: dict[str, ImageFacts] = {}
     for each in await _config_maps(api):
         for text in (each.get("data") or {}).values():
@@ -53,11 +46,7 @@ async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
 
 
 def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
-    """Return the image with this reference, this digest or this prefix of a digest.
-
-    Raises:
-        ImageError: none matches, or several do.
-    """
+    """Return the image with this reference, this digest or this prefix of a digest. Raises ImageError."""
     digest = text.removeprefix("sha256:")
     matches = [
         each

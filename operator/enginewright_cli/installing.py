@@ -1,7 +1,4 @@
-"""What this installation lacks, and how to add it: Enginewright is not on any package index.
-
-Stages require Linux, as pods do.
-"""
+"""What this installation lacks, and how to add it: Enginewright is not on any package index."""
 
 import sys
 from typing import Final

@@ -72,13 +72,9 @@ class Provider:
     """The execution provider of a backend, and what it can serve."""
 
     title: str  # in messages
-    capabilities: Capabilities | None = (
-        None  # that it supports; by default all that engines are built for
-    )
+    capabilities: Capabilities | None = None  # that it supports, if not all
     loads_parts: bool = True  # several engines in one model, and engines beside other nodes
-    types: frozenset[str] | None = (
-        None  # of a model's inputs and outputs, numpy names; by default any
-    )
+    types: frozenset[str] | None = None  # of inputs and outputs, numpy names, if not all
 
 
 HIGHEST_OPTIMIZATION: Final = 5  # NVIDIA treats higher levels like this one
@@ -122,10 +118,7 @@ def serves(backend: str, capability: str) -> bool:
 
 
 def why_unusable(backend: str, capability: str | None) -> str | None:
-    """Return why a backend cannot serve on devices of a compute capability; None when it can.
-
-    None also where `capability` is not known: then the device decides.
-    """
+    """Return why a backend cannot serve on a compute capability; None if it can, or if only the device decides."""
     if capability is None or backend not in PROVIDERS:
         return None
     built, served = builds(backend, capability), serves(backend, capability)

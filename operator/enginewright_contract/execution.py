@@ -22,10 +22,7 @@ class Driver(Message):
 
 
 class PlacementFacts(Message):
-    """Which provider runs which node, as ONNX Runtime assigned them (its pull request 26781).
-
-    An EPContext node counts as one here; the manifest's partitions list the nodes inside it.
-    """
+    """Which provider runs which node, as ONNX Runtime assigned them (its pull request 26781); an EPContext node is one."""
 
     nodes: dict[str, int]  # provider -> nodes
     elsewhere: tuple[str, ...] = ()  # all labels "name (OpType)" not on the wanted provider

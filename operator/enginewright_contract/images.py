@@ -1,7 +1,4 @@
-"""What a runtime image contains, as the image itself reports.
-
-Only preflight knows versions that are not installed, from a table (`enginewright_cli/preflight/options.py`).
-"""
+"""What a runtime image contains, as the image itself reports."""
 
 from typing import Final
 
@@ -44,9 +41,7 @@ class ImageFacts(Message):
     max_ir_version: int
     providers: tuple[str, ...]
     backends: dict[str, str]  # backend name -> version of its library
-    unusable: dict[str, str] | None = (
-        None  # backend name -> why its library in the image cannot be used
-    )
+    unusable: dict[str, str] | None = None  # backend name -> why its library does not work
     cuda_major: str | None = None  # that the image's libraries are built for
     onnx_version: str
     runtime_version: str  # version of this package

@@ -69,10 +69,7 @@ class VaryingOutput(Message):
 
 
 class NodeCost(Message):
-    """Total cost of the nodes with one label, as profiled on ONNX Runtime's CPU provider.
-
-    Labels are "name (OpType)"; nodes without a name share "unnamed (OpType)".
-    """
+    """Cost of all nodes with one label, "name (OpType)" or "unnamed (OpType)", as profiled on the CPU provider."""
 
     label: str
     count: int
@@ -109,10 +106,7 @@ class BackendLatency(Message):
 
 
 class EngineProfile(Message):
-    """One optimization profile of the engines of an artefact: the range of every input.
-
-    `low` and `high` are set only where an input's values are sizes: then they bound these values.
-    """
+    """One optimization profile of an artefact's engines; `low` and `high` bound an input's values where these are sizes."""
 
     inputs: tuple[ShapeProfile, ...]
 
@@ -191,13 +185,9 @@ class Manifest(Message):
     graph_optimization: str | None = None
     changes: tuple[Change, ...] = ()  # (): the source as it is
     parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
-    varying: tuple[VaryingOutput, ...] | None = (
-        None  # compared in distribution, all others by values
-    )
+    varying: tuple[VaryingOutput, ...] | None = None  # compared in distribution
     processor: Processor | None = None  # that the golden outputs were computed on
-    saturable: bool | None = (
-        None  # whether INT8 products saturate on processors that sum them in 16 bits
-    )
+    saturable: bool | None = None  # whether INT8 products may saturate in 16-bit sums
     # With steps, `inputs` and `outputs` are the model's own, and `signature` is what clients see
     steps: tuple[ProcessingStep, ...] = ()
     engine: EngineInfo | None = None  # unless it is a prepared model

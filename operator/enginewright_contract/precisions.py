@@ -30,13 +30,7 @@ RUNS: Final[dict[str, frozenset[Precision]]] = {
 
 
 def supported(precision: Precision, compute_capability: str | None, backend: str) -> str | None:
-    """Return why a precision cannot be served, as text; None when it can.
-
-    Args:
-        precision: that was requested.
-        compute_capability: of the class, such as "8.9"; CPUs have none.
-        backend: a name of `spec.backends`.
-    """
+    """Return why a precision cannot be served on a class, as text; None when it can."""
     if precision not in RUNS[backend]:
         return f"backend {backend} supports {', '.join(sorted(RUNS[backend]))}"
     minimum = MIN_CAPABILITY.get(precision)

@@ -84,10 +84,7 @@ def mismatch(
 ) -> str | None:
     """Return why outputs differ on the serving processor, as text, or None if they do not, as far as is known.
 
-    Args:
-        saturable: whether the model has products that saturate where sums have 16 bits, if known.
-        verified_on: processor that computed its golden outputs.
-        serving: processor that it runs on.
+    `saturable`: whether the model has products that saturate where sums have 16 bits.
     """
     if not saturable or verified_on is None or serving is None:
         return None

@@ -26,9 +26,7 @@ class Fault(Enum):
     MODEL = "model"  # what was exported
     SPEC = "spec"  # fields of the resources and the files that they name, except the model
     USER = "user"  # objects that the spec refers to, such as a Secret
-    BACKEND = (
-        "backend"  # with its libraries and engines: the model is not for it, or the device is not
-    )
+    BACKEND = "backend"  # its libraries and engines: not for the model, or not for the device
     REVISION = "revision"  # what serves breaks a promise, or is worse than what served before
     LOAD = "load"  # a process ends at what it is asked to do: by the model, the backend or clients
     NODE = "node"  # its driver, device or resources: another node of the class may do

@@ -1,7 +1,4 @@
-"""How a server answers requests, as `spec.serving` says: part of every revision, and of the task of its pods.
-
-A field here reaches both: `Serving.options` of the API sets it, and the server reads it from its task.
-"""
+"""How a server answers requests: `Serving.options` of the API sets these fields, the server reads them in its task."""
 
 from typing import Any, Final, Literal
 
@@ -22,9 +19,7 @@ class AccessLogTask(Message):
 class TracingTask(Message):
     """Which requests are traced, and where their spans are sent."""
 
-    endpoint: str | None = (
-        None  # base of the collector's URL for OTLP/HTTP, unless in OTEL_* variables
-    )
+    endpoint: str | None = None  # base of the OTLP/HTTP URL, else in OTEL_* variables
     share: float  # 0 to 1, of requests whose client says nothing about tracing
 
 

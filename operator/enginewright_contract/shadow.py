@@ -37,10 +37,7 @@ class ShadowOrder:
 
 
 def read_order(annotation: str) -> ShadowOrder | None:
-    """Return the order in an annotation, expired or not, or None if it is invalid.
-
-    Host names, addresses with a port, and those of no single machine on the network are invalid.
-    """
+    """Return the order in an annotation, expired or not, or None if it is invalid, as with host names or ports."""
     fields = annotation.split()
     if len(fields) < _LEAST_FIELDS:
         return None
@@ -60,11 +57,7 @@ def read_order(annotation: str) -> ShadowOrder | None:
 
 
 def is_current(order: ShadowOrder, now: float) -> bool:
-    """Return whether an order applies at the Unix time `now`.
-
-    One that expires later than the operator sets it does not: a clock is wrong, or another client
-    wrote it.
-    """
+    """Return whether an order applies at Unix time `now`; one that expires too late was not written by the operator."""
     return 0 < order.until - now <= SHADOW_SECONDS + _SKEW
 
 

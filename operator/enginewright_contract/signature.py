@@ -1,7 +1,4 @@
-"""A model's inputs and outputs as clients of the Open Inference Protocol see them.
-
-Each is one short text, so that those of most models fit into a termination message.
-"""
+"""A model's inputs and outputs as clients of the Open Inference Protocol see them, as short texts."""
 
 import re
 from collections.abc import Iterable
@@ -38,10 +35,7 @@ class TensorText(NamedTuple):
 
 
 class PublishedSignature(Message):
-    """All inputs and outputs in the model's order, of which there is at least one output.
-
-    The digest is equal for equal tensors in any order, since requests and responses name them.
-    """
+    """All inputs and outputs in the model's order; the digest is the same in any order, since requests name them."""
 
     digest: Digest
     inputs: tuple[str, ...] = ()  # `TensorText` each

@@ -17,14 +17,10 @@ TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
 # characters of a task in one variable, of which Linux takes 128 KiB; a longer task goes on in others
 PART_OF_TASK: Final = 120_000
 ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pods
-SHARED_RESULTS_VARIABLE: Final = (
-    "ENGINEWRIGHT_ANSWERS"  # folder of results that Jobs share; unset in pods
-)
+SHARED_RESULTS_VARIABLE: Final = "ENGINEWRIGHT_ANSWERS"  # folder of shared results; unset in pods
 STORE_VARIABLE: Final = "ENGINEWRIGHT_STORE"  # address of the store's bucket; unset: a volume
 CACHE_VARIABLE: Final = "ENGINEWRIGHT_CACHE"  # HOST:PORT of the node's cache; unset: there is none
-IMAGES_VARIABLE: Final = (
-    "ENGINEWRIGHT_IMAGES"  # repository for OCI images of artefacts; unset: none are made
-)
+IMAGES_VARIABLE: Final = "ENGINEWRIGHT_IMAGES"  # repository for OCI images of artefacts
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
 STORE_CREDENTIALS_PATH: Final = "/store-credentials"  # of its bucket, one file per key
@@ -54,9 +50,7 @@ HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 8001  # Triton's default
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"
-MOST_STEPS: Final = (
-    2  # before the model, and after it: their digests must fit into a termination message
-)
+MOST_STEPS: Final = 2  # before the model, and after: digests must fit a termination message
 SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
@@ -68,10 +62,7 @@ ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
 
 
 def task_variables(text: str) -> dict[str, str]:
-    """Return the variables that hold a task: TASK_VARIABLE, and as many more as it needs, numbered from 1.
-
-    A reader of the first variable alone cannot parse a longer task, and fails instead of acting on a part of it.
-    """
+    """Return the variables that hold a task; a reader of the first alone cannot parse a longer task, and fails."""
     parts = [text[start : start + PART_OF_TASK] for start in range(0, len(text), PART_OF_TASK)]
     return {_part(number): part for number, part in enumerate(parts)}
 
@@ -168,9 +159,7 @@ class Recipe(Message):
     """Everything that decides how a model is prepared."""
 
     backend: str  # that will serve the model
-    backend_version: str | None = (
-        None  # of its library, unless ONNX Runtime's version identifies it
-    )
+    backend_version: str | None = None  # of its library, unless known by ONNX Runtime's
     ort_version: str  # of the image that prepares and serves
     max_opset: int
     max_ir_version: int

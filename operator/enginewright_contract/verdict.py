@@ -1,7 +1,4 @@
-"""What a sidecar has found about its pod: `GET /verdict`, port 8081.
-
-The operator polls it. It holds no live measurements, which would change at every poll: those are metrics.
-"""
+"""What a sidecar has found about its pod: `GET /verdict`, port 8081. Live measurements are metrics instead."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -83,13 +80,10 @@ _AnyReason = Annotated[Reason | None, BeforeValidator(_known)]
 
 
 def runs_as_allowed(policy: Policy, placement: CheckState, provider: Reason | None) -> bool:
-    """Return whether a pod is admitted without its provider: on another one, which the policy allows.
+    """Return whether a pod is admitted on another provider than its backend's, which the policy allows.
 
-    Args:
-        policy: of the revision.
-        placement: state of that check.
-        provider: reason of that check; with `SESSION_REPLACED` the pod was admitted on its provider
-            and lost it under requests, which is no fallback that was there from the start.
+    With `SESSION_REPLACED` the pod was admitted on its provider and lost it under requests: no fallback
+    from the start.
     """
     return policy != "Forbid" and placement == "ok" and provider is not Reason.SESSION_REPLACED
 

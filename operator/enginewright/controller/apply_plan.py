@@ -20,10 +20,7 @@ _logger = logging.getLogger(__name__)
 async def apply_plan(
     plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
 ) -> bool:
-    """Apply, delete, write the status, record Events; returns whether to requeue soon.
-
-    Raises KubeError; the status and an Event report it if waiting does not help.
-    """
+    """Apply, delete, write the status, record Events; returns whether to requeue soon. Raises KubeError."""
     try:
         changed = await _execute(plan, observed, executor, recorder)
     except StillTerminating as error:

@@ -52,10 +52,7 @@ class ObjectCache:
         self._forget(resource, obj)
 
     def replace(self, resource: Resource, listing: Listing) -> list[JsonObject]:
-        """Handle a complete listing; returns the objects that were changed or deleted.
-
-        Objects newer than the listing stay: they were created after it.
-        """
+        """Handle a complete listing; returns what was changed or deleted. Newer objects stay: they were created after it."""
         self._listed.add(resource)
         changed = [taken for obj in listing.items if (taken := self._take(resource, obj))]
         listed = {name_of(obj) for obj in listing.items}
@@ -185,8 +182,5 @@ def _version_of(obj: Mapping[str, Any]) -> int:
 
 
 def _version(text: str) -> int:
-    """Return a resource version as a number; comparing them is allowed since Kubernetes 1.35.
-
-    Before, it held in practice for everything in etcd (see KEP-5504 for the history).
-    """
+    """Return a resource version as a number; comparing them is allowed since Kubernetes 1.35 (KEP-5504)."""
     return int(text) if text.isdecimal() else 0

@@ -44,11 +44,9 @@ class LeaseApi(Lists, Protocol):
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         """Create an object; Conflict if it exists."""
-        ...
 
     async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
         """Replace an object; Conflict if its resource version is no longer the current one."""
-        ...
 
 
 def steady_clock() -> float:

@@ -28,10 +28,7 @@ from enginewright.plan.types import EventIntent, ObjectRef
 
 @dataclass(frozen=True)
 class EngineReconciler:
-    """Reconciles one InferenceEngine.
-
-    `progress` returns the progress of a Job's build, by namespace and name, if it is known.
-    """
+    """Reconciles one InferenceEngine; `progress` returns that of a Job's build, by namespace and name."""
 
     shared: Shared
     metrics: EngineMetrics

@@ -59,10 +59,7 @@ class Executor:
         *,
         written: Callable[[Resource, JsonObject], None] = lambda _resource, _obj: None,
     ) -> None:
-        """Initialize; `written` is called with every object after its apply or status update.
-
-        The watch event after our own write does not change the cache, so it queues nothing.
-        """
+        """Initialize; `written` is called with every object that was written: its watch event queues nothing."""
         self._api = api
         self._cache = cache
         self._written = written
@@ -130,10 +127,7 @@ class Executor:
         return True
 
     async def hand_over(self, handover: ReplicasHandover) -> bool:
-        """Have a second manager own a Deployment's count; returns whether it does now.
-
-        Not forced: a count that was changed meanwhile stays, and has another owner already.
-        """
+        """Have a second manager own a Deployment's count, unless it was changed meanwhile; returns whether it does now."""
         body = {
             "apiVersion": DEPLOYMENTS.api_version,
             "kind": DEPLOYMENTS.kind,

@@ -59,18 +59,8 @@ def gather(
 ) -> Facts:
     """Return the facts that a plan of a model is made from.
 
-    Args:
-        cache: of the API server's objects.
-        model: may be newer than the cached one.
-        config: the operator's.
-        now: timezone-aware.
-        images: what the probed images contain, by reference.
-        image_failures: why images could not be probed, by reference.
-        bucket_user: who uses its part of a bucket, once that is known; a volume has none.
-        may_move: it is the model's turn to move to new runtime images.
-        verdicts: of the sidecars of pods, by name.
-        silent: which pods' sidecars have not responded for a long time.
-        measured: what sidecars have measured during a rollout, by name of the pod; None if they cannot.
+    `model` may be newer than the cached one; `now` is timezone-aware; images are named by reference, and
+    pods by name.
     """
     namespace, name, uid = model.metadata.namespace, model.metadata.name, model.metadata.uid
 
@@ -131,10 +121,7 @@ def gather(
 def _unbuilt(
     cache: ObjectCache, namespace: str, names: Iterable[str]
 ) -> dict[str, tuple[str, dict[str, EngineReference]]]:
-    """Return requester ("" if there is none) and references by model of each engine that is not built.
-
-    References to built engines decide nothing, so most reconciles search no models.
-    """
+    """Return requester ("" if none) and references by model of each unbuilt engine: built ones depend on neither."""
     unbuilt = {}
     for name in names:
         engine = cache.get(INFERENCE_ENGINES, namespace, name)
@@ -145,10 +132,7 @@ def _unbuilt(
 
 
 class _Engines(Mapping[str, InferenceEngine]):
-    """A namespace's InferenceEngines by name, parsed on access; an invalid one is missing.
-
-    A model's plan reads the few that it needs; a namespace may have hundreds.
-    """
+    """A namespace's InferenceEngines by name, parsed on access: a plan reads few of them. Invalid ones are missing."""
 
     def __init__(self, cache: ObjectCache, namespace: str) -> None:
         self._cache = cache

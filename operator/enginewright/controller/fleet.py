@@ -43,10 +43,7 @@ class Fleet:
         queue: Callable[[ModelKey], None],
         stopped: Callable[[str], None],
     ) -> None:
-        """Take `images`, by variant, as those of the installation.
-
-        `stopped` is called with the cause when models fail and no further one moves.
-        """
+        """Take `images`, by variant, as the installation's; `stopped` gets the cause when failures stop further moves."""
         self._images = images
         self._config = config
         self._queue = queue

@@ -58,10 +58,7 @@ class Watch:
 
 
 def watches(claim: str) -> tuple[Watch, ...]:
-    """Return everything that is watched; `claim` is the store's name in every namespace.
-
-    Shared kinds come before models, so that no model is reconciled without what it depends on.
-    """
+    """Return everything that is watched, shared kinds before models; `claim` is the store's name in every namespace."""
     return (
         Watch(NODES),
         Watch(ACCELERATOR_CLASSES),
@@ -119,10 +116,7 @@ class Informer:
         self.synced = True
 
     def watch_restarted(self) -> None:
-        """Handle that kopf has listed a kind: it does not report what was deleted before that.
-
-        All kinds are listed then, since a kind without objects left sends no event.
-        """
+        """List everything soon: kopf has listed a kind, and does not report what was deleted before."""
         self._watch_restarted.set()
 
     async def relist_forever(self) -> None:

@@ -1,7 +1,4 @@
-"""Workers that take keys from a queue and reconcile them, and handle all errors.
-
-Metrics carry controller-runtime's names.
-"""
+"""Workers that take keys from a queue, reconcile them and handle all errors; metrics have controller-runtime's names."""
 
 import asyncio
 import logging
@@ -93,10 +90,7 @@ class Controller(Generic[Key]):
             self.queue.add(key)
 
     async def stop(self, grace: float) -> bool:
-        """Accept no more keys, wait `grace` seconds for work in progress, then cancel it.
-
-        Returns whether nothing was cancelled: a cancelled request may still be executed.
-        """
+        """Accept no more keys, give work in progress `grace` seconds, then cancel it; returns whether nothing was cancelled."""
         self.queue.shut_down()
         if not self._tasks:
             return True

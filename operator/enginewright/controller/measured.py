@@ -1,7 +1,4 @@
-"""What the pods of both revisions of a rollout measure, polled only while it is under way.
-
-Nothing else is kept here: the sidecars keep the measurements, so that a restart of the operator loses none.
-"""
+"""What the pods of both revisions of a rollout measure: polled only during a rollout, and kept by the sidecars."""
 
 import logging
 from collections.abc import Iterable

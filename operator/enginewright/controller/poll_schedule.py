@@ -1,7 +1,4 @@
-"""When pods are polled: often while something may change, else rarely, at a limited rate.
-
-Pure: times, in seconds of any monotonic clock, and random numbers are arguments.
-"""
+"""When pods are polled: often while something may change, else rarely, at a limited rate. Pure; times are seconds."""
 
 import heapq
 from collections.abc import Callable

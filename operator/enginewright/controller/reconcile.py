@@ -31,16 +31,13 @@ class Images(Protocol):
     @property
     def facts(self) -> dict[str, ImageFacts]:
         """Return what the probed images hold."""
-        ...
 
     def require(self, images: Iterable[str]) -> None:
         """Probe images that are not configured, if they are not known."""
-        ...
 
     @property
     def failures(self) -> dict[str, str]:
         """Return why images could not be probed."""
-        ...
 
 
 @dataclass(frozen=True)

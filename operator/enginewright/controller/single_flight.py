@@ -229,10 +229,7 @@ class SingleFlight:
 
 
 class _Leaders(Mapping[str, tuple[Leader, ...]]):
-    """The leaders of each preparation of a namespace; none of one that is unknown.
-
-    Computed on access, since a plan reads one.
-    """
+    """The leaders of each preparation of a namespace, none of an unknown one; computed on access, since a plan reads one."""
 
     def __init__(self, flights: SingleFlight, key: ModelKey) -> None:
         self._flights = flights

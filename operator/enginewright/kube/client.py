@@ -123,10 +123,7 @@ class KubeClient:
         *,
         manager: str,
     ) -> JsonObject:
-        """Merge `changes` into an object (RFC 7386: None removes a field); return all of it.
-
-        NotFound if it does not exist, Conflict if `changes` has another uid.
-        """
+        """Merge `changes` (RFC 7386) into an object and return it; NotFound if it is missing, Conflict if its uid differs."""
         return await self._request(
             "PATCH",
             resource.path(namespace, name),

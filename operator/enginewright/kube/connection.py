@@ -1,8 +1,4 @@
-"""Address of the API server and credentials for it, shared by our client and kopf's watches.
-
-Loaded again whenever the server no longer accepts a token, because projected tokens, exec plugins
-and kubeconfig files change while the process runs.
-"""
+"""Address of the API server and credentials, for our client and kopf's watches; loaded again once they are refused."""
 
 import os
 from typing import Final

@@ -100,10 +100,7 @@ def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str
 
 
 def _with_stable_key(task: str, stable_key: str | None) -> str:
-    """Return a task with the key, written as a `ServeTask` is, and with the fields that only other releases have.
-
-    Without these, an upgrade would restart the canaries of their revisions, and change what they do.
-    """
+    """Return a task with the key and the fields of other releases, without which an upgrade would restart canaries."""
     if stable_key is None:
         return task
     fields: dict[str, Any] = {}
@@ -117,10 +114,7 @@ def _with_stable_key(task: str, stable_key: str | None) -> str:
 def _beside(
     serving: dict[str, Any], *, labels: Mapping[str, str], selector: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a Deployment with other labels, whose pods preempt nobody: they do not serve yet.
-
-    `selector` replaces the component in the serving Deployment's selector.
-    """
+    """Return a Deployment with other labels, `selector` in place of the component, and pods without a priority."""
     metadata, spec = serving["metadata"], serving["spec"]
     template = spec["template"]
     pod_labels = {**template["metadata"]["labels"], **labels}

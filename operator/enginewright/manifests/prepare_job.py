@@ -61,9 +61,7 @@ class PrepareJob:
     template: JobTemplate = DEFAULT_JOB_TEMPLATE
     assigned_ids: bool = False
     architecture: str = ""  # of the nodes, unless other fields decide it
-    shared_hash: str = (
-        ""  # of all that models have in common that share the result; empty: it is not shared
-    )
+    shared_hash: str = ""  # of all that models which share the result have in common
     record_hash: str = ""  # by which the result is found again; empty: it is not
     images: ImageRepository | None = None  # for OCI images of prepared models
     account: str | None = None  # service account whose identity `fetch` may use for object stores

@@ -38,14 +38,10 @@ def http_route(
     tls: bool = False,
     canary_tls: bool = False,
 ) -> dict[str, Any]:
-    """Return the HTTPRoute that splits requests between the serving pods and the canary's.
+    """Return the HTTPRoute that splits inference requests between the serving pods and the canary's.
 
-    Args:
-        model: whose inference requests it takes; those for metrics and the server's state it leaves.
-        route: which gateways, for which hostnames.
-        canary_share: of the requests for the canary, 0 to 1; above 0 it is at least 1/`WEIGHTS`.
-        tls: whether the serving pods speak TLS.
-        canary_tls: whether the canary's do.
+    `canary_share` is 0 to 1; above 0 it is at least 1/`WEIGHTS`. Requests for metrics and the server's
+    state are not routed.
     """
     name = model.metadata.name
     weight = max(round(canary_share * WEIGHTS), 1 if canary_share > 0 else 0)

@@ -249,10 +249,7 @@ def _secret_mount(secret: str | None, volume: str, path: str) -> list[dict[str, 
 
 
 def _secret_volumes(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return the volumes of the Secrets in spec.serving.
-
-    They are optional, so that the server reports a missing one instead of a pod that never starts.
-    """
+    """Return the volumes of the Secrets in spec.serving, optional, so that the server reports a missing one."""
     secrets = {_TOKENS: snapshot.auth_secret, _TLS: snapshot.tls_secret}
     return [
         {"name": volume, "secret": {"secretName": secret, "optional": True}}
@@ -264,10 +261,7 @@ def _secret_volumes(snapshot: Snapshot) -> list[dict[str, Any]]:
 def _sidecar(
     snapshot: Snapshot, accelerator: ClassSnapshot, task: str, defaults: PodDefaults
 ) -> dict[str, Any]:
-    """Return the native sidecar: it starts before the server and ends after it.
-
-    The pod is ready only if it is, so that an unverified server gets no requests.
-    """
+    """Return the native sidecar: it starts before the server and ends after it. The pod is ready only if it is."""
     built = container(
         SIDECAR,
         accelerator.image,
@@ -291,12 +285,7 @@ def _sidecar(
 
 
 def sidecar_memory(output_bytes: int | None) -> int:
-    """Return the sidecar's memory limit in bytes.
-
-    Args:
-        output_bytes: of the largest golden sample, if known. The sidecar holds one response,
-            and a second one if the model's outputs vary; the golden outputs it reads from the file.
-    """
+    """Return the sidecar's memory limit in bytes: it holds up to two responses as large as a golden sample's outputs."""
     needed = _SIDECAR_OWN + 2 * (output_bytes or 0)
     return max(_SIDECAR_MIN, -(-needed // _SIDECAR_STEP) * _SIDECAR_STEP)
 

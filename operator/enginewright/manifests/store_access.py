@@ -39,10 +39,7 @@ class StoreAccess:
         return self.bucket.uri if self.bucket else f"claim {self.claim}"
 
     def volumes(self, *, read_only: bool = False) -> list[dict[str, Any]]:
-        """Return the volumes of a pod.
-
-        The Secret is optional, so that the stage reports a missing one instead of a pod that never starts.
-        """
+        """Return the volumes of a pod; the Secret is optional, so that the stage reports a missing one."""
         if self.bucket is None:
             claim = {"claimName": self.claim, **({"readOnly": True} if read_only else {})}
             return [{"name": STORE_VOLUME, "persistentVolumeClaim": claim}]
@@ -84,8 +81,5 @@ class StoreAccess:
         return scheme.identity_labels if scheme else {}
 
     def annotations(self, own: str | None) -> Mapping[str, str]:
-        """Return the annotations that keep the bucket's identity from servers and sidecars.
-
-        Another service account of its `own` is its model's choice, which may be meant for its server.
-        """
+        """Return the annotations that keep the bucket's identity from servers and sidecars, unless it is the model's own."""
         return _WITHOUT_IDENTITY if self.lends_account(own) else {}

@@ -1,7 +1,4 @@
-"""The claim that stores a namespace's artefacts.
-
-No model owns it: artefacts are a cache shared by all models of the namespace, and outlive them.
-"""
+"""The claim that stores a namespace's artefacts. No model owns it: artefacts outlive the models that share them."""
 
 from typing import Any
 

@@ -10,11 +10,7 @@ _BLOCK: Final = 4096  # bytes: what file systems allocate
 
 
 class Entries:
-    """Files by name, the least recently used first; nothing here touches the disk.
-
-    Files that are being read are not evicted: until their readers end, the disk would not get their
-    space back.
-    """
+    """Files by name, the least recently used first; those being read stay, since the disk would not free them yet."""
 
     def __init__(self) -> None:
         self._sizes: OrderedDict[str, int] = OrderedDict()
@@ -78,15 +74,7 @@ class Entries:
             self._total -= occupied(size)
 
     def victims(self, needed: int, limit: int) -> list[tuple[str, int]] | None:
-        """Return names and sizes of what to evict so that one more file fits.
-
-        Args:
-            needed: bytes that it occupies.
-            limit: of what all files may occupy.
-
-        Returns:
-            The least recently used ones, or None if evicting all would not be enough.
-        """
+        """Return names and sizes of what to evict for `needed` bytes within `limit`, or None if evicting all is not enough."""
         victims, fits = self._unused(self._total + needed - limit, files=1)
         return victims if fits else None
 

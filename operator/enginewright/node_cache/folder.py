@@ -45,12 +45,8 @@ def _free_of(folder: Path) -> tuple[int, int]:
 class CacheFolder:
     """The files of the cache, of one process.
 
-    Args:
-        root: the folder; what else is in it is left alone, and not counted.
-        capacity: bytes that it may occupy.
-        metrics: where evictions are counted.
-        kept_free: share of the disk that is left free.
-        free_of: free and all bytes of the disk that a folder is on.
+    `capacity` is in bytes, `kept_free` a share of the disk; `free_of` returns free and all bytes of a
+    folder's disk. Other files in `root` are neither touched nor counted.
     """
 
     def __init__(
@@ -93,13 +89,7 @@ class CacheFolder:
             yield reader
 
     async def write(self, name: str, sha256: str, size: int, chunks: AsyncIterator[bytes]) -> None:
-        """Write a file, or replace it, if what is received has this digest and size.
-
-        Raises:
-            NoRoom: It does not fit.
-            Damaged: It is something else.
-            OSError: The disk's.
-        """
+        """Write a file whose content has this digest and size. Raises NoRoom, Damaged and OSError."""
         victims = self.entries.victims(occupied(size), self._limit())
         if victims is None:
             raise NoRoom

@@ -43,15 +43,7 @@ _BROKEN: Final = (ConnectionError, TimeoutError, web.RequestPayloadError)
 
 
 class CacheServer:
-    """One folder over HTTP.
-
-    Args:
-        folder: what is served.
-        port: TCP port on all addresses.
-        registry: of the metrics.
-        metrics: registered there.
-        grace_seconds: how long a transfer may make no progress.
-    """
+    """One folder over HTTP; a transfer may make no progress for `grace_seconds`."""
 
     def __init__(
         self,

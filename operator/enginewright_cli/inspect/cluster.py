@@ -31,16 +31,7 @@ Typed = TypeVar("Typed", bound=ApiModel)
 
 
 def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspection:
-    """Inspect an InferenceEngine.
-
-    Args:
-        name: of the object.
-        namespace: by default that of the kubeconfig's current context.
-        progress: is called with what is being read.
-
-    Raises:
-        InspectionError: there is no cluster, or no such object.
-    """
+    """Inspect an InferenceEngine; `progress` is called with what is being read. Raises InspectionError."""
     where = namespace or cluster.current_namespace()
     progress(f"reading InferenceEngine {where}/{name}")
 

@@ -37,11 +37,7 @@ Progress = Callable[[str], None]
 
 
 def inspect(path: Path, progress: Progress) -> EngineInspection:
-    """Inspect the file or folder at `path`; `progress` is called with what is being read.
-
-    Raises:
-        InspectionError: there is no engine, or it cannot be read.
-    """
+    """Inspect the file or folder at `path`; `progress` is called with what is being read. Raises InspectionError."""
     try:
         if path.is_dir():
             return _artifact(path, path / MANIFEST_NAME, progress)

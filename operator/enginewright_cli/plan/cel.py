@@ -32,13 +32,7 @@ class CelError(Exception):
 
 
 def compiled(text: str) -> Program:
-    """Return a function from the value of `self` to the rule's value.
-
-    The function raises CelError where the rule reads a field that does not exist.
-
-    Raises:
-        CelError: the rule is not valid CEL, or uses a function that is not defined here.
-    """
+    """Return a function from the value of `self` to the rule's value; both raise CelError."""
     try:
         expression = _environment().compile(text)
     except RuntimeError as error:

@@ -1,7 +1,4 @@
-"""The state of the cluster to plan for: gathered, read from a file, or assumed.
-
-All three have one format, so that a state can be saved and planned for without the cluster.
-"""
+"""The state of the cluster to plan for: gathered, read from a file, or assumed, in one format."""
 
 import json
 from collections.abc import Mapping
@@ -84,11 +81,7 @@ class ClusterState(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a file that `--save-facts` has written, or that was written by hand.
-
-        Raises:
-            ClusterStateError: it cannot be read, or is invalid.
-        """
+        """Read a file that `--save-facts` has written, or that was written by hand. Raises ClusterStateError."""
         try:
             return cls.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
         except OSError as error:
@@ -106,11 +99,7 @@ class ClusterState(BaseModel):
         return yaml.safe_dump(state, sort_keys=False, allow_unicode=True)
 
     def settings(self) -> Config:
-        """Return the operator's settings.
-
-        Raises:
-            ClusterStateError: they are invalid.
-        """
+        """Return the operator's settings. Raises ClusterStateError."""
         environment = {
             CONFIG_VARIABLE: json.dumps(dict(self.config)),
             NAMESPACE_VARIABLE: self.namespace,
@@ -131,12 +120,7 @@ class ClusterState(BaseModel):
 
 
 def assumed(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
-    """Return the state of a small cluster whose images contain what is installed here.
-
-    Args:
-        installed: what is installed.
-        own_classes: whether the manifest defines the classes; otherwise the state has one, of CPUs.
-    """
+    """Return the state of a small cluster with what is installed here, and one class of CPUs unless `own_classes`."""
     variants = sorted({VARIANTS[each] for each in installed.backends if each in VARIANTS})
     images = {each: f"assumed.invalid/enginewright-runtime-{each}" for each in variants}
     backends = [each for each in ("cpu", "openvino") if each in installed.backends]
@@ -163,11 +147,7 @@ def assumed(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
 def facts(
     applied: Applied, classes: tuple[Applied, ...], state: ClusterState, namespace: str
 ) -> Facts:
-    """Return the operator's facts right after the manifest is applied.
-
-    Raises:
-        ClusterStateError: the operator's settings are invalid.
-    """
+    """Return the operator's facts right after the manifest is applied. Raises ClusterStateError."""
     config = state.settings()
     live = live_model(state, namespace, applied.name)
     model = InferenceModel.model_validate(

@@ -26,13 +26,7 @@ def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: boo
 
 
 def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> Forecast:
-    """Return what would happen.
-
-    Args:
-        facts: of the model as it would be right after it was applied.
-        live: the model as it exists now, or None if it is new.
-        nodes_known: whether `facts.nodes` are all nodes, so that an empty list means something.
-    """
+    """Return what would happen; `live` is the existing model, and `nodes_known` whether `facts.nodes` are all nodes."""
     metadata = facts.model.metadata
     common: dict[str, Any] = {
         "namespace": metadata.namespace,
@@ -63,11 +57,7 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
 
 
 def _digest(facts: Facts, live: JsonObject | None) -> str | None:
-    """Return the digest of the prepared model if the new spec has the same source; otherwise None.
-
-    The status describes the spec that was prepared: it does not hold for another URI or a newly
-    given digest.
-    """
+    """Return the digest of the prepared model if the new spec has the same source: the status is of the earlier spec."""
     prepared = facts.model.status.prepared
     if live is None or prepared is None:
         return None

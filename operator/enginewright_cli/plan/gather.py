@@ -34,11 +34,7 @@ Found = TypeVar("Found")
 
 
 async def gather(api: KubeApi, models: Iterable[tuple[str, Applied]]) -> ClusterState:
-    """Return the part of the cluster's state that concerns these models and their namespaces.
-
-    Raises:
-        KubeError: the API server does not respond, or models and classes cannot be read.
-    """
+    """Return the part of the cluster's state that concerns these models and their namespaces. Raises KubeError."""
     return await _Gathering(api).all(list(models))
 
 

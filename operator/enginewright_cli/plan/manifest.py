@@ -69,11 +69,7 @@ class AppliedManifest:
 
 
 def read(file: str) -> AppliedManifest:
-    """Read a file, or standard input for "-".
-
-    Raises:
-        ManifestError: it cannot be read, or contains no InferenceModel.
-    """
+    """Read a file, or standard input for "-". Raises ManifestError."""
     try:
         return _read(file)
     except RecursionError:

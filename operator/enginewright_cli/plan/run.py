@@ -31,18 +31,10 @@ _DEFAULT: Final = "default"
 def plan(
     manifest: str, namespace: str | None, *, offline: bool, file: Path | None, save: Path | None
 ) -> Forecasts:
-    """Return what applying a manifest would do.
+    """Return what applying a manifest, a file or "-", would do.
 
-    Args:
-        manifest: a file, or "-".
-        namespace: of models that set none; by default the current context's.
-        offline: whether to use no cluster.
-        file: with the cluster's state; else it is gathered, or assumed.
-        save: file to write the cluster's state to.
-
-    Raises:
-        ManifestError, ClusterStateError, ClusterError, InstallationError: one of `ERRORS`.
-        OSError: `save` cannot be written.
+    The cluster's state is read from `file`, gathered, or with `offline` assumed; `save` gets it. Raises one
+    of `ERRORS`, and OSError if `save` cannot be written.
     """
     read = manifests.read(manifest)
     online = not offline and file is None

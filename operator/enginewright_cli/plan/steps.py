@@ -48,13 +48,7 @@ class Steps:
     """All steps of a model that can be resolved."""
 
     def __init__(self, facts: Facts, target: Target, digest: str | None) -> None:
-        """Derive the steps.
-
-        Args:
-            facts: of the model as it would be right after it was applied.
-            target: what `facts` resolve to.
-            digest: of the existing prepared model, if it has the same source.
-        """
+        """Derive the steps; `digest` is that of the existing prepared model, if it has the same source."""
         self._facts = facts
         self._target = target
         self._earlier_digest = digest
@@ -129,10 +123,7 @@ class Steps:
         )
 
     def _digest(self) -> tuple[str | None, str]:
-        """Return the digest that the model will have, and the assumption that this depends on.
-
-        There is none if the key also depends on digests of data, which may change.
-        """
+        """Return the digest that the model will have, unless its key depends on data too, and under which assumption."""
         recipe = self._target.recipe
         calibrated = recipe.quantization and recipe.quantization.calibration
         if recipe.samples_uri or recipe.processing or calibrated:

@@ -37,10 +37,7 @@ _SERVER_FIELDS: Final = frozenset({"status"})  # written by the operator, never 
 
 
 def problems(obj: Mapping[str, Any]) -> list[str]:
-    """Return why an object would be rejected, each as "field: reason"; []: it is valid.
-
-    `obj` is of a kind that Enginewright defines.
-    """
+    """Return why an object of a kind of ours would be rejected, each as "field: reason"."""
     schema = _schemas()[str(obj["kind"])]
     faults = []
     if obj.get("apiVersion") != API_VERSION:

@@ -95,10 +95,7 @@ class ResultCache:
         result: Result,
         files: tuple[str, ...],
     ) -> None:
-        """Store a result, unless the next check may have another one.
-
-        `files` are those that stage `fetch` has written, the .onnx file first.
-        """
+        """Store a result, unless the next check may have another one; `files` are the fetched ones, the .onnx file first."""
         seen = find_model(request.source)
         if seen is None or result.model is None or _is_transient(result):
             return
@@ -197,12 +194,7 @@ def default_folder() -> Path:
 
 
 def installation() -> str:
-    """Return a digest of all that is installed: versions of packages, and our own code.
-
-    Our code is hashed, since a version number does not distinguish states of development; file
-    times are ignored, so that the same installation on another machine with the same kind of
-    processor has the same digest.
-    """
+    """Return a digest of all that is installed: versions of packages, and our own code without file times."""
     packages = {
         name
         for folder in sys.path

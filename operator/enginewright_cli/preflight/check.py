@@ -1,7 +1,4 @@
-"""Runs the stages for every target and collects their results.
-
-Targets of one backend share one prepared model, as classes do in the cluster.
-"""
+"""Runs the stages for every target and collects their results; targets of one backend share a prepared model."""
 
 import itertools
 import threading
@@ -108,12 +105,7 @@ def check(
     progress: Progress,
     at_once: int,
 ) -> Result:
-    """Check the model on every target, with up to `at_once` Jobs at once.
-
-    Raises:
-        InstallationError: a stage leaves no report.
-        Stopped: it was interrupted.
-    """
+    """Check the model on every target, with up to `at_once` Jobs at once. Raises InstallationError and Stopped."""
     began = time.monotonic()
     uri = _mount(request, place)
     model = _ModelFindings()

@@ -105,11 +105,7 @@ class Configuration:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a file.
-
-        Raises:
-            ConfigError: it cannot be read, or is invalid.
-        """
+        """Read a file. Raises ConfigError."""
         try:
             document = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
@@ -129,11 +125,7 @@ class Configuration:
         return self._merged(entries)
 
     def models(self) -> dict[str, ModelOptions]:
-        """Return all models with their options; paths are relative to the current folder.
-
-        Raises:
-            ConfigError: there is no entry, or one matches no file.
-        """
+        """Return all models with their options; paths are relative to the current folder. Raises ConfigError."""
         if not self.document.models:
             raise ConfigError(
                 f"{self.file} lists no models; add a table [[models]] with path ="

@@ -74,11 +74,7 @@ class ChangeLog(Described):
 
 
 def check(out: Path, source: str) -> None:
-    """Verify, before a long run, that the model may be written there.
-
-    Raises:
-        OptionError: it may not; the message states the remedy.
-    """
+    """Verify, before a long run, that the model may be written there. Raises OptionError."""
     if out.suffix != _SUFFIX:
         raise OptionError(f"--fix {out}: give a file that ends in {_SUFFIX}")
     check_folder("--fix", out)
@@ -98,16 +94,7 @@ def check(out: Path, source: str) -> None:
 
 
 def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeLog | None:
-    """Write the model for the first target that would serve it, if any.
-
-    Args:
-        out: the file, already verified by `check`.
-        result: of the run.
-        artifact: from the key of a prepared model to its folder.
-
-    Raises:
-        FixError: there is no space or no permission.
-    """
+    """Write the model for the first target that would serve it, if any; `artifact` finds it by key. Raises FixError."""
     model = result.model
     passing = ((name, each) for name, each in result.targets.items() if each.verdict != "fail")
     name, each = next(passing, (None, None))

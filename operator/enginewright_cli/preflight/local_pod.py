@@ -95,25 +95,14 @@ class LocalPod:
         task: PrepareTask | EngineTask,
         progress: Callable[[str], None],
     ) -> tuple[StageResult, ...]:
-        """Run the stages of one Job until one fails; return their reports.
-
-        `progress` is called with the name of every stage when it starts.
-
-        Raises:
-            InstallationError: a stage left no readable report.
-            Stopped: it was interrupted.
-        """
+        """Run a Job's stages until one fails; `progress` gets the name of each. Raises InstallationError and Stopped."""
         call = (f"{_RUNTIME}.__main__:main", ["stage", *stages])
         return self._run(call, stages, task.job, task.to_json(), progress)
 
     def examine(
         self, task: ServeTask, request: Path | None, progress: Callable[[str], None]
     ) -> StageResult:
-        """Run a prepared model as a serving pod would, and answer a request if there is one.
-
-        Raises:
-            InstallationError, Stopped: like `run`.
-        """
+        """Run a prepared model as a serving pod would, and answer a request if there is one. Raises as `run`."""
         stages = (EXAMINE_STAGE,)
         return self._run(
             (f"{_EXAMINATION}:main", request and str(request)),
@@ -188,11 +177,7 @@ class LocalPod:
         return self._path(contract.WORK_PATH) / MODEL_FOLDER / MODEL_NAME
 
     def facts(self) -> ImageFacts:
-        """Probe this installation, as the operator probes an image.
-
-        Raises:
-            InstallationError: the probe fails.
-        """
+        """Probe this installation, as the operator probes an image. Raises InstallationError."""
         code, output = self._call((f"{_RUNTIME}.__main__:main", ["probe"]), "")
         output += self._stages.server_output()
         try:
@@ -208,13 +193,7 @@ class LocalPod:
     def _call(
         self, call: tuple[Any, ...], task: str, poll: Callable[[], None] = lambda: None
     ) -> tuple[int, str]:
-        """Call a function of the runtime package in a process; return exit code and the end of its output.
-
-        Args:
-            call: "module:name", and arguments.
-            task: JSON of the task, passed in the environment.
-            poll: is called while it runs.
-        """
+        """Call "module:name" with arguments in a process, and `poll` meanwhile; return exit code and end of output."""
         self._path(contract.TERMINATION_LOG).unlink(missing_ok=True)
         scratch = self._path("/tmp")  # noqa: S108 - below root
         environment = {

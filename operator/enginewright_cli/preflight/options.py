@@ -43,10 +43,7 @@ class OptionError(ValueError):
 def shape(text: str) -> ShapeProfile:
     """Read `INPUT=MIN:OPT:MAX`, sizes with x between: images=1x3x224x224:8x3x224x224:32x3x224x224.
 
-    A single shape is used as MIN, OPT and MAX.
-
-    Raises:
-        OptionError: it is invalid.
+    A single shape is MIN, OPT and MAX. Raises OptionError.
     """
     name, separator, rest = text.rpartition("=")
     parts = rest.split(":")
@@ -89,11 +86,7 @@ def suggested(proposal: Proposal | None) -> tuple[str, ...]:
 
 
 def promise(budget: str | None) -> Promise:
-    """Read `--budget`: `allow`, or shares such as `compute=2%,nodes=5%`; without it, Forbid.
-
-    Raises:
-        OptionError: it is invalid.
-    """
+    """Read `--budget`: `allow`, or shares such as `compute=2%,nodes=5%`; without it, Forbid. Raises OptionError."""
     if budget is None:
         return Promise()
     if budget == "allow":
@@ -114,11 +107,7 @@ def promise(budget: str | None) -> Promise:
 
 
 def precision(text: str | None) -> Precision | None:
-    """Read `--precision`.
-
-    Raises:
-        OptionError: it is invalid.
-    """
+    """Read `--precision`. Raises OptionError."""
     if text is None:
         return None
     for each in get_args(Precision):
@@ -129,11 +118,7 @@ def precision(text: str | None) -> Precision | None:
 
 
 def extension(text: str) -> Extension:
-    """Read `--extension`: a type of spec.extensions whose library is installed with the runtime.
-
-    Raises:
-        OptionError: it is another.
-    """
+    """Read `--extension`: a type of spec.extensions whose library is in the runtime image. Raises OptionError."""
     if text != _BUNDLED:
         raise OptionError(
             f"--extension {text!r}: write {_BUNDLED}; libraries of your own are checked by the Job in the"
@@ -143,11 +128,7 @@ def extension(text: str) -> Extension:
 
 
 def limits(version: str | None, held: ImageFacts) -> tuple[str, int, int]:
-    """Return version, newest opset and newest IR version of the ONNX Runtime that will serve.
-
-    Raises:
-        OptionError: the version is unknown.
-    """
+    """Return version, newest opset and newest IR version of the ONNX Runtime that will serve. Raises OptionError."""
     if version is None:
         return held.ort_version, held.max_opset, held.max_ir_version
     minor = ".".join(version.split(".")[:2])

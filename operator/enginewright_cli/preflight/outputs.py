@@ -27,11 +27,7 @@ class Outputs:
     fix: Path | None = None
 
     def check(self, sources: Sequence[str]) -> None:
-        """Verify that all of them can be written.
-
-        Raises:
-            OptionError: one cannot; the message states the remedy.
-        """
+        """Verify that all of them can be written. Raises OptionError."""
         for option, path in (("--html", self.html), ("--junit", self.junit)):
             if path is not None:
                 outfile.check_folder(option, path)
@@ -43,12 +39,7 @@ class Outputs:
             fix.check(self.fix, sources[0])
 
     def save_model(self, result: Result, artifact: Callable[[str], Path]) -> list[FileMessage]:
-        """Write the model that would be served, while the run's store exists.
-
-        Args:
-            result: of the run.
-            artifact: from the key of a prepared model to its folder.
-        """
+        """Write the model that would be served, while the run's store exists; `artifact` finds it by its key."""
         if self.fix is None:
             return []
         from enginewright_cli.preflight import fix  # noqa: PLC0415 - rarely used

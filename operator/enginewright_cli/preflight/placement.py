@@ -31,12 +31,7 @@ def of_engine(manifest: Manifest) -> Placement | None:
 
 
 def of_session(manifest: Manifest, elsewhere: Iterable[str]) -> Placement | None:
-    """Return the placement of a live session, or None if nothing was profiled.
-
-    Args:
-        manifest: of the model that it serves.
-        elsewhere: labels of all nodes that run on another provider.
-    """
+    """Return the placement of a live session; `elsewhere` has the labels of all nodes on another provider."""
     from enginewright_runtime.core.labels import fused_name  # noqa: PLC0415 - loaded lazily
 
     outside = Counter(elsewhere)

@@ -34,17 +34,7 @@ class PreflightRequest:
 def request(
     source: str, model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> PreflightRequest:
-    """Return the request for a model.
-
-    Args:
-        source: a path or a URI.
-        model_options: its options.
-        held: what is installed here.
-        image: reference and contents of the image that will serve; by default what is installed here.
-
-    Raises:
-        OptionError, TargetError: an option is invalid.
-    """
+    """Return the request for a model; `held` is installed here, `image` will serve. Raises OptionError and TargetError."""
     _check_source(source)
     samples = _data("samples", model_options.samples, folder=False)
     calibration = _data("calibration", model_options.calibration, folder=True)

@@ -55,11 +55,7 @@ class PreflightTarget:
 
 
 def parse(name: str) -> PreflightTarget:
-    """Return the target of that name.
-
-    Raises:
-        TargetError: there is no such target.
-    """
+    """Return the target of that name. Raises TargetError."""
     if match := re.fullmatch(r"sm_?(\d{1,2})(\d)", name.strip().lower()):
         major, minor = match.groups()
         return PreflightTarget(f"sm{major}{minor}", AHEAD_OF_TIME, f"{major}.{minor}")
@@ -80,11 +76,7 @@ def prepared_alike(target: PreflightTarget) -> tuple[str, str]:
 
 
 def check(target: PreflightTarget, held: ImageFacts) -> None:
-    """Verify that this installation can check the target.
-
-    Raises:
-        TargetError: it cannot; the message names the command to run.
-    """
+    """Verify that this installation can check the target. Raises TargetError."""
     if target.backend not in held.backends:
         extra = _EXTRAS[target.backend]
         separate = (
@@ -107,13 +99,7 @@ def defaults(held: ImageFacts) -> tuple[PreflightTarget, ...]:
 
 
 def scope(target: PreflightTarget, targets: Sequence[PreflightTarget], held: ImageFacts) -> str:
-    """Return, in one sentence, what the verdict on `target` covers.
-
-    Args:
-        target: one of `targets`.
-        targets: all that are checked.
-        held: what is installed here.
-    """
+    """Return, in one sentence, what the verdict on `target`, one of the checked `targets`, covers."""
     backend = target.backend
     what = (
         f"backend {backend} {held.backends[backend]} ({held.ort_distribution} {held.ort_version}),"

@@ -31,18 +31,7 @@ class _Change:
 
 
 def rollback(name: str, to: str | None, namespace: str | None, context: str | None) -> list[str]:
-    """Roll a model back and return what to print.
-
-    Args:
-        name: of the model.
-        to: the revision to go back to; by default the last good one.
-        namespace: by default that of the context.
-        context: of the kubeconfig; by default the current one.
-
-    Raises:
-        Refused: the model's state does not allow it.
-        NotCarriedOut: there is no cluster, no such model or no access.
-    """
+    """Roll a model back, by default to the last good revision; return what to print. Raises Refused and NotCarriedOut."""
 
     def change(current: KnownModel) -> _Change:
         return _annotated(decide.rollback(current.model, current.revisions, to, datetime.now(UTC)))

@@ -29,17 +29,7 @@ class Decision:
 def rollback(
     model: InferenceModel, revisions: Sequence[RevisionView], to: str | None, now: datetime
 ) -> Decision:
-    """Return the rollback of the revision that is brought up or, if none is, of the active one.
-
-    Args:
-        model: the model.
-        revisions: its revisions.
-        to: the revision to go back to; by default the last good one.
-        now: for the ages of revisions in messages.
-
-    Raises:
-        Refused: nothing can be rolled back, or `to` cannot serve instead.
-    """
+    """Return the rollback of the new revision, else of the active one, by default to the last good. Raises Refused."""
     _refuse_unseen(model)
     status = model.status
     target = status.target.revision if status.target else ""
@@ -65,13 +55,7 @@ def rollback(
 
 
 def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decision:
-    """Return the promotion of the revision that is brought up, or was rejected, without further analysis.
-
-    That is also one for which the model keeps its runtime image, or engines serve in place of the fastest backends.
-
-    Raises:
-        Refused: there is none, or its inputs and outputs would break clients.
-    """
+    """Return the promotion of a new or rejected revision, or of one held for its images or backends. Raises Refused."""
     _refuse_unseen(model)
     status, target = model.status, model.status.target
     slower = status.failed_choice.revision if status.failed_choice else ""

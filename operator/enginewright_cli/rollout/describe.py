@@ -41,14 +41,7 @@ def describe(
     measured: Mapping[str, Measurements | str],
     now: datetime,
 ) -> RolloutStatus:
-    """Return the state of a model's rollout.
-
-    Args:
-        current: the model and its revisions.
-        pods: that serve or are to serve, or None if access is forbidden.
-        measured: what their sidecars have measured, by pod, or why that is not known.
-        now: for the times of the canary's step.
-    """
+    """Return the state of a model's rollout; `pods` is None if access is forbidden, `measured` by pod, or why not."""
     model = current.model
     status = model.status
     notes = [] if pods is not None else ["you may not read pods"]

@@ -25,12 +25,7 @@ class KnownModel:
 
 
 async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
-    """Return a model and its revisions.
-
-    Raises:
-        ClusterError: there is no such model, or it cannot be read.
-        KubeError: the API server does not respond, or denies access.
-    """
+    """Return a model and its revisions. Raises ClusterError and KubeError."""
     try:
         obj = await api.get(INFERENCE_MODELS, namespace, name)
     except NotFound:

@@ -35,11 +35,7 @@ def watch(
     *,
     until_ended: bool,
 ) -> RolloutStatus:
-    """Show the state of a rollout, with `until_ended` until it is no longer progressing; return the last.
-
-    Raises:
-        NotCarriedOut: there is no cluster, no such model or no access.
-    """
+    """Show the state of a rollout, `until_ended` again while it progresses; return the last. Raises NotCarriedOut."""
     where = namespace or cluster.current_namespace(context)
 
     async def look(client: KubeClient) -> RolloutStatus:

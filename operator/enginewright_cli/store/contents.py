@@ -41,10 +41,7 @@ class Verified:
 
 
 class Contents:
-    """A store at a path, or at the address of a bucket with the credentials of the environment.
-
-    Methods raise StoreAccessError.
-    """
+    """A store at a path, or in a bucket with the environment's credentials; methods raise StoreAccessError."""
 
     def __init__(self, address: str) -> None:
         self._folder = None if "://" in address else Path(address)
@@ -96,12 +93,7 @@ class Contents:
                 )
 
     def export(self, beginning: str, folder: Path) -> str:
-        """Copy an artefact, verified, to a folder that does not exist yet; return its name.
-
-        Args:
-            beginning: of its key, which no other artefact may have.
-            folder: gets the manifest and its files.
-        """
+        """Copy an artefact, by the beginning of its key, verified, to a new folder; return its name."""
         if os.path.lexists(folder):
             raise StoreAccessError(f"{folder} exists already: name another folder")
         matches = [

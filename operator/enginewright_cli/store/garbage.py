@@ -38,11 +38,7 @@ class GarbageOptions:
     max_size: str | None
 
     def task(self, *, delete: bool) -> CollectTask:
-        """Return what to remove; without limits, no artefact.
-
-        Raises:
-            StoreAccessError: An option is invalid, or it is not said which artefacts are needed.
-        """
+        """Return what to remove; without limits, no artefact. Raises StoreAccessError."""
         has_limits = self.unused_for is not None or self.max_size is not None
         if self.keep_file is not None and self.keep_none:
             raise StoreAccessError(

@@ -1,7 +1,4 @@
-"""The page of `--html`: a single file without scripts, which can be attached to a review.
-
-It loads nothing from the network: its content security policy forbids that.
-"""
+"""The page of `--html`: a single file without scripts that loads nothing from the network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -27,10 +24,7 @@ def page(results: Sequence[Result]) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja2 environment: printed values are escaped, control characters made visible.
-
-    Filters pass None on, and None is printed as nothing: figures may be absent.
-    """
+    """Return the Jinja2 environment: values are escaped, control characters made visible, None is printed as nothing."""
     jinja = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
