@@ -121,8 +121,6 @@ def _on_signals(stop: asyncio.Event) -> None:
 
 
 def _registry(app: OperatorApplication) -> kopf.OperatorRegistry:
-    """Register one handler for all kinds, which passes events to the router."""
-
     async def handle(event: Any, param: Any = None, **_kwargs: Any) -> None:  # noqa: ANN401 - kopf's
         if event["type"] is None:  # from a list, with which each watch begins
             app.informer.watch_restarted()

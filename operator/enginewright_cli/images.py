@@ -1,15 +1,13 @@
 """What the runtime images of a cluster contain, as its operator has probed them and stored in a ConfigMap."""
 
-import json
 from typing import Final
 
-from enginewright.controller.images import CONFIG_MAP
+from enginewright.controller.images import CONFIG_MAP, read_entry
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Forbidden, NotFound
 from enginewright.kube.resources import CONFIG_MAPS
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 from enginewright_contract.images import ImageFacts
-from pydantic import ValidationError
 
 # Where the documentation installs the chart: for users who may not list all namespaces.
 CHART_NAMESPACE: Final = "enginewright-system"
@@ -24,11 +22,7 @@ async def known(api: KubeApi) -> dict[str, ImageFacts]:
     images: dict[str, ImageFacts] = {}
     for each in await _config_maps(api):
         for text in (each.get("data") or {}).values():
-            try:
-                entry = json.loads(text)
-                images[str(entry["image"])] = ImageFacts.model_validate(entry["facts"])
-            except (ValueError, TypeError, KeyError, ValidationError):
-                continue  # of another version, whose operator will probe the image again
+            images |= read_entry(text)
     return images
 
 

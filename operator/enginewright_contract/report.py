@@ -258,7 +258,6 @@ def _shortened(report: StageReport) -> StageReport:
 
 
 def _with_less(engine: PublishedEngine, part: str) -> dict[str, Any]:
-    """Return the fields of an engine's report that shorten it by a part."""
     if part == "reasons":
         return {"backends": tuple(map(_with_short_reason, engine.backends))}
     return {part: None if part in _OF_IMAGE else ()}

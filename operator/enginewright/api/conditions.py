@@ -77,7 +77,7 @@ class StatusReason(StrEnum):
     INVALID_SPEC = "InvalidSpec"  # unreadable, or an engine's key does not match its recipe
     APPLY_FAILED = "ApplyFailed"  # the API server rejects an object
     NO_ACCELERATOR_CLASS = "NoAcceleratorClass"  # the cluster has no AcceleratorClass
-    AMBIGUOUS_ACCELERATOR_CLASS = "AmbiguousAcceleratorClass"  # the model names none of several
+    AMBIGUOUS_ACCELERATOR_CLASS = "AmbiguousAcceleratorClass"  # several, and the model names none
     UNKNOWN_ACCELERATOR_CLASS = "UnknownAcceleratorClass"  # the model names a missing class
     BACKEND_NOT_ALLOWED = "BackendNotAllowed"  # a class, its devices or the images lack the backend
     STORE_NOT_SHARED = "StoreNotShared"  # several nodes need a store that is ReadWriteMany
@@ -88,7 +88,7 @@ class StatusReason(StrEnum):
     BUILT = "Built"  # the engines are built
     NOT_REQUESTED = "NotRequested"  # no model's spec needs the engine; it is built once one does
     ENGINE_REMOVED = "EngineRemoved"  # an Event: unneeded for store.gc.unusedFor
-    COLLECTION_FAILED = "CollectionFailed"  # an Event: the Job that removes what nothing needs
+    COLLECTION_FAILED = "CollectionFailed"  # an Event: the collection of a store has failed
     COLLECTION_BLOCKED = "CollectionBlocked"  # an Event: what the store's namespace needs is not known, so nothing is removed
     STORE_OVER_LIMIT = "StoreOverLimit"  # an Event: what is needed is larger than store.gc.maxSize
     IMAGE_NOT_PUSHED = "ImageNotPushed"  # an Event: an artefact has no OCI image in store.images.repository, so that pods read it from the store

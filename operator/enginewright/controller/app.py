@@ -170,7 +170,6 @@ class OperatorApplication:
 
 
 async def _until_success(call: Callable[[], Awaitable[None]]) -> None:
-    """Repeat a request until it succeeds."""
     while True:
         try:
             return await call()

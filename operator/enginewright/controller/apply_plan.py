@@ -50,7 +50,6 @@ async def _report(
     recorder: EventRecorder,
     error: KubeError,
 ) -> None:
-    """Report in the status and in an Event why the plan could not be applied."""
     recorder.record(observed, EventIntent("Warning", StatusReason.APPLY_FAILED, error.message))
     await executor.write_status(observed, _blocked(plan.status, error.message))
 
@@ -58,8 +57,6 @@ async def _report(
 async def _execute(
     plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
 ) -> bool:
-    """Write what differs; returns whether anything did."""
-
     def on_revert(message: str) -> None:
         recorder.record(observed, EventIntent("Warning", StatusReason.EDIT_UNDONE, message))
 

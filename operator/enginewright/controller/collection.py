@@ -119,7 +119,6 @@ class CollectionReconciler:
         return wrote
 
     def _report(self, ended: EndedCollection) -> None:
-        """Report an outcome, once it is recorded."""
         self.metrics.count(ended.outcome)
         collected = ended.outcome.collected
         _logger.info("collection: %s", collected.to_json() if collected else ended.outcome.failure)

@@ -246,7 +246,6 @@ class Election:
         )
 
     def _log_once(self, level: int, text: str) -> None:
-        """Log why this process waits, unless it was logged last."""
         if text != self._last_logged:
             self._last_logged = text
             _logger.log(level, "%s", text)

@@ -307,7 +307,6 @@ def _intent(obj: Mapping[str, Any]) -> str | None:
 
 
 def _owners(obj: Mapping[str, Any]) -> dict[str, str]:
-    """Return the uids of the owners by kind."""
     return {each["kind"]: each["uid"] for each in obj["metadata"].get("ownerReferences") or ()}
 
 

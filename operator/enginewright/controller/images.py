@@ -48,8 +48,6 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Attempts:
-    """Attempts to probe an image whose contents are not known yet."""
-
     attempt: int = 1
     failure: JobFailure | None = None
 
@@ -91,7 +89,7 @@ class ImageReconciler:
     async def load(self) -> None:
         """Read what an earlier run stored. Raises KubeError."""
         for text in (await self._store.load()).values():
-            self.facts |= _read_entry(text)
+            self.facts |= read_entry(text)
         self.loaded = True
 
     def require(self, images: Iterable[str]) -> None:
@@ -209,8 +207,8 @@ def _used(cache: ObjectCache) -> Iterator[str]:
         yield from (each["image"] for each in images.get("current") or ())
 
 
-def _read_entry(text: str) -> dict[str, ImageFacts]:
-    """Read one value of the ConfigMap; {} if it is invalid, so that the image is probed again."""
+def read_entry(text: str) -> dict[str, ImageFacts]:
+    """Read one value of the ConfigMap; {} if it is invalid, as of another version: the image is probed again."""
     try:
         entry = json.loads(text)
         return {str(entry["image"]): ImageFacts.model_validate(entry["facts"])}

@@ -86,7 +86,6 @@ class JobTurns:
         return Counter(namespace for namespace, _ in {*self._running, *starting})
 
     def _wake(self) -> None:
-        """Queue those whose turn it is."""
         if not self._waiting:
             return
         for each, why in turns(self._waiting.values(), self._counts(), self._limits).items():

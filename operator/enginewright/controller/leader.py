@@ -49,8 +49,6 @@ class Record:
 
 @dataclass(frozen=True)
 class _KnownLease:
-    """A Lease as this process has seen it."""
-
     version: str
     since: float
     was_held: bool  # else it was released before this process began

@@ -99,7 +99,6 @@ class ModelCollector(Collector):
         return family
 
     def _not_ready(self, models: list[JsonObject]) -> Iterator[GaugeMetricFamily]:
-        """Name the models that are not ready, up to a limit, and count those beyond it."""
         models_not_ready = sorted(filter(None, map(_NotReady.of, models)))
         family = GaugeMetricFamily(
             "enginewright_model_not_ready",
@@ -119,7 +118,6 @@ class ModelCollector(Collector):
 
 
 def _phases(models: list[JsonObject]) -> GaugeMetricFamily:
-    """Count the revisions that are being brought up, by phase."""
     targets = ((model.get("status") or {}).get("target") or {} for model in models)
     counts = Counter(target.get("phase") for target in targets)
     family = GaugeMetricFamily(
@@ -133,7 +131,6 @@ def _phases(models: list[JsonObject]) -> GaugeMetricFamily:
 
 
 def _interims(models: list[JsonObject]) -> GaugeMetricFamily:
-    """Count the models of which a class serves without an engine until its first one is built."""
     serving = ((model.get("status") or {}).get("serving") or {} for model in models)
     count = sum(any(each.get("interim") for each in one.get("classes") or ()) for one in serving)
     return GaugeMetricFamily(

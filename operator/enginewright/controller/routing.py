@@ -154,7 +154,6 @@ class Router:
         self._models_of(key.namespace)
 
     def _collection(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Queue the collection of a namespace whose store an object shows."""
         if resource in _WITH_STORE:
             self._sinks.collection(obj["metadata"]["namespace"])
 
@@ -181,7 +180,6 @@ def _without_use(engine: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _collects(obj: Mapping[str, Any]) -> bool:
-    """Return whether a Job or a pod collects garbage in its namespace's store."""
     return (obj["metadata"].get("labels") or {}).get(labels.COMPONENT) == COLLECT
 
 

@@ -45,8 +45,6 @@ class _Start:
 
 @dataclass
 class _Flight:
-    """What is known about one shared preparation."""
-
     views: dict[str, PreparationView] = field(default_factory=dict)  # by model
     jobs: dict[str, _SharedJob] = field(default_factory=dict)  # by name
 

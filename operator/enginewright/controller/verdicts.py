@@ -53,8 +53,6 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class _Pod:
-    """A polled pod."""
-
     view: PodView
     target: PollTarget
     since: float  # when it first was this target
@@ -190,7 +188,6 @@ class VerdictPoller:
                 self._notify(pod)
 
     def _compare(self, now: float) -> None:
-        """Find pods added, deleted and changed."""
         deployments = self._cache.views(DEPLOYMENT, self._cache.all(DEPLOYMENTS))
         self._rolling = frozenset(
             _model(each) for each in deployments if each.is_rolling_out and not each.is_trial
@@ -209,7 +206,6 @@ class VerdictPoller:
             self._forget(uid)
 
     def _observe(self, view: PodView, target: PollTarget, now: float) -> None:
-        """Record a pod that is new, or whose object has changed."""
         pod = self._pods.get(view.uid)
         if pod is None or pod.target != target:
             # Not "changed": after a restart of ours all pods are new, and most of them settled.
@@ -225,7 +221,6 @@ class VerdictPoller:
             self._schedule.poll_now(view.uid, now)
 
     def _forget(self, uid: str) -> None:
-        """Forget a pod that was deleted or can no longer be polled."""
         pod = self._pods.pop(uid)
         self._schedule.forget(uid)
         self._withdraw_release(uid, pod)
@@ -338,7 +333,6 @@ class VerdictPoller:
             )
 
     def _is_young(self, pod: _Pod, now: float) -> bool:
-        """Return whether the pod is likely to report something new soon."""
         return (
             pod.target.kind == "progress"
             or now - pod.changed < FRESH
@@ -378,7 +372,6 @@ class VerdictPoller:
         pod.marked_until = until
 
     def _withdraw_release(self, uid: str, pod: _Pod) -> None:
-        """Withdraw the pod's permission to become unready."""
         key = _model(pod.view)
         if self._released.get(key) == uid:
             del self._released[key]

@@ -37,7 +37,7 @@ async def load_connection(context: str | None = None) -> Configuration:
             ) from error
         return configuration
     path = os.environ.get("KUBECONFIG") or _DEFAULT_PATH
-    if not _exists(path):
+    if not any(map(os.path.isfile, path.split(os.pathsep))):
         raise ConnectionNotConfigured(
             f"kubeconfig {path} does not exist; set KUBECONFIG to a valid file or run inside a cluster"
         )
@@ -60,11 +60,6 @@ async def load_connection(context: str | None = None) -> Configuration:
             " set KUBECONFIG to a valid file or run inside a cluster"
         ) from error
     return configuration
-
-
-def _exists(path: str) -> bool:
-    """Return whether any file of a list separated like PATH exists."""
-    return any(os.path.isfile(part) for part in path.split(os.pathsep) if part)
 
 
 async def authorization_of(configuration: Configuration) -> str | None:

@@ -59,7 +59,6 @@ class ArtifactImage(BaseModel):
 
 
 def _without_volume(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return volumes, or mounts, without that of the image."""
     return [each for each in parts if each["name"] != _VOLUME]
 
 

@@ -60,7 +60,6 @@ def canary_service_name(model: str) -> str:
 
 
 def _hashed(full: str, unique: str) -> str:
-    """Return `full` truncated to the length of a Deployment's name, with a hash of `unique`."""
     digest = hashlib.sha256(unique.encode()).hexdigest()[:_HASH_LENGTH]
     return f"{full[: _DEPLOYMENT - _HASH_LENGTH - 3].rstrip('-.')}---{digest}"
 

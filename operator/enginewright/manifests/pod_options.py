@@ -53,6 +53,5 @@ class PodOptions(ServingOptions):
 
 
 def _non_default(requested: str | None, default: int) -> int | None:
-    """Return the seconds if they differ from the default, else None."""
     seconds = int(duration(requested).total_seconds()) if requested else default
     return None if seconds == default else seconds

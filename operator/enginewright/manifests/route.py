@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
-from enginewright.api.route import GatewayReference, Route
+from enginewright.api.route import Route
 from enginewright.manifests.labels import CANARY, MODEL, SERVE, TRACK, model_value, of_model
 from enginewright.manifests.names import canary_service_name
 from enginewright.manifests.owner import owned_metadata
@@ -46,7 +46,10 @@ def http_route(
     name = model.metadata.name
     weight = max(round(canary_share * WEIGHTS), 1 if canary_share > 0 else 0)
     spec = {
-        "parentRefs": [_parent(each) for each in route.parent_refs],
+        "parentRefs": [
+            {"group": GATEWAY_API, "kind": "Gateway", **each.manifest()}
+            for each in route.parent_refs
+        ],
         "rules": [
             {
                 "matches": [{"path": {"type": "PathPrefix", "value": f"/v2/models/{name}"}}],
@@ -63,10 +66,6 @@ def http_route(
         "metadata": owned_metadata(model, name, of_model(name, SERVE)),
         "spec": {**spec, "hostnames": list(route.hostnames)} if route.hostnames else spec,
     }
-
-
-def _parent(reference: GatewayReference) -> dict[str, Any]:
-    return {"group": GATEWAY_API, "kind": "Gateway", **reference.manifest()}
 
 
 def _backend(name: str, tls: bool, weight: int) -> dict[str, Any]:

@@ -104,8 +104,9 @@ class Revision(BaseModel):
     def data(self) -> dict[str, Any]:
         """Return the data of the ControllerRevision."""
         described = {"source": self.source, "signature": self.signature}
+        removed = {"processes"} if self.snapshot.processes == 1 else set()  # no new revision has it
         return {
-            **self.snapshot.model_dump(mode="json", exclude=_removed(self.snapshot)),
+            **self.snapshot.model_dump(mode="json", exclude=removed),
             "templates": dict(self.templates),
             **{name: each.model_dump(mode="json") for name, each in described.items() if each},
         }
@@ -134,11 +135,6 @@ class Revision(BaseModel):
                 ModelSignature.model_validate(data["signature"]) if data.get("signature") else None
             ),
         )
-
-
-def _removed(snapshot: Snapshot) -> set[str]:
-    """Return the fields that no new revision has."""
-    return {"processes"} if snapshot.processes == 1 else set()
 
 
 def class_snapshot(

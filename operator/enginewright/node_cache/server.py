@@ -8,8 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from aiohttp import web
 from enginewright_contract.node_cache import file_path
@@ -115,11 +114,11 @@ class CacheServer:
         response.force_close()
         try:
             with self._folder.opened(name) as reader:
-                async with _TransferLimit(self._grace) as limit:
+                async with asyncio.timeout(self._grace) as limit:
                     await response.prepare(request)
                     while chunk := await asyncio.to_thread(reader.read, _CHUNK):
                         await response.write(chunk)
-                        limit.add(len(chunk))
+                        _extend(limit, len(chunk))
         except OSError as error:
             if not isinstance(error, _BROKEN):
                 _log.warning("%s cannot be read: %s", name, error)
@@ -146,10 +145,9 @@ class CacheServer:
         return 503 if self._folder.entries.expected >= MOST_WRITERS else None
 
     async def _receive(self, request: web.BaseRequest, name: str, sha256: str) -> int:
-        """Write a file that is offered; return the status of the answer."""
         size = request.content_length or 0
         try:
-            async with _TransferLimit(self._grace) as limit:
+            async with asyncio.timeout(self._grace) as limit:
                 await self._folder.write(name, sha256, size, _body(request, limit))
         except NoRoom:
             return 507
@@ -163,29 +161,9 @@ class CacheServer:
         return 201
 
 
-class _TransferLimit:
-    """Ends a transfer with TimeoutError once it is slower than it may be: `grace` seconds without any progress."""
-
-    def __init__(self, grace: float) -> None:
-        self._end = asyncio.get_running_loop().time() + grace
-        self._timeout = asyncio.timeout_at(self._end)
-
-    async def __aenter__(self) -> Self:
-        await self._timeout.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._timeout.__aexit__(kind, error, trace)
-
-    def add(self, size: int) -> None:
-        """Allow the time of `size` more bytes."""
-        self._end += size / _SLOWEST
-        self._timeout.reschedule(self._end)
+def _extend(limit: asyncio.Timeout, size: int) -> None:
+    """Allow a transfer the time of `size` more bytes: it ends once it is slower than it may be."""
+    limit.reschedule((limit.when() or 0.0) + size / _SLOWEST)
 
 
 class _BoundedServer(web.Server):
@@ -213,7 +191,7 @@ class _BoundedServer(web.Server):
         super().connection_lost(handler, exc)
 
 
-async def _body(request: web.BaseRequest, limit: _TransferLimit) -> AsyncIterator[bytes]:
+async def _body(request: web.BaseRequest, limit: asyncio.Timeout) -> AsyncIterator[bytes]:
     while chunk := await request.content.readany():
-        limit.add(len(chunk))
+        _extend(limit, len(chunk))
         yield chunk

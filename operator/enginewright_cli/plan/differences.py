@@ -49,7 +49,6 @@ def of_revisions(facts: Facts, snapshot: Snapshot, *, keys_known: bool) -> Itera
 
 
 def _parts(snapshot: Snapshot) -> dict[str, str]:
-    """Return the parts of a revision as text, by name."""
     parts = {
         "prepared model": snapshot.prepared_key[:_SHOWN],
         "model digest": snapshot.model_digest[:_SHOWN],

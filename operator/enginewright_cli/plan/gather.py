@@ -154,7 +154,6 @@ class _Gathering:
 
 
 def _engines(model: JsonObject) -> list[str]:
-    """Return the names of the engines that a model has requested."""
     return [str(each["name"]) for each in (model.get("status") or {}).get("engines") or ()]
 
 

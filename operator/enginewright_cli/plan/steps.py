@@ -186,7 +186,6 @@ class Steps:
         *,
         exists: bool,
     ) -> Iterator[PlanStep]:
-        """Yield the engine and the Jobs that the operator would create for it."""
         name = engine.metadata.name if expected.is_known else None
         key = engine.spec.key if expected.is_known else None
         class_name = engine.spec.class_name
@@ -231,7 +230,6 @@ class Steps:
             )
 
     def _interim(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
-        """Yield the Deployments that serve until the engines are built."""
         interim = interim_of(self._facts, self._target, expected.prepared, engines)
         if interim is None:
             return
@@ -310,11 +308,9 @@ class Steps:
         )
 
     def _new(self) -> str:
-        """Return the text for a revision that is not known yet."""
         return _NEW_UNLESS_IDENTICAL if self._facts.model.status.prepared else "a new one"
 
     def _engine_keys(self, engines: Engines) -> Mapping[str, str]:
-        """Return the keys of all engines, built or not, by class."""
         keys = {each["metadata"]["name"]: str(each["spec"]["key"]) for each in engines.apply}
         for each in engines.references:
             if engine := self._facts.engines.get(each.name):
@@ -325,7 +321,6 @@ class Steps:
 
 
 def _refresh(outcome: PrepareOutcome | None) -> Iterator[PlanStep]:
-    """Yield the Job that fetches the sources again."""
     if outcome is not None:
         yield PlanStep(
             action="make" if outcome.apply else "wait",

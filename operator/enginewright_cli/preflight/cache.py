@@ -46,8 +46,6 @@ Kind = TypeVar("Kind", bound=Message)
 
 
 class _ExternalFiles(Message):
-    """The external data files of an .onnx file."""
-
     files: tuple[str, ...]  # relative to the model's folder
 
 
@@ -271,7 +269,6 @@ def _file_digest(path: Path) -> str | None:
 
 
 def _is_transient(result: Result) -> bool:
-    """Return whether the next check may have another result."""
     reasons = {each.reason for each in result.findings}
     reasons |= {each.reason for each in result.targets.values() if each.reason}
     return any(
@@ -281,7 +278,6 @@ def _is_transient(result: Result) -> bool:
 
 
 def _code() -> Iterator[Path]:
-    """Yield the folders of our installed packages."""
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)
         yield from map(Path, (spec and spec.submodule_search_locations) or ())

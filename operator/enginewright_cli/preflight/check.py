@@ -169,8 +169,6 @@ def _mount(request: PreflightRequest, place: PreflightWorkspace) -> str:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A model in the store."""
-
     key: str
     manifest: Manifest
     seconds: float  # time that preparation took
@@ -219,7 +217,9 @@ class _Backend:
         last = self._stages(PREPARE_STAGES, task, targets)
         seconds = time.monotonic() - began
         if last.report.published is None:
-            failed = _failed_target(self._backend, last, seconds)
+            failed = TargetResult.model_validate(
+                {"backend": self._backend, "seconds": round(seconds, 3), **_failed(last)}
+            )
             self.targets |= dict.fromkeys((each.name for each in targets), failed)
             return failed.reason
         key = last.report.published.key
@@ -270,7 +270,6 @@ class _Backend:
         return result.reason
 
     def _recipe(self) -> Recipe:
-        """Return the recipe of a Job that prepares the model for these targets."""
         recipe = self._request.recipe
         may_be_int8 = "INT8" in (recipe.precision, *recipe.allowed_precisions)
         products = self._targets[0].int8_products if may_be_int8 else None
@@ -306,7 +305,6 @@ class _Backend:
         ]
 
     def _engine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
-        """Build the engine, as its Job would."""
         recipe = EngineRecipe(
             backend=self._backend,
             backend_version=self._held.backends[self._backend],
@@ -468,12 +466,6 @@ def _engine(info: EngineInfo) -> Engine:
         peak_memory_bytes=info.peak_memory_bytes,
         max_abs_error=info.parity_max_abs_error,
         outputs=info.parity,
-    )
-
-
-def _failed_target(backend: str, outcome: StageResult, seconds: float) -> TargetResult:
-    return TargetResult.model_validate(
-        {"backend": backend, "seconds": round(seconds, 3), **_failed(outcome)}
     )
 
 

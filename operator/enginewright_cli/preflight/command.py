@@ -101,7 +101,6 @@ def _cause(error: Exception) -> str:
 def _models_with_options(
     models: Sequence[str], file: Path | None, typed: ModelOptions
 ) -> dict[str, ModelOptions]:
-    """Return every model with its options."""
     path = file or config.find(Path())
     configuration = Configuration.read(path) if path else None
     if models:

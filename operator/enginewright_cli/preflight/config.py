@@ -146,7 +146,10 @@ class Configuration:
                 f"{self.file} matches {len(entries)} models, more than {_MAX_MODELS}; narrow the"
                 " globs, or split the file and select one with --config"
             )
-        return {_shown(key): self._merged(matching) for key, matching in entries.items()}
+        return {
+            key if "://" in key else os.path.relpath(key): self._merged(matching)
+            for key, matching in entries.items()
+        }
 
     def _matched(self, entry: ModelEntry) -> list[str]:
         """Return the keys of the models of an entry: sorted absolute paths, or the URI."""
@@ -168,14 +171,11 @@ class Configuration:
             if (path := getattr(merged, name)) is not None
         }
         steps = {
-            name: tuple(self._located(each) for each in given)
+            name: tuple(each if "://" in each else str(self.folder / each) for each in given)
             for name in ("before", "after")
             if (given := getattr(merged, name)) is not None
         }
         return merged.model_copy(update=paths | steps)
-
-    def _located(self, source: str) -> str:
-        return source if "://" in source else str(self.folder / source)
 
 
 def find(start: Path) -> Path | None:
@@ -189,12 +189,7 @@ def _key(source: str, folder: Path) -> str:
     return source if "://" in source else os.path.abspath(folder / source)
 
 
-def _shown(key: str) -> str:
-    return key if "://" in key else os.path.relpath(key)
-
-
 def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, which its plugin hides
-    """Return the problem of one key, as text."""
     where = "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]
     ).lstrip(".")
@@ -211,7 +206,6 @@ def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whic
 
 
 def _unknown(where: str, steps: tuple[int | str, ...]) -> str:
-    """Return the problem of an unknown key, with the closest known one."""
     tables: dict[str, type[BaseModel]] = {"defaults": ModelOptions, "models": ModelEntry}
     table = tables.get(str(steps[0]), Document) if len(steps) > 1 else Document
     keys = list(table.model_fields)

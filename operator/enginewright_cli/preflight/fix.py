@@ -197,7 +197,6 @@ def _copy_data(source: Path, target: Path, sha256: str, undo: ExitStack) -> None
 
 
 def _with_external_names(model: Path, names: dict[str, str]) -> bytes:
-    """Return the model with its external data renamed."""
     from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
 
     proto = graphs.parse(model)

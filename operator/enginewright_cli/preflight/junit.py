@@ -68,7 +68,6 @@ def _case(result: Result, name: str, each: TargetResult) -> ET.Element:
 
 
 def _summary(each: TargetResult) -> list[str]:
-    """Return the summary of a target, whether it passes or fails."""
     lines = [f"backend {each.backend}: {each.verdict}"]
     if each.nodes_total is not None:
         outside = each.compute_share_elsewhere

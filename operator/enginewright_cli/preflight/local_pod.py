@@ -209,19 +209,15 @@ class LocalPod:
         return code, f"; last output: {output}" if output else ""
 
     def _poll(self, poll: Callable[[], None]) -> None:
-        self._check_stop()
-        poll()
-
-    def _check_stop(self) -> None:
         if self._stop.is_set():
             raise Stopped
+        poll()
 
     def _path(self, path: str) -> Path:
         return self._root / path.lstrip("/")
 
 
 def _ended(code: int) -> str:
-    """Return how a process ended, as text."""
     if code >= 0:
         return f"ended with code {code}"
     return f"was killed by {signal.Signals(-code).name}"

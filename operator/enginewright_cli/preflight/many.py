@@ -128,7 +128,6 @@ def _one(
 
 
 def _unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:
-    """Return the result of a model that could not be checked."""
     names = tuple(each.name for each in request.targets)
     finding = found(Finding(reason=reason, cause=cause), "preflight", names)
     return Result(

@@ -102,7 +102,7 @@ def _describe(body: dict[str, Any], descriptions: dict[str, str]) -> None:
         if name in descriptions:
             each["description"] = descriptions[name]
             properties[name] = dict(sorted(each.items()))  # as pydantic orders them
-    optional = {name for name, each in properties.items() if _is_optional(each)}
+    optional = {name for name, each in properties.items() if _NULL in each.get("anyOf", ())}
     for name in optional:
         each = properties[name]
         types = [one for one in each.pop("anyOf") if one != _NULL]
@@ -110,10 +110,6 @@ def _describe(body: dict[str, Any], descriptions: dict[str, str]) -> None:
         each.update(types[0] if len(types) == 1 else {"anyOf": types})
     if properties:
         body["required"] = [name for name in properties if name not in optional]
-
-
-def _is_optional(field: dict[str, Any]) -> bool:
-    return _NULL in field.get("anyOf", ())
 
 
 def text() -> str:

@@ -32,20 +32,23 @@ class _Change:
 
 def rollback(name: str, to: str | None, namespace: str | None, context: str | None) -> list[str]:
     """Roll a model back, by default to the last good revision; return what to print. Raises Refused and NotCarriedOut."""
-
-    def change(current: KnownModel) -> _Change:
-        return _annotated(decide.rollback(current.model, current.revisions, to, datetime.now(UTC)))
-
-    return _carry_out(change, name, namespace, context)
+    now = datetime.now(UTC)
+    return _carry_out(
+        lambda current: _annotated(decide.rollback(current.model, current.revisions, to, now)),
+        name,
+        namespace,
+        context,
+    )
 
 
 def promote(name: str, namespace: str | None, context: str | None) -> list[str]:
     """Promote a revision and return what to print; like `rollback`."""
-
-    def change(current: KnownModel) -> _Change:
-        return _annotated(decide.promote(current.model, current.revisions))
-
-    return _carry_out(change, name, namespace, context)
+    return _carry_out(
+        lambda current: _annotated(decide.promote(current.model, current.revisions)),
+        name,
+        namespace,
+        context,
+    )
 
 
 def pause(name: str, namespace: str | None, context: str | None, *, paused: bool) -> list[str]:

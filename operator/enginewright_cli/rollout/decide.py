@@ -67,7 +67,7 @@ def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decisio
     held = target if target and target.phase is TargetPhase.HELD else None
     kept = status.images if not target and status.images else None
     for each in (held, kept):
-        if each and each.revision == revision and _breaks_clients(each.reason):
+        if each and each.revision == revision and each.reason == StatusReason.SIGNATURE_CHANGED:
             raise Refused(
                 f"revision {revision} is held, and a promotion does not change that: {each.message};"
                 " if all clients are prepared, set spec.rollout.allowSignatureChange: true"
@@ -155,7 +155,3 @@ def _rejected(model: InferenceModel, revisions: Sequence[RevisionView]) -> str:
     if states.get(requested) == "Rejected":
         return requested
     return images.revision if images else ""
-
-
-def _breaks_clients(reason: str) -> bool:
-    return reason == StatusReason.SIGNATURE_CHANGED

@@ -43,7 +43,9 @@ async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
             " its CRD belongs to another version of Enginewright"
         ) from None
     listing = await api.list(CONTROLLER_REVISIONS, namespace, labels=f"{MODEL}={model_value(name)}")
-    mine = [each for each in map(revision_view, listing.items) if _is_of(each, model)]
+    revisions = map(revision_view, listing.items)
+    # not those of a deleted model of this name
+    mine = [each for each in revisions if model.metadata.uid in each.owners.values()]
     mine.sort(key=lambda each: each.number, reverse=True)
     return KnownModel(obj, model, tuple(mine))
 
@@ -57,8 +59,3 @@ async def read_pods(api: KubeApi, current: KnownModel) -> tuple[PodView, ...] | 
     except Forbidden:
         return None
     return tuple(pod for pod in map(pod_view, listing.items) if not pod.leaving)
-
-
-def _is_of(revision: RevisionView, model: InferenceModel) -> bool:
-    """Return whether a revision belongs to this model, and not to a deleted one of its name."""
-    return model.metadata.uid in revision.owners.values()

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from enginewright_cli import installing, output
@@ -191,7 +190,6 @@ def _show(each: "Verified", *, json: bool) -> None:
 
 @contextmanager
 def _opened(command: str, address: str) -> "Iterator[Contents]":
-    """Open a store, and print errors as messages."""
     try:
         from enginewright_cli.store.contents import (  # noqa: PLC0415 - heavy
             Contents,
@@ -209,6 +207,5 @@ def _opened(command: str, address: str) -> "Iterator[Contents]":
 
 
 def _end(command: str, message: str, code: int) -> NoReturn:
-    text = f"enginewright store {command}: {message}"
-    Console(stderr=True).print(text, style="red", markup=False, soft_wrap=True)
+    output.print_error(f"store {command}", message)
     raise typer.Exit(code) from None

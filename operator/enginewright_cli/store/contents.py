@@ -148,7 +148,6 @@ def _new(folder: Path) -> Iterator[None]:
 
 
 def _manifest(folder: Path) -> Manifest:
-    """Read the manifest of an exported artefact."""
     path = folder / MANIFEST_NAME
     remedy = "name a folder that `enginewright store export` has made"
     try:

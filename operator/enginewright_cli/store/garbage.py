@@ -76,7 +76,6 @@ class _Kept:
 
 
 def _kept(path: Path) -> _Kept:
-    """Return what is in a file."""
     try:
         with path.open("rb") as reader:
             text = reader.read(_LARGEST_FILE + 1).decode()
