@@ -29,10 +29,7 @@ class NoCluster(ClusterError):  # noqa: N818 - not an error in itself
 
 
 def query(read: Callable[[KubeClient], Awaitable[Read]], context: str | None = None) -> Read:
-    """Run `read` against the API server of KUBECONFIG, of this pod's cluster, or of a context of the kubeconfig.
-
-    Raises NoCluster if there is none, else ClusterError.
-    """
+    """Run `read` against the API server of KUBECONFIG, this pod or a context. Raises NoCluster and ClusterError."""
     logging.getLogger("enginewright.kube").setLevel(logging.ERROR)  # hide warnings about retries
 
     async def connect_and_read() -> Read:

@@ -13,10 +13,7 @@ _ENDS: Final = {tokenize.NEWLINE, tokenize.ENDMARKER}
 
 
 def code_digest(*folders: Path, documents: bool = True) -> str:
-    """Return the sha256 (hex) of the modules below folders, names and contents.
-
-    To exclude `documents`, comments and docstrings, takes ten times as long.
-    """
+    """Return the sha256 (hex) of the modules below folders; excluding `documents` takes ten times as long."""
     digest = hashlib.sha256()
     for folder in folders:
         digest.update(b"\0")

@@ -25,30 +25,45 @@ class TensorSpec(Message):
     """An input or output as the model declares it."""
 
     name: str
-    dtype: str  # numpy name: float32, int64, ... or "string"
-    shape: tuple[int | str | None, ...]  # a name or None for a dynamic dimension
+    """Name of the input or output."""
+    dtype: str
+    """NumPy's name of the element type, such as float32, or "string"."""
+    shape: tuple[int | str | None, ...]
+    """Sizes of the dimensions; a name or null for dynamic ones."""
 
 
 class Change(Message):
     """One change of the source model made by its preparation."""
 
-    kind: str  # opset | ir-version | name | expand | simplify | fold-batch-norm | precision | quantize
-    message: str  # what was changed and why, for people
-    nodes: tuple[str, ...] = ()  # labels of the affected nodes of the source, at most 100
+    kind: str
+    """Kind of change: opset, ir-version, expand, simplify, fold-batch-norm, precision or quantize."""
+    message: str
+    """What was changed and why, for people."""
+    nodes: tuple[str, ...] = ()
+    """Affected nodes of the source, each as "name (OpType)"; at most 100."""
 
 
 class OutputParity(Message):
     """How one output of an artefact differs from its reference, over all samples."""
 
     name: str
-    compared_with: str  # source | expected | prepared
-    max_abs_error: float | None = None  # if numeric and comparable
+    """Name of the output."""
+    compared_with: str
+    """Reference of the comparison: source, expected or prepared."""
+    max_abs_error: float | None = None
+    """Largest absolute difference; absent: not numeric, or not comparable."""
     max_rel_error: float | None = None
-    cosine: float | None = None  # 1: same direction
-    top1_agreement: float | None = None  # 0 to 1, of scores over classes
-    nan: int = 0  # values that are NaN in the artefact's output and not in the reference
-    inf: int = 0  # likewise
-    runs: int | None = None  # of a varying output, compared in distribution
+    """Largest relative difference; absent: not numeric, or not comparable."""
+    cosine: float | None = None
+    """Cosine similarity with the reference; 1: same direction."""
+    top1_agreement: float | None = None
+    """Share of samples with the same largest value, 0 to 1; absent: not scores over classes."""
+    nan: int = 0
+    """Number of values that are NaN here but not in the reference."""
+    inf: int = 0
+    """Number of values that are infinite here but not in the reference."""
+    runs: int | None = None
+    """Number of runs by which the distribution of a random output was compared; absent: compared by values."""
 
 
 class Spread(Message):
@@ -87,14 +102,23 @@ class Latency(Message):
     """A benchmark: seconds per run, after warm-up."""
 
     p50: float
+    """Median, in seconds."""
     p90: float
+    """90% of the runs took at most this, in seconds."""
     p99: float
+    """99% of the runs took at most this, in seconds."""
     samples: int
-    shapes: str | None = None  # which were run: min, opt, max, or the name of a golden sample
-    throughput: float | None = None  # rows (of the first dimension) per second
-    peak_memory_bytes: int | None = None  # of the process, model and libraries included
-    peak_device_memory_bytes: int | None = None  # if reported
-    warm_up_runs: int | None = None  # until two consecutive ones took about the same time
+    """Number of measured runs, after a warm-up."""
+    shapes: str | None = None
+    """Shapes of the runs: min, opt, max, or the name of a golden sample."""
+    throughput: float | None = None
+    """Rows of the first dimension per second; absent: not measured."""
+    peak_memory_bytes: int | None = None
+    """Peak memory of the process, including model and libraries."""
+    peak_device_memory_bytes: int | None = None
+    """Peak device memory; absent: no device."""
+    warm_up_runs: int | None = None
+    """Number of runs until two in a row took about the same time."""
 
 
 class BackendLatency(Message):
@@ -180,7 +204,7 @@ class Manifest(Message):
     profiles: tuple[ShapeProfile, ...] = ()
     source_opset: int | None = None
     precision: str | None = None  # of the weights and activations, if not the source's own
-    # The highest level of ONNX Runtime's graph optimisations at which the outputs were right: ALL,
+    # The highest level of ONNX Runtime's graph optimizations at which the outputs were right: ALL,
     # EXTENDED, BASIC or DISABLE; by default the highest at which it loads
     graph_optimization: str | None = None
     changes: tuple[Change, ...] = ()  # (): the source as it is

@@ -41,7 +41,7 @@ class Repeats(Enum):
     EVERYWHERE = "in every pod on every node, so that one failure says enough"
     AGAIN = "in the same place; on another node, perhaps not"
     PERHAPS = "no Job is retried, but the machine may have been busy"
-    MOSTLY = "retries rarely succeed unless somebody changes something"
+    MOSTLY = "retries rarely succeed unless something is changed"
     NO = "retries succeed once the cause is gone"
 
 

@@ -13,7 +13,7 @@ class AccessLogTask(Message):
     """Which requests get a line in the server's log."""
 
     share: float  # of all, 0 to 1
-    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"  # whatever the share
+    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"  # regardless of the share
 
 
 class TracingTask(Message):

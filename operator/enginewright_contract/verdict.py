@@ -14,7 +14,7 @@ from enginewright_contract.task import Policy
 # Allows a pod to become unready because of a broken promise, until a time in seconds since 1970. The
 # operator sets it on one pod of a model at a time, and only while another one is ready and keeps its
 # promise. Without it, an admitted pod becomes unready only if its answers are wrong. It expires, so
-# that no pod stays unready after the operator is gone.
+# that no pod stays unready after the operator has ended.
 RELEASE_ANNOTATION: Final = "enginewright.dev/release-until"
 RELEASE_SECONDS: Final = 600  # from now when written; a pod ignores a later time
 

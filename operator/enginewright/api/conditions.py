@@ -23,7 +23,7 @@ class ConditionType(StrEnum):
 
     READY = "Ready"  # the current spec serves, with all its pods
     RECONCILING = "Reconciling"  # the operator is working, or waits to retry
-    STALLED = "Stalled"  # no progress until somebody changes something; the message says what
+    STALLED = "Stalled"  # no progress until a user changes something; the message says what
     AVAILABLE = "Available"  # at least one pod is ready, perhaps of an older revision
     VALIDATED = "Validated"  # the current spec's model is valid, supported by the runtime image, and in the store
     ENGINES_READY = "EnginesReady"  # every engine that the current spec needs is built, or its backend needs none
@@ -68,7 +68,7 @@ class StatusReason(StrEnum):
     FLEET_LIMIT = "FleetLimit"  # as many models as fleet.limit move to new runtime images
     FLEET_PAUSED = "FleetPaused"  # fleet.paused is true
     REFRESHED = "Refreshed"  # an Event: a refresh of the source has finished
-    EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was reverted
+    EDIT_UNDONE = "EditUndone"  # an Event: an edit of an object was reverted
     GATEWAY_API_MISSING = "GatewayAPIMissing"  # the cluster has no HTTPRoutes for a route
     DEVICE_CLAIMS_MISSING = "DeviceClaimsMissing"  # a class's pods claim their device, and the cluster has no resource.k8s.io/v1
     ROUTE_ACCEPTED = "RouteAccepted"  # every gateway has accepted the model's HTTPRoute
@@ -143,11 +143,7 @@ def merge_conditions(
     generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """Return `decided` in its order; a transition time changes only where the status has changed.
-
-    Conditions that are only in `old` are dropped. `now` is timezone-aware and is truncated to
-    seconds, the resolution of the API.
-    """
+    """Return `decided` in its order; a transition time (`now`, in whole seconds) changes only with the status."""
     before = {condition.type: condition for condition in old}
     moment = now.replace(microsecond=0)
     merged = []

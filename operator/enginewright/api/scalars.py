@@ -98,10 +98,7 @@ def share(percent: str | None) -> float | None:
 
 
 def exact_quantity(value: int | str) -> Decimal:
-    """Return the value of a Kubernetes quantity; ValueError if it is not one.
-
-    Source: k8s.io/apimachinery, pkg/api/resource: digits, then an exponent or a suffix.
-    """
+    """Return the value of a Kubernetes quantity (k8s.io/apimachinery, pkg/api/resource); ValueError if it is none."""
     match = re.fullmatch(r"([-+]?[0-9.]+)(?:([eE][-+]?[0-9]+)|([a-zA-Z]*))", str(value))
     try:
         if match and (match[3] or "") in _SUFFIXES:

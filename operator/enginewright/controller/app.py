@@ -40,10 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 class OperatorApplication:
-    """Created inside a running event loop; the informer passes events to `router`.
-
-    `lost` is called when this process has lost leadership; it must end the process.
-    """
+    """Created inside a running event loop; `lost` is called when leadership is lost, and must end the process."""
 
     def __init__(self, settings: OperatorSettings, lost: Callable[[str], None]) -> None:
         disable_created_metrics()  # an unused second series for each counter

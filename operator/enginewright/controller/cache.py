@@ -38,18 +38,10 @@ class ObjectCache:
     def observe(
         self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool = False
     ) -> JsonObject | None:
-        """Handle an event; returns the object if a field that is read has changed."""
+        """Handle an event, or the response to a write; returns the object if a field that is read has changed."""
         if deleted:
             return self._forget(resource, obj)
         return self._take(resource, obj)
-
-    def wrote(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Handle the API server's response to our write, before the watch event arrives."""
-        self._take(resource, obj)
-
-    def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Forget an object that we deleted, before the watch event arrives."""
-        self._forget(resource, obj)
 
     def replace(self, resource: Resource, listing: Listing) -> list[JsonObject]:
         """Handle a complete listing; returns what was changed or deleted. Newer objects stay: they were created after it."""

@@ -36,7 +36,7 @@ class PodCatchUp:
                 selector = f"{JOB_NAME}={job.name}"
                 listing = await self._api.list(PODS, job.namespace, labels=selector)
                 for pod in listing.items:
-                    self._cache.wrote(PODS, pod)
+                    self._cache.observe(PODS, pod)
             if len(self._done) >= _REMEMBERED:
                 self._done.clear()
             self._done.add(job.uid)

@@ -16,7 +16,7 @@ from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT
 from enginewright.observed.collections import CollectionView, collection_view
 
-NAMED_STORES: Final = 500  # stores with series of their own, the fullest first
+NAMED_STORES: Final = 500  # stores with named series, the fullest first
 _LABEL: Final = "model_namespace"  # `namespace` is the scrape's
 
 

@@ -57,8 +57,8 @@ class EngineReconciler:
         jobs = cache.of_engine(JOBS, key.namespace, key.name)
         await shared.pods.catch_up(cache.views(JOB, jobs))
         users = users_of(engine, self.uses.of_namespace(key.namespace))
-        settled = self.settled.of(key, users, now := shared.now())
-        plan = plan_engine(self._facts(key, engine, settled.users, now))
+        users, due_in = self.settled.of(key, users, now := shared.now())
+        plan = plan_engine(self._facts(key, engine, users, now))
         if plan.removed:
             await self._remove(key, observed, plan.removed)
             return ReconcileResult(exists=False)
@@ -66,7 +66,7 @@ class EngineReconciler:
         requeue = await apply_plan(plan, observed, shared.executor, shared.recorder)
         if plan.ended:
             self.metrics.count(plan.ended)
-        later = min(filter(None, (plan.requeue_after, settled.due_in)), default=None)
+        later = min(filter(None, (plan.requeue_after, due_in)), default=None)
         return ReconcileResult(requeue=requeue, requeue_after=later)
 
     async def _remove(self, key: EngineKey, observed: JsonObject, event: EventIntent) -> None:

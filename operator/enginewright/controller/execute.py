@@ -154,10 +154,7 @@ class Executor:
             return False
         uid = observed["metadata"]["uid"]
         remains = await self._api.delete(resource, ref.namespace, ref.name, uid=uid)
-        if remains is None:
-            self._cache.deleted(resource, observed)
-        else:
-            self._cache.wrote(resource, remains)
+        self._cache.observe(resource, remains or observed, deleted=remains is None)
         _logger.info("deleted %s", _name(observed))
         return True
 
@@ -195,7 +192,7 @@ class Executor:
         return True
 
     def _keep(self, resource: Resource, response: JsonObject) -> None:
-        self._cache.wrote(resource, response)
+        self._cache.observe(resource, response)
         self._written(resource, response)
 
     async def _first_apply(self, resource: Resource, intent: Mapping[str, Any]) -> JsonObject:

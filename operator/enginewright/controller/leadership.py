@@ -1,7 +1,7 @@
 """What this process may do now: the leader elections of a release.
 
 One Lease for the release; if it does not watch all namespaces, a second one for cluster-scoped
-objects, which only one release manages. They have a client of their own, so that renewals do not
+objects, which only one release manages. They have a separate client, so that renewals do not
 wait for other requests and a candidate may write its Lease before it leads.
 """
 

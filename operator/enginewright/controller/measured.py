@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterable
 from typing import Final
 
-from enginewright_contract.base import TEXT_LENGTH
+from enginewright_contract.base import TEXT_LENGTH, first_problem
 from enginewright_contract.measurements import PROBE_QUERY, Measurements
 from pydantic import ValidationError
 
@@ -36,15 +36,15 @@ class MeasurementPolls:
 
     def compare(self, deployments: Iterable[DeploymentView], pods: Iterable[PodView]) -> None:
         """Find the models that have a canary, and forget pods of others."""
-        self._compared = frozenset(_model(each) for each in deployments if each.is_canary)
-        compared = {pod.uid for pod in pods if _model(pod) in self._compared}
+        self._compared = frozenset(model_key(each) for each in deployments if each.is_canary)
+        compared = {pod.uid for pod in pods if model_key(pod) in self._compared}
         for uid in self._measurements.keys() - compared:
             del self._measurements[uid]
         self._logged &= compared
 
     def concerns(self, pod: PodView) -> bool:
         """Return whether the pod's model has a canary."""
-        return _model(pod) in self._compared
+        return model_key(pod) in self._compared
 
     def measured(self, pods: Iterable[PodView]) -> dict[str, Measurements | None]:
         """Return the measurements of those of `pods` that were polled, by name; None if its sidecar has none."""
@@ -64,7 +64,8 @@ class MeasurementPolls:
             if isinstance(error, BadAnswer) and error.status == _NOT_FOUND:
                 # unless it has reported before: then another pod answered
                 self._measurements.setdefault(pod.uid, None)
-            self._log_invalid(pod, _described(error))
+            why = str(error) if isinstance(error, BadAnswer) else first_problem(error)[:TEXT_LENGTH]
+            self._log_invalid(pod, why)
             return
         is_own = model_value(measurements.model) == pod.label(
             MODEL
@@ -74,7 +75,7 @@ class MeasurementPolls:
             self._measurements[pod.uid] = measurements
 
     def _wants_probes(self, pod: PodView) -> bool:
-        key = _model(pod)
+        key = model_key(pod)
         model = self._cache.get(INFERENCE_MODELS, key.namespace, key.name) or {}
         spec = model.get("spec") or {}
         canary = (spec.get("rollout") or {}).get("canary") or {}
@@ -91,13 +92,6 @@ class MeasurementPolls:
             )
 
 
-def _described(error: BadAnswer | ValidationError) -> str:
-    """Return the first fault, without the rest of what the pod sent."""
-    if isinstance(error, BadAnswer):
-        return str(error)
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"[:TEXT_LENGTH]
-
-
-def _model(view: PodView | DeploymentView) -> ModelKey:
+def model_key(view: PodView | DeploymentView) -> ModelKey:
+    """Return the model that an object belongs to."""
     return ModelKey(view.namespace, view.label(MODEL))

@@ -1,7 +1,7 @@
 """The operator's own metrics about models and engines.
 
 Models are counted from the cache at every scrape, engines when one of their Jobs has finished. Only
-models that are not ready have series of their own, and only a limited number of them.
+models that are not ready have named series, up to a limit.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.plan.engines.engine import Ended
 
-NAMED_MODELS: Final = 100  # not ready, with series of their own; the rest are counted
+NAMED_MODELS: Final = 100  # not ready, with named series; the rest are counted
 _STATUSES: Final = ("True", "False", "Unknown")
 _BUILD_SECONDS: Final = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
 
@@ -32,7 +32,7 @@ _BUILD_SECONDS: Final = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 36
 class _NotReady:
     """A model that is not ready, in the order in which models are named."""
 
-    rank: int  # what needs somebody first: stalled, on its way, held back on purpose
+    rank: int  # what a user looks at first: stalled, in progress, suspended
     namespace: str
     name: str
     reason: str

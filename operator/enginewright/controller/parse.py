@@ -31,10 +31,7 @@ def parsed(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
 
 
 def readable(model: type[Typed], observed: JsonObject, recorder: EventRecorder) -> Typed | None:
-    """Return the object, or None if it is invalid, which an Event and the log report.
-
-    Its schema accepted it, so the installed CRD is another version's: only a change can help.
-    """
+    """Return the object, or None, with an Event and a log line, if it is invalid: the CRD is another version's."""
     try:
         return model.model_validate(observed)
     except ValidationError as error:

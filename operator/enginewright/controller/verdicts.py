@@ -12,13 +12,14 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enginewright_contract.base import first_problem
 from enginewright_contract.report import Progress
 from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
 from prometheus_client import CollectorRegistry, Counter
 from pydantic import ValidationError
 
 from enginewright.controller.cache import ObjectCache
-from enginewright.controller.measured import MeasurementPolls
+from enginewright.controller.measured import MeasurementPolls, model_key
 from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.poll_schedule import SWEEP, PollSchedule, sweep_interval
 from enginewright.controller.poll_targets import (
@@ -33,8 +34,7 @@ from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import KubeError
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
-from enginewright.manifests.labels import ENGINE, MODEL
-from enginewright.observed.deployments import DeploymentView
+from enginewright.manifests.labels import ENGINE
 from enginewright.observed.pods import PodView
 
 CONCURRENCY: Final = 32  # requests in progress
@@ -129,10 +129,11 @@ class VerdictPoller:
 
     def progress_of(self, namespace: str, job: str) -> Progress | None:
         """Return the progress of a Job's build, or None while it is not known."""
-        for pod in self._pods.values():
-            if pod.progress is not None and (pod.view.namespace, pod.view.job) == (namespace, job):
-                return pod.progress
-        return None
+        pods = (pod for pod in self._pods.values() if pod.progress is not None)
+        key = (namespace, job)
+        return next(
+            (pod.progress for pod in pods if (pod.view.namespace, pod.view.job) == key), None
+        )
 
     def start(self) -> None:
         """Start polling."""
@@ -190,7 +191,7 @@ class VerdictPoller:
     def _compare(self, now: float) -> None:
         deployments = self._cache.views(DEPLOYMENT, self._cache.all(DEPLOYMENTS))
         self._rolling = frozenset(
-            _model(each) for each in deployments if each.is_rolling_out and not each.is_trial
+            model_key(each) for each in deployments if each.is_rolling_out and not each.is_trial
         )
         views = self._cache.views(POD, self._cache.all(PODS))
         self.measurements.compare(deployments, views)
@@ -307,9 +308,7 @@ class VerdictPoller:
                 return pod.progress.to_json()
             verdict = _shortened(Verdict.model_validate_json(body))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(str(step) for step in first["loc"])
-            raise BadAnswer(f"not a {pod.target.kind}: {where}: {first['msg']}") from None
+            raise BadAnswer(f"not a {pod.target.kind}: {first_problem(error)}") from None
         if not is_verdict_of(verdict, pod.view):
             raise BadAnswer(
                 f"the verdict is for model {verdict.model[:63]}, revision {verdict.revision[:63]},"
@@ -337,9 +336,9 @@ class VerdictPoller:
             pod.target.kind == "progress"
             or now - pod.changed < FRESH
             or (not pod.view.ready and now - max(pod.since, pod.changed) < STARTING)
-            or _model(pod.view) in self._rolling
+            or model_key(pod.view) in self._rolling
             or self.measurements.concerns(pod.view)
-            or _model(pod.view) in self._released  # the others must go on keeping the promise
+            or model_key(pod.view) in self._released  # the others must go on keeping the promise
         )
 
     async def _mark(self, pod: _Pod, *, released: bool) -> None:
@@ -372,7 +371,7 @@ class VerdictPoller:
         pod.marked_until = until
 
     def _withdraw_release(self, uid: str, pod: _Pod) -> None:
-        key = _model(pod.view)
+        key = model_key(pod.view)
         if self._released.get(key) == uid:
             del self._released[key]
 
@@ -381,7 +380,7 @@ class VerdictPoller:
         if not verdict or not may_be_released(verdict):
             self._withdraw_release(uid, pod)
             return False
-        key = _model(pod.view)
+        key = model_key(pod.view)
         siblings = self._cache.views(POD, self._cache.of_model(PODS, *key))
         chosen = releasable(
             (
@@ -407,18 +406,13 @@ class VerdictPoller:
         if pod.target.kind == "progress":
             self._engine_changed(pod.view.namespace, pod.view.label(ENGINE))
         else:
-            self._changed(_model(pod.view))
+            self._changed(model_key(pod.view))
 
 
 def _marked_until(pod: PodView) -> float:
     """Return the Unix time in the pod's annotation, which an earlier process may have written."""
     text = str(pod.annotations.get(RELEASE_ANNOTATION) or "")
     return float(text) if text.isascii() and text.isdigit() else 0.0
-
-
-def _model(view: PodView | DeploymentView) -> ModelKey:
-    """Return the model that it serves; all pods polled for a verdict have the label."""
-    return ModelKey(view.namespace, view.label(MODEL))
 
 
 def _advanced(before: Progress | None, now: Progress) -> bool:

@@ -40,11 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 class KubeClient:
-    """`KubeApi` over one connection pool to one API server.
-
-    `load` returns the connection, at first use and again after a 401; `may_write` is called immediately
-    before each writing request.
-    """
+    """`KubeApi` over one connection pool; `load` connects at first use and after a 401; `may_write` is asked before writes."""
 
     def __init__(
         self,

@@ -36,10 +36,7 @@ class ArtifactImage(BaseModel):
     def removed_from(
         self, template: Mapping[str, Any], *, other_secrets: Collection[str]
     ) -> dict[str, Any]:
-        """Return a pod template that mounts the image as it is without it.
-
-        Its pull secret stays if it is in `other_secrets`: those that the pods have for their containers.
-        """
+        """Return a pod template without the image's mount, and without its pull secret unless that is in `other_secrets`."""
         spec = template["spec"]
         unneeded = {self.secret} - set(other_secrets)
         return {

@@ -47,7 +47,7 @@ class ClassSnapshot(BaseModel):
 
     @property
     def takes_device(self) -> bool:
-        """Return whether each pod has a device of its own."""
+        """Return whether each pod has an exclusive device."""
         return self.resource_name is not None or self.device is not None
 
 
@@ -147,10 +147,7 @@ def class_snapshot(
     chosen: bool = False,
     artifact_image: ArtifactImage | None = None,
 ) -> ClassSnapshot:
-    """Return the fields of a class that belong to a revision.
-
-    On the CPU an interim requests no device, since the build needs it, nor does a backend `chosen` by a benchmark.
-    """
+    """Return the fields of a class that belong to a revision; an interim or `chosen` CPU backend takes no device."""
     spec = accelerator.spec
     tolerations = [one.manifest() for one in spec.tolerations]
     takes_device = backend in DEVICE_BACKENDS or not (interim or chosen)

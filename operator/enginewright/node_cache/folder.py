@@ -30,7 +30,7 @@ def file_name(scope: str, sha256: str) -> str:
 
 
 class NoRoom(Exception):  # noqa: N818 - read as a sentence where it is raised
-    """A file does not fit, also if everything is evicted that nobody reads."""
+    """A file does not fit, even if all files that no pod reads are evicted."""
 
 
 class Damaged(Exception):  # noqa: N818 - likewise

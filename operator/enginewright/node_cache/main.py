@@ -86,7 +86,7 @@ async def _run(root: Path, capacity: int, kept_free: float, port: int) -> None:
 
 
 async def _trim_forever(folder: CacheFolder) -> None:
-    """Leave the disk to others, also while nobody offers a file."""
+    """Keep the disk free for others, also while no pod offers a file."""
     while True:
         await asyncio.sleep(_TRIM_SECONDS)
         try:

@@ -82,7 +82,7 @@ class CacheServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._answered(request)
-        response.force_close()  # one request each: nobody holds a connection, or sends a refused body
+        response.force_close()  # one request each: no client holds a connection, or sends a refused body
         return response
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:

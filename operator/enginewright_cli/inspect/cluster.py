@@ -15,6 +15,7 @@ from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     INFERENCE_ENGINES,
 )
+from enginewright_contract.base import first_problem
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.manifest import Latency
 from pydantic import ValidationError
@@ -150,10 +151,8 @@ def _parsed(model: type[Typed], obj: JsonObject) -> Typed:
     try:
         return model.model_validate(obj)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise InspectionError(
-            f"the cluster's {model.__name__} cannot be read: {where}: {first['msg']};"
+            f"the cluster's {model.__name__} cannot be read: {first_problem(error)};"
             " its CRDs belong to another version of Enginewright"
         ) from error
 

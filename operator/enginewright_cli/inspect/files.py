@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from enginewright_contract.base import first_problem
 from enginewright_contract.images import COMPILED_BACKENDS, PROVIDERS
 from enginewright_contract.layers import LARGEST_LAYERS, LAYERS_NAME, ArtifactLayers
 from enginewright_contract.manifest import (
@@ -132,11 +133,7 @@ def _manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InspectionError(
-            f"{path} is not a valid manifest: {f'{where}: ' if where else ''}{first['msg']}"
-        ) from error
+        raise InspectionError(f"{path} is not a valid manifest: {first_problem(error)}") from error
     if manifest.version > MANIFEST_VERSION:
         raise InspectionError(
             f"{path} was written by a newer version of Enginewright: update this installation"

@@ -94,7 +94,7 @@ class ClusterState(BaseModel):
             raise ClusterStateError(f"{file}: {summary(error)}") from None
 
     def to_yaml(self) -> str:
-        """Return the content of such a file."""
+        """Return the content of a file that `read` accepts."""
         state = self.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(state, sort_keys=False, allow_unicode=True)
 

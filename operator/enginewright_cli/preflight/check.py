@@ -19,7 +19,7 @@ from enginewright_contract.keys import engine_key
 from enginewright_contract.manifest import EngineInfo, Manifest
 from enginewright_contract.processors import timing_mismatch
 from enginewright_contract.reasons import Reason, reason_named
-from enginewright_contract.report import Finding, PublishedEngine, render
+from enginewright_contract.report import Finding, PublishedEngine, StageReport, render
 from enginewright_contract.task import (
     ENGINE_STAGES,
     EXAMINE_STAGE,
@@ -32,7 +32,7 @@ from enginewright_contract.task import (
 )
 
 from enginewright_cli.preflight import graph, placement
-from enginewright_cli.preflight.local_pod import LocalPod, StageResult
+from enginewright_cli.preflight.local_pod import LocalPod
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
 from enginewright_cli.preflight.result import (
     Engine,
@@ -72,9 +72,8 @@ class _ModelFindings:
             if self._graph is None:
                 self._graph = graph.describe(path)
 
-    def note(self, outcome: StageResult, pod: LocalPod) -> None:
+    def note(self, report: StageReport, pod: LocalPod) -> None:
         """Take the facts of stages `fetch` and `validate`."""
-        report = outcome.report
         if not report.ok:
             return
         if report.stage == "fetch":
@@ -89,11 +88,8 @@ class _ModelFindings:
                 validated = pod.validated()
                 self.facts = self.facts.model_copy(
                     update={
-                        "opset": validated.opset,
-                        "ir_version": validated.ir_version,
-                        "nodes": validated.nodes,
-                        "inputs": validated.inputs,
-                        "outputs": validated.outputs,
+                        name: getattr(validated, name)
+                        for name in ("opset", "ir_version", "nodes", "inputs", "outputs")
                     }
                 )
 
@@ -174,29 +170,23 @@ class _Prepared:
     seconds: float  # time that preparation took
 
 
+@dataclass
 class _Backend:
     """All targets of one backend that share one prepared model."""
 
-    def __init__(
-        self,
-        request: PreflightRequest,
-        place: PreflightWorkspace,
-        held: ImageFacts,
-        progress: Progress,
-        targets: tuple[PreflightTarget, ...],
-        uri: str,
-        model: _ModelFindings,
-    ) -> None:
-        self._request = request
-        self._place = place
-        self._held = held
-        self._progress = progress
-        self._targets = targets
-        self._backend = targets[0].backend
-        self._uri = uri
-        self._model = model
+    _request: PreflightRequest
+    _place: PreflightWorkspace
+    _held: ImageFacts
+    _progress: Progress
+    _targets: tuple[PreflightTarget, ...]
+    _uri: str
+    _model: _ModelFindings
+
+    def __post_init__(self) -> None:
+        self._backend = self._targets[0].backend
         self._prepared: _Prepared | None = None
-        self._found: dict[str, list[Found]] = {"": [], **{each.name: [] for each in targets}}
+        names = ("", *(each.name for each in self._targets))
+        self._found: dict[str, list[Found]] = {name: [] for name in names}
         self.targets: dict[str, TargetResult] = {}
 
     @property
@@ -216,13 +206,13 @@ class _Backend:
         )
         last = self._stages(PREPARE_STAGES, task, targets)
         seconds = time.monotonic() - began
-        if last.report.published is None:
+        if last.published is None:
             failed = TargetResult.model_validate(
                 {"backend": self._backend, "seconds": round(seconds, 3), **_failed(last)}
             )
             self.targets |= dict.fromkeys((each.name for each in targets), failed)
             return failed.reason
-        key = last.report.published.key
+        key = last.published.key
         self._prepared = _Prepared(key, self._place.manifest("prepared", key), seconds)
         return None
 
@@ -280,7 +270,7 @@ class _Backend:
         stages: tuple[str, ...],
         task: PrepareTask | EngineTask,
         targets: tuple[PreflightTarget, ...],
-    ) -> StageResult:
+    ) -> StageReport:
         """Run the stages of one Job until one fails; return the last outcome."""
         names = ", ".join(each.name for each in targets)
         with self._place.pod(task.job) as pod:
@@ -296,12 +286,13 @@ class _Backend:
                 self._model.note(outcome, pod)
         return outcomes[-1]
 
-    def _note(self, outcome: StageResult, targets: tuple[PreflightTarget, ...]) -> None:
-        target_name = targets[0].name if outcome.report.stage not in PREPARE_STAGES else ""
+    def _note(self, outcome: StageReport, targets: tuple[PreflightTarget, ...]) -> None:
+        target_name = targets[0].name if outcome.stage not in PREPARE_STAGES else ""
+        findings = outcome.findings
+        if outcome.failure and all(each.severity != "error" for each in findings):
+            findings = (outcome.failure, *findings)  # no error among them explains the failure
         self._found[target_name] += [
-            found(each, outcome.report.stage, (target.name,))
-            for target in targets
-            for each in outcome.findings
+            found(each, outcome.stage, (target.name,)) for target in targets for each in findings
         ]
 
     def _engine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
@@ -321,9 +312,9 @@ class _Backend:
             recipe=recipe,
         )
         last = self._stages(ENGINE_STAGES, task, (target,))
-        if last.report.engine is None or not last.report.ok:
+        if last.engine is None or not last.ok:
             return _failed(last)
-        return self._check_promise(target, last.report.engine)
+        return self._check_promise(target, last.engine)
 
     def _check_promise(self, target: PreflightTarget, engine: PublishedEngine) -> dict[str, Any]:
         """Check the engine's coverage against the promise, as the operator does before a pod starts."""
@@ -363,9 +354,9 @@ class _Backend:
                 task, self._request.sent, lambda stage: self._progress(target.name, stage)
             )
         self._note(outcome, (target,))
-        if not outcome.report.ok:
+        if not outcome.ok:
             return _failed(outcome)
-        facts = ExamineFacts.model_validate(outcome.report.facts)
+        facts = ExamineFacts.model_validate(outcome.facts)
         seen = facts.placement
         outside = EngineCoverage(
             nodes_total=seen.nodes_total,
@@ -469,9 +460,9 @@ def _engine(info: EngineInfo) -> Engine:
     )
 
 
-def _failed(outcome: StageResult) -> dict[str, Any]:
+def _failed(outcome: StageReport) -> dict[str, Any]:
     failed: dict[str, Any] = {"verdict": "fail"}
-    if failure := outcome.report.failure:
+    if failure := outcome.failure:
         message = render(failure.cause, advice(failure))
         failed |= {"reason": failure.reason.value, "message": message}
         if failure.reason is Reason.PARITY_FAILED:

@@ -45,23 +45,6 @@ class _TimeoutError(Exception):
 
 
 @dataclass(frozen=True)
-class StageResult:
-    """The report of one stage."""
-
-    report: StageReport
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Return the findings, with the failure as one unless an error among them explains it."""
-        report = self.report
-        if report.failure is None:
-            return report.findings
-        if any(each.severity == "error" for each in report.findings):
-            return report.findings
-        return (report.failure, *report.findings)
-
-
-@dataclass(frozen=True)
 class PodSettings:
     """What the pods of one model have in common."""
 
@@ -76,10 +59,7 @@ class LocalPod:
 
     def __init__(self, root: Path, settings: PodSettings) -> None:
         self._root = root
-        self._stages = settings.stages
-        self._stop = settings.stop
-        self._job_seconds = settings.job_seconds
-        self._environment = settings.environment
+        self._settings = settings
         for path in (contract.WORK_PATH, "/dev", "/tmp"):  # noqa: S108 - below root
             self._path(path).mkdir(parents=True)
 
@@ -94,14 +74,14 @@ class LocalPod:
         stages: tuple[str, ...],
         task: PrepareTask | EngineTask,
         progress: Callable[[str], None],
-    ) -> tuple[StageResult, ...]:
+    ) -> tuple[StageReport, ...]:
         """Run a Job's stages until one fails; `progress` gets the name of each. Raises InstallationError and Stopped."""
         call = (f"{_RUNTIME}.__main__:main", ["stage", *stages])
         return self._run(call, stages, task.job, task.to_json(), progress)
 
     def examine(
         self, task: ServeTask, request: Path | None, progress: Callable[[str], None]
-    ) -> StageResult:
+    ) -> StageReport:
         """Run a prepared model as a serving pod would, and answer a request if there is one. Raises as `run`."""
         stages = (EXAMINE_STAGE,)
         return self._run(
@@ -119,13 +99,13 @@ class LocalPod:
         job: str,
         task: str,
         progress: Callable[[str], None],
-    ) -> tuple[StageResult, ...]:
+    ) -> tuple[StageReport, ...]:
         reports = self._path(contract.STORE_PATH) / "reports" / job
         shutil.rmtree(reports, ignore_errors=True)  # of an earlier run of this Job
         starting = iter(stages)
         progress(next(starting))
         pending = list(stages[:-1])
-        end = time.monotonic() + self._job_seconds
+        end = time.monotonic() + self._settings.job_seconds
 
         def poll() -> None:
             report = read_report(reports / f"{pending[0]}.json") if pending else None
@@ -141,28 +121,27 @@ class LocalPod:
         try:
             code, output = self._call(call, task, poll)
         except _TimeoutError:
-            done = [StageResult(report) for report in read() if report and report.ok]
+            done = [report for report in read() if report and report.ok]
             return (*done, self._timed_out(stages[-1 - len(pending)]))
         stored = read()
-        results = [StageResult(report) for report in stored if report]
-        if last := read_report(self._path(contract.TERMINATION_LOG)):
-            # if the store is full, only the termination message exists
-            results += (
-                [StageResult(last)] if not results or results[-1].report.stage != last.stage else []
-            )
-        if not results or (code and results[-1].report.ok):
+        results = [report for report in stored if report]
+        # if the store is full, only the termination message exists
+        last = read_report(self._path(contract.TERMINATION_LOG))
+        if last and (not results or results[-1].stage != last.stage):
+            results.append(last)
+        if not results or (code and results[-1].ok):
             raise InstallationError(f"stage {stages[len(results)]} {_ended(code)}{output}")
-        if results[-1].report.ok and stored[-1] is None:
+        if results[-1].ok and stored[-1] is None:
             raise InstallationError(f"no space for the report of stage {stages[-1]}")
         return tuple(results)
 
-    def _timed_out(self, stage: str) -> StageResult:
+    def _timed_out(self, stage: str) -> StageReport:
         """Return the result of the stage in which the Job timed out, as the operator reports it."""
         failure = Finding(
             reason=Reason.TIMEOUT,
-            cause=f"the Job exceeded its time limit of {self._job_seconds:g} s in stage {stage}",
+            cause=f"the Job exceeded its time limit of {self._settings.job_seconds:g} s in stage {stage}",
         )
-        return StageResult(StageReport(stage=stage, ok=False, failure=failure))
+        return StageReport(stage=stage, ok=False, failure=failure)
 
     def validated(self) -> "Validated":
         """Return the result of stage `validate`, after it succeeded."""
@@ -179,7 +158,7 @@ class LocalPod:
     def facts(self) -> ImageFacts:
         """Probe this installation, as the operator probes an image. Raises InstallationError."""
         code, output = self._call((f"{_RUNTIME}.__main__:main", ["probe"]), "")
-        output += self._stages.server_output()
+        output += self._settings.stages.server_output()
         try:
             return ImageFacts.model_validate_json(self._path(contract.TERMINATION_LOG).read_bytes())
         except (OSError, ValidationError):
@@ -201,15 +180,17 @@ class LocalPod:
             ROOT_VARIABLE: str(self._root),
             TASK_VARIABLE: task,
             "TMPDIR": str(scratch),
-            **self._environment,
+            **self._settings.environment,
         }
         with tempfile.TemporaryFile(dir=scratch) as log:
-            code = self._stages.call(call, environment, log.fileno(), lambda: self._poll(poll))
+            code = self._settings.stages.call(
+                call, environment, log.fileno(), lambda: self._poll(poll)
+            )
             output = tail(log.fileno()).strip()
         return code, f"; last output: {output}" if output else ""
 
     def _poll(self, poll: Callable[[], None]) -> None:
-        if self._stop.is_set():
+        if self._settings.stop.is_set():
             raise Stopped
         poll()
 

@@ -41,10 +41,7 @@ class OptionError(ValueError):
 
 
 def shape(text: str) -> ShapeProfile:
-    """Read `INPUT=MIN:OPT:MAX`, sizes with x between: images=1x3x224x224:8x3x224x224:32x3x224x224.
-
-    A single shape is MIN, OPT and MAX. Raises OptionError.
-    """
+    """Read `INPUT=MIN:OPT:MAX`, or one shape, with sizes such as 1x3x224x224. Raises OptionError."""
     name, separator, rest = text.rpartition("=")
     parts = rest.split(":")
     if not separator or not name or not all(_RANK.fullmatch(part) for part in parts):

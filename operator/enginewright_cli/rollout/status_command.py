@@ -54,20 +54,20 @@ def _printed(*, json: bool) -> Callable[[RolloutStatus], None]:
     """Return what prints a status, except if only times have passed since the last one."""
     last = [""]
 
-    def shown(rollout: RolloutStatus) -> None:
+    def print_change(rollout: RolloutStatus) -> None:
         state = rollout.model_dump_json(exclude=_OF_TIME)
         if state != last[0]:
             last[0] = state
             output.write(rollout.to_json() if json else _text(rollout))
 
-    return shown
+    return print_change
 
 
 def _refreshed(live: Live) -> Callable[[RolloutStatus], None]:
-    def shown(rollout: RolloutStatus) -> None:
+    def refresh(rollout: RolloutStatus) -> None:
         live.update(Text.from_ansi(_text(rollout)), refresh=True)
 
-    return shown
+    return refresh
 
 
 def _text(rollout: RolloutStatus) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright.api.scalars import exact_quantity, long_duration
+from enginewright_contract.base import first_problem
 from enginewright_contract.collection import (
     KEPT_CHARACTERS,
     LEAST_AGE_SECONDS,
@@ -112,10 +113,8 @@ def _of_task(path: Path, text: str) -> _Kept:
     try:
         task = CollectTask.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
         raise StoreAccessError(
-            f"--keep-file {path} is not the task of a collection: {where}: {first['msg']}; {_HOW}"
+            f"--keep-file {path} is not the task of a collection: {first_problem(error)}; {_HOW}"
         ) from None
     return _Kept(task.keep, task.as_of, task.cluster)
 

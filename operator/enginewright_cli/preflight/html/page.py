@@ -65,17 +65,14 @@ def _opsets(versions: Mapping[str, int]) -> str:
 
 
 def _unless_absent(write: Callable[..., str]) -> Callable[..., str | None]:
-    def written(value: object, *arguments: object) -> str | None:
+    def write_present(value: object, *arguments: object) -> str | None:
         return None if value is None else write(value, *arguments)
 
-    return written
+    return write_present
 
 
 def _tiles(placement: Placement, backend: str) -> Iterator[Tile]:
-    """Yield the tiles of the placement map, each with its share of the compute time as area.
-
-    One for the nodes of a label on the backend, one for those elsewhere, one per operator for the rest.
-    """
+    """Yield the tiles of the placement map: of each label on the backend and elsewhere, and of each operator's rest."""
     listed: dict[str, list[PlacedNode]] = {}
     for node in placement.nodes:
         operator = operator_of(node.label)
