@@ -38,7 +38,7 @@ class Message(BaseModel):
 def first_problem(error: ValidationError) -> str:
     """Return the field and the reason of the first problem, without what was sent."""
     first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 def canonical_json(value: Any) -> str:  # noqa: ANN401 - any JSON value

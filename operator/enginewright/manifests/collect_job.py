@@ -6,7 +6,7 @@ from typing import Any, Final
 from enginewright_contract.collection import COLLECT_STAGE, CollectTask
 from enginewright_contract.task import WORK_PATH
 
-from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
+from enginewright.api.pods import JobTemplate
 from enginewright.manifests.job_limits import COLLECTION_RESOURCES, COLLECTION_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
@@ -26,9 +26,9 @@ def collect_job(
     pull_secrets: Iterable[str],
     store: StoreAccess,
     kept_seconds: float,
-    template: JobTemplate = DEFAULT_JOB_TEMPLATE,
-    assigned_ids: bool = False,
-    architecture: str = "",
+    template: JobTemplate,
+    assigned_ids: bool,
+    architecture: str,
 ) -> dict[str, Any]:
     """Return the Job; it is kept for `kept_seconds` after its end, because its annotation has the result."""
     stage = container(

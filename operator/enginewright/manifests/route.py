@@ -35,8 +35,8 @@ def http_route(
     route: Route,
     *,
     canary_share: float,
-    tls: bool = False,
-    canary_tls: bool = False,
+    tls: bool,
+    canary_tls: bool,
 ) -> dict[str, Any]:
     """Return the HTTPRoute that splits inference requests between the serving pods and the canary's.
 

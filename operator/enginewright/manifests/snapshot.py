@@ -145,7 +145,7 @@ def class_snapshot(
     *,
     interim: bool = False,
     chosen: bool = False,
-    artifact_image: ArtifactImage | None = None,
+    artifact_image: ArtifactImage | None,
 ) -> ClassSnapshot:
     """Return the fields of a class that belong to a revision; an interim or `chosen` CPU backend takes no device."""
     spec = accelerator.spec

@@ -1,6 +1,6 @@
 """The files that a run writes: verified before it starts, written at its end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -55,10 +55,8 @@ class Outputs:
         return [FileMessage(line) for line in fix.summary(log, self.fix)]
 
     def save_reports(self, results: Sequence[Result]) -> list[FileMessage]:
-        """Write the reports."""
-        return list(self._reports(results))
-
-    def _reports(self, results: Sequence[Result]) -> Iterator[FileMessage]:
+        """Write the reports; return what could not be written."""
+        failures = []
         for option, path, module, name in (
             ("--html", self.html, "html.page", "page"),
             ("--junit", self.junit, "junit", "document"),
@@ -70,4 +68,6 @@ class Outputs:
             try:
                 outfile.write(path, render(results))
             except OSError as error:
-                yield FileMessage(f"{option} {path}: {error.strerror or error}", failed=True)
+                message = f"{option} {path}: {error.strerror or error}"
+                failures.append(FileMessage(message, failed=True))
+        return failures
