@@ -28,7 +28,14 @@ CutTexts: TypeAlias = Annotated[tuple[CutText, ...], Field(max_length=LIST_LENGT
 class Message(BaseModel):
     """Immutable; unknown fields are ignored, so that an older reader understands a newer writer."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        # a field `schema` has an alias, because pydantic's models have a method of this name
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
 
     def to_json(self) -> str:
         """Return compact JSON without unset or null fields."""

@@ -42,7 +42,6 @@ class FixError(Exception):
 class ChangeLog(Described):
     """The log of an output, OUT.changes.json: its files, origin and changes."""
 
-    # pydantic's models have a method `schema`, hence the underscore
     schema_: Literal["enginewright.dev/preflight-fix/v1"] = Field(
         default="enginewright.dev/preflight-fix/v1", alias="schema"
     )
@@ -181,7 +180,7 @@ def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> Cha
                 for name, path in written
             )
             done = log.model_copy(update={"files": files})
-            text = done.model_dump_json(exclude_none=True, indent=2, by_alias=True)
+            text = done.model_dump_json(exclude_none=True, indent=2)
             log_stream.write(text.encode() + b"\n")
         undo.pop_all()
     _remove_stale(out, earlier, done)
