@@ -22,7 +22,7 @@ class Driver(Message):
 
 
 class PlacementFacts(Message):
-    """Which provider runs which node, as ONNX Runtime assigned them (its pull request 26781); an EPContext node is one."""
+    """Which provider runs which node, as ONNX Runtime assigned them; an EPContext node counts as one."""
 
     nodes: dict[str, int]  # provider -> nodes
     elsewhere: tuple[str, ...] = ()  # all labels "name (OpType)" not on the wanted provider

@@ -59,7 +59,7 @@ def _without_uri(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def engine_key(prepared: str, recipe: EngineRecipe) -> str:
-    """Return the key of an engine: sha256 (hex) over prepared key and recipe, with the class by kind of device if known."""
+    """Return the key of an engine: sha256 (hex) over prepared key and recipe, with the device if known."""
     engine = content(recipe)
     if recipe.device:
         del engine["accelerator_class"]

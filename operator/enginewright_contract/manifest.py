@@ -130,7 +130,7 @@ class BackendLatency(Message):
 
 
 class EngineProfile(Message):
-    """One optimization profile of an artefact's engines; `low` and `high` bound an input's values where these are sizes."""
+    """One optimization profile of an artefact's engines; `low` and `high` bound inputs that are sizes."""
 
     inputs: tuple[ShapeProfile, ...]
 

@@ -44,7 +44,7 @@ class ObjectCache:
         return self._take(resource, obj)
 
     def replace(self, resource: Resource, listing: Listing) -> list[JsonObject]:
-        """Handle a complete listing; returns what was changed or deleted. Newer objects stay: they were created after it."""
+        """Handle a complete listing, which newer objects outlive; returns what was changed or deleted."""
         self._listed.add(resource)
         changed = [taken for obj in listing.items if (taken := self._take(resource, obj))]
         listed = {name_of(obj) for obj in listing.items}

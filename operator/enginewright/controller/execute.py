@@ -127,7 +127,7 @@ class Executor:
         return True
 
     async def hand_over(self, handover: ReplicasHandover) -> bool:
-        """Have a second manager own a Deployment's count, unless it was changed meanwhile; returns whether it does now."""
+        """Have a second manager own a Deployment's count unless it was changed; returns whether it does."""
         body = {
             "apiVersion": DEPLOYMENTS.api_version,
             "kind": DEPLOYMENTS.kind,

@@ -43,7 +43,7 @@ class Fleet:
         queue: Callable[[ModelKey], None],
         stopped: Callable[[str], None],
     ) -> None:
-        """Take `images`, by variant, as the installation's; `stopped` gets the cause when failures stop further moves."""
+        """Take the installation's `images` by variant; `stopped` gets the cause when failures stop moves."""
         self._images = images
         self._config = config
         self._queue = queue

@@ -1,4 +1,4 @@
-"""Workers that take keys from a queue, reconcile them and handle all errors; metrics have controller-runtime's names."""
+"""Workers that reconcile a queue's keys and handle all errors; metrics have controller-runtime's names."""
 
 import asyncio
 import logging
@@ -90,7 +90,7 @@ class Controller(Generic[Key]):
             self.queue.add(key)
 
     async def stop(self, grace: float) -> bool:
-        """Accept no more keys, give work in progress `grace` seconds, then cancel it; returns whether nothing was cancelled."""
+        """Accept no more keys, cancel work after `grace` seconds; returns whether nothing was cancelled."""
         self.queue.shut_down()
         if not self._tasks:
             return True

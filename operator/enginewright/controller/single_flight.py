@@ -227,7 +227,7 @@ class SingleFlight:
 
 
 class _Leaders(Mapping[str, tuple[Leader, ...]]):
-    """The leaders of each preparation of a namespace, none of an unknown one; computed on access, since a plan reads one."""
+    """The leaders of each preparation of a namespace, computed on access: a plan reads those of one."""
 
     def __init__(self, flights: SingleFlight, key: ModelKey) -> None:
         self._flights = flights

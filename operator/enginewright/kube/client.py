@@ -40,7 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 class KubeClient:
-    """`KubeApi` over one connection pool; `load` connects at first use and after a 401; `may_write` is asked before writes."""
+    """`KubeApi` over one connection pool, which `load` opens again after a 401; `may_write` precedes writes."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class KubeClient:
         *,
         manager: str,
     ) -> JsonObject:
-        """Merge `changes` (RFC 7386) into an object and return it; NotFound if it is missing, Conflict if its uid differs."""
+        """Merge `changes` (RFC 7386) into an object and return it; Conflict if they have another uid."""
         return await self._request(
             "PATCH",
             resource.path(namespace, name),

@@ -36,7 +36,7 @@ class ArtifactImage(BaseModel):
     def removed_from(
         self, template: Mapping[str, Any], *, other_secrets: Collection[str]
     ) -> dict[str, Any]:
-        """Return a pod template without the image's mount, and without its pull secret unless that is in `other_secrets`."""
+        """Return a pod template without the image, and its pull secret unless in `other_secrets`."""
         spec = template["spec"]
         unneeded = {self.secret} - set(other_secrets)
         return {

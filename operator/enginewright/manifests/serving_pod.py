@@ -285,7 +285,7 @@ def _sidecar(
 
 
 def sidecar_memory(output_bytes: int | None) -> int:
-    """Return the sidecar's memory limit in bytes: it holds up to two responses as large as a golden sample's outputs."""
+    """Return the sidecar's memory limit in bytes: it holds up to two responses of `output_bytes`."""
     needed = _SIDECAR_OWN + 2 * (output_bytes or 0)
     return max(_SIDECAR_MIN, -(-needed // _SIDECAR_STEP) * _SIDECAR_STEP)
 

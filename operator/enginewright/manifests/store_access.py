@@ -81,5 +81,5 @@ class StoreAccess:
         return scheme.identity_labels if scheme else {}
 
     def annotations(self, own: str | None) -> Mapping[str, str]:
-        """Return the annotations that keep the bucket's identity from servers and sidecars, unless it is the model's own."""
+        """Return the annotations that keep the bucket's identity from servers and sidecars."""
         return _WITHOUT_IDENTITY if self.lends_account(own) else {}

@@ -74,7 +74,7 @@ class Entries:
             self._total -= occupied(size)
 
     def victims(self, needed: int, limit: int) -> list[tuple[str, int]] | None:
-        """Return names and sizes of what to evict for `needed` bytes within `limit`, or None if evicting all is not enough."""
+        """Return names and sizes of what to evict for `needed` bytes within `limit`, if that is possible."""
         victims, fits = self._unused(self._total + needed - limit, files=1)
         return victims if fits else None
 

@@ -57,7 +57,7 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
 
 
 def _digest(facts: Facts, live: JsonObject | None) -> str | None:
-    """Return the digest of the prepared model if the new spec has the same source: the status is of the earlier spec."""
+    """Return the digest of the prepared model, which the earlier spec had, if the source is the same."""
     prepared = facts.model.status.prepared
     if live is None or prepared is None:
         return None

@@ -123,7 +123,7 @@ class Steps:
         )
 
     def _digest(self) -> tuple[str | None, str]:
-        """Return the digest that the model will have, unless its key depends on data too, and under which assumption."""
+        """Return the digest that the model will have, if its key depends on no data, and the assumption."""
         recipe = self._target.recipe
         calibrated = recipe.quantization and recipe.quantization.calibration
         if recipe.samples_uri or recipe.processing or calibrated:

@@ -93,7 +93,7 @@ class ResultCache:
         result: Result,
         files: tuple[str, ...],
     ) -> None:
-        """Store a result, unless the next check may have another one; `files` are the fetched ones, the .onnx file first."""
+        """Store a result, unless it is transient; `files` are the fetched ones, the .onnx file first."""
         seen = find_model(request.source)
         if seen is None or result.model is None or _is_transient(result):
             return

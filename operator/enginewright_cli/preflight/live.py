@@ -30,7 +30,7 @@ def live(console: Console, models: int) -> Iterator[Watcher]:
 
 
 def now(stages: dict[str, str], targets: str, stage: str) -> str:
-    """Record the stage that starts for a Job's `targets` (comma-separated); return the stages of all Jobs, for people."""
+    """Record the stage that starts for comma-separated `targets`; return the stages of all Jobs, for people."""
     current = set(targets.split(", "))
     for earlier in [each for each in stages if current & set(each.split(", ")) and each != targets]:
         del stages[earlier]

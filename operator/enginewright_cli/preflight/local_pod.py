@@ -75,7 +75,7 @@ class LocalPod:
         task: PrepareTask | EngineTask,
         progress: Callable[[str], None],
     ) -> tuple[StageReport, ...]:
-        """Run a Job's stages until one fails; `progress` gets the name of each. Raises InstallationError and Stopped."""
+        """Run stages until one fails; `progress` gets their names. Raises InstallationError and Stopped."""
         call = (f"{_RUNTIME}.__main__:main", ["stage", *stages])
         return self._run(call, stages, task.job, task.to_json(), progress)
 

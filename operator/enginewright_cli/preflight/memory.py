@@ -29,7 +29,7 @@ class Memory:
         self._taken: dict[int, int] = {}
 
     def reserve(self, number: int, request: PreflightRequest, most: int) -> int:
-        """Reserve what a model is likely to need; return how many of its Jobs may run at once, at least one if it is alone."""
+        """Reserve what a model may need; return how many of its Jobs may run: at least one if it is alone."""
         needed = need(request)
         left = self._free - sum(self._taken.values())
         fitting = next((jobs for jobs in range(most, 0, -1) if jobs * needed <= left), 0)

@@ -34,7 +34,7 @@ class PreflightRequest:
 def request(
     source: str, model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> PreflightRequest:
-    """Return the request for a model; `held` is installed here, `image` will serve. Raises OptionError and TargetError."""
+    """Return the request; `held` is installed here, `image` will serve. Raises OptionError and TargetError."""
     _check_source(source)
     samples = _data("samples", model_options.samples, folder=False)
     calibration = _data("calibration", model_options.calibration, folder=True)

@@ -18,7 +18,7 @@ class Stopped(Exception):  # noqa: N818 - not an error
 
 
 class Stop:
-    """A flag that a signal handler sets once; unlike threading.Event it has no lock, on which a second signal deadlocks."""
+    """A flag for signal handlers; a second signal would deadlock on the lock of a threading.Event."""
 
     def __init__(self, outer: "Stop | None" = None) -> None:
         """Create a flag that is also set when `outer` is."""

@@ -31,7 +31,7 @@ class _Change:
 
 
 def rollback(name: str, to: str | None, namespace: str | None, context: str | None) -> list[str]:
-    """Roll a model back, by default to the last good revision; return what to print. Raises Refused and NotCarriedOut."""
+    """Roll a model back, by default to the last good revision. Raises Refused and NotCarriedOut."""
     now = datetime.now(UTC)
     return _carry_out(
         lambda current: _annotated(decide.rollback(current.model, current.revisions, to, now)),

@@ -13,7 +13,7 @@ _CONTROLLERS: Final = {
 
 
 def reverting(managed_fields: Iterable[Mapping[str, Any]], path: tuple[str, ...]) -> str:
-    """Return the GitOps controller that manages a field, such as ("spec", "rollout", "paused"), or its object, if any."""
+    """Return the GitOps controller that manages a field, by the names of its path, or its object, if any."""
     owners = sorted(_owners(managed_fields, path), reverse=True)  # of the most exact field
     return owners[0][1] if owners else ""
 

@@ -24,7 +24,7 @@ def page(results: Sequence[Result]) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja2 environment: values are escaped, control characters made visible, None is printed as nothing."""
+    """Return the Jinja2 environment: values are escaped and made visible, None is printed as nothing."""
     jinja = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
