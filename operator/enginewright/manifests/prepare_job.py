@@ -70,21 +70,18 @@ class PrepareJob:
 def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
     """Return the Job."""
     labels = of_model(model.metadata.name, "prepare")
-    volumes: list[dict[str, Any]] = [
+    images = spec.images
+    volumes = [
         TMP_VOLUME,
         {"name": "work", "emptyDir": {}},
         *spec.store.volumes(),
+        *map(_volume, spec.inputs),
+        *(images.volumes() if images else ()),
     ]
-    common = [
-        {"name": "work", "mountPath": WORK_PATH},
-        *spec.store.mounts(),
-    ]
-    volumes += [_volume(each) for each in spec.inputs]
+    common = [{"name": "work", "mountPath": WORK_PATH}, *spec.store.mounts()]
     fetch_only = [
         {"name": each.name, "mountPath": each.path, "readOnly": True} for each in spec.inputs
     ]
-    images = spec.images
-    volumes += images.volumes() if images else []
     pushing = images.mounts() if images else []
     address = images.env() if images else ()
     anonymous = True if spec.store.lends_account(spec.account) else None
@@ -125,14 +122,9 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
     metadata = job["spec"]["template"]["metadata"]
     identity = identity_labels(model.spec)
     metadata["labels"] = {**spec.store.labels(), **identity, **metadata["labels"]}
-    hashes = {
-        SHARED_PREPARATION: spec.shared_hash,
-        PREPARATION_RECORD: spec.record_hash,
-    }
-    if any(hashes.values()):
-        annotations = job["metadata"].get("annotations") or {}
-        present = {name: each for name, each in hashes.items() if each}
-        job["metadata"]["annotations"] = {**annotations, **present}
+    hashes = {SHARED_PREPARATION: spec.shared_hash, PREPARATION_RECORD: spec.record_hash}
+    if present := {name: each for name, each in hashes.items() if each}:
+        job["metadata"]["annotations"] = {**(job["metadata"].get("annotations") or {}), **present}
     return job
 
 

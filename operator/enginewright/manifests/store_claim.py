@@ -18,10 +18,6 @@ def store_claim(
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {MANAGED_BY: OPERATOR},
-        },
+        "metadata": {"name": name, "namespace": namespace, "labels": {MANAGED_BY: OPERATOR}},
         "spec": spec,
     }

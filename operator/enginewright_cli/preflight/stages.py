@@ -80,12 +80,7 @@ class Stages:
         from enginewright_runtime.core.children import Child, ForkServerEndedError  # noqa: PLC0415 - lazily
 
         try:
-            child = Child(
-                *call,
-                output=output,
-                environment=environment,
-                server=self._server(),
-            )
+            child = Child(*call, output=output, environment=environment, server=self._server())
         except ForkServerEndedError:
             return -signal.SIGKILL
         with child:
