@@ -5,7 +5,6 @@ from typing import Final, TypeVar
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import ApiModel
-from enginewright.api.conditions import Condition
 from enginewright.api.inference_engine import EngineFacts, InferenceEngine
 from enginewright.controller.images import CONFIG_MAP
 from enginewright.kube.api import JsonObject
@@ -139,12 +138,10 @@ def _why_not(obj: InferenceEngine) -> str:
 
 def _ready(obj: InferenceEngine) -> str:
     ready = next((each for each in obj.status.conditions if each.type == "Ready"), None)
-    return "" if ready is None else _condition(ready)
-
-
-def _condition(condition: Condition) -> str:
-    text = f"{condition.type}={condition.status}"
-    return f"{text}, {condition.reason}: {condition.message}" if condition.message else text
+    if ready is None:
+        return ""
+    text = f"{ready.type}={ready.status}"
+    return f"{text}, {ready.reason}: {ready.message}" if ready.message else text
 
 
 def _parsed(model: type[Typed], obj: JsonObject) -> Typed:

@@ -99,16 +99,14 @@ class _Gathering:
         return True
 
     async def _one(self, resource: Resource, namespace: str, name: str) -> list[JsonObject]:
-        reading = self._allowed(
-            self._api.get(resource, namespace, name), f"{resource.plural} of {namespace}"
-        )
         try:
-            obj = await reading
+            obj = await self._allowed(
+                self._api.get(resource, namespace, name), f"{resource.plural} of {namespace}"
+            )
         except NotFound:
-            return []
-        if obj is None:
-            return []
-        return [{**obj, "apiVersion": resource.api_version, "kind": resource.kind}]
+            obj = None
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        return [] if obj is None else [{**obj, **kind}]
 
     async def _labelled(
         self, resource: Resource, namespace: str, label: str, value: str
