@@ -36,10 +36,10 @@ def operator_metrics() -> str:
     RestMetrics(registry)
     RestMetrics(registry, "enginewright_lease")
     EngineMetrics(registry)
-    ModelCollector(ObjectCache(), registry)
+    ModelCollector(ObjectCache(), registry, leads=lambda: True)
     fleet = Fleet(ObjectCache(), {}, FleetConfig(), queue=_nothing, stopped=_nothing)
     FleetCollector(fleet, registry, leads=lambda: True)
-    StoreCollector(ObjectCache(), CollectionMetrics(registry), registry)
+    StoreCollector(ObjectCache(), CollectionMetrics(registry), registry, leads=lambda: True)
     poll_counter(registry)
     return _metrics(_exposed(registry._collector_to_names))  # noqa: SLF001 - label names are not public
 

@@ -81,7 +81,7 @@ async def _watch(
     """
     unwatch = asyncio.Event()
     outdated = asyncio.create_task(app.informer.outdated.wait())
-    known = asyncio.all_tasks()
+    earlier = asyncio.all_tasks()
     tasks = await kopf.spawn_tasks(
         registry=_registry(app),
         settings=_settings(app.informer.present),
@@ -92,7 +92,7 @@ async def _watch(
         stop_flag=unwatch,
     )
     _on_signals(stop)  # kopf has replaced the handlers
-    watching = asyncio.create_task(kopf.run_tasks(tasks, ignored=known))
+    watching = asyncio.create_task(kopf.run_tasks(tasks, ignored=earlier))
     await asyncio.wait((watching, stopping, outdated), return_when=asyncio.FIRST_COMPLETED)
     outdated.cancel()
     if app.informer.outdated.is_set():
@@ -121,8 +121,6 @@ def _on_signals(stop: asyncio.Event) -> None:
 
 
 def _registry(app: OperatorApplication) -> kopf.OperatorRegistry:
-    """Register one handler for all kinds, which passes events to the router."""
-
     async def handle(event: Any, param: Any = None, **_kwargs: Any) -> None:  # noqa: ANN401 - kopf's
         if event["type"] is None:  # from a list, with which each watch begins
             app.informer.watch_restarted()

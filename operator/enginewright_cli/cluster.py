@@ -29,14 +29,7 @@ class NoCluster(ClusterError):  # noqa: N818 - not an error in itself
 
 
 def query(read: Callable[[KubeClient], Awaitable[Read]], context: str | None = None) -> Read:
-    """Run `read` against the API server of KUBECONFIG, or of the cluster that this pod runs in.
-
-    With a context, against that of the kubeconfig's context.
-
-    Raises:
-        NoCluster: neither exists.
-        ClusterError: it does not respond, denies access or sends an invalid response.
-    """
+    """Run `read` against the API server of KUBECONFIG, this pod or a context. Raises NoCluster and ClusterError."""
     logging.getLogger("enginewright.kube").setLevel(logging.ERROR)  # hide warnings about retries
 
     async def connect_and_read() -> Read:
@@ -82,10 +75,10 @@ def current_namespace(context: str | None = None) -> str:
     if any(os.path.isfile(path) for path in paths.split(os.pathsep) if path):
         try:
             if context is not None:
-                found = _context(paths, context)
+                settings = _context(paths, context)
             else:
-                found = list_kube_config_contexts(paths)[1]["context"]
-            return str(found.get("namespace") or _DEFAULT)
+                settings = list_kube_config_contexts(paths)[1]["context"]
+            return str(settings.get("namespace") or _DEFAULT)
         except (
             ConfigException,
             yaml.YAMLError,
@@ -104,15 +97,12 @@ def current_namespace(context: str | None = None) -> str:
 
 
 def _context(paths: str, name: str) -> Mapping[str, Any]:
-    """Return a context of kubeconfig files; KeyError if none has it.
-
-    The client's own function for this requires that the current context exists.
-    """
+    """Return a context of kubeconfig files, or raise KeyError; the client's own function requires a current context."""
     for path in filter(os.path.isfile, paths.split(os.pathsep)):
         with open(path, encoding="utf-8") as file:
             document = yaml.safe_load(file) or {}
         for each in document.get("contexts") or ():
             if each["name"] == name:
-                found: Mapping[str, Any] = each["context"]
-                return found
+                settings: Mapping[str, Any] = each["context"]
+                return settings
     raise KeyError(name)

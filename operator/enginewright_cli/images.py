@@ -1,18 +1,13 @@
-"""What the runtime images of a cluster contain, as its operator has probed them.
+"""What the runtime images of a cluster contain, as its operator has probed them and stored in a ConfigMap."""
 
-No image is pulled: the operator stores the results in the ConfigMap `enginewright-images`.
-"""
-
-import json
 from typing import Final
 
-from enginewright.controller.images import CONFIG_MAP
+from enginewright.controller.images import CONFIG_MAP, read_entry
 from enginewright.kube.api import JsonObject, KubeApi
 from enginewright.kube.errors import Forbidden, NotFound
 from enginewright.kube.resources import CONFIG_MAPS
 from enginewright.manifests.labels import MANAGED_BY, OPERATOR
 from enginewright_contract.images import ImageFacts
-from pydantic import ValidationError
 
 # Where the documentation installs the chart: for users who may not list all namespaces.
 CHART_NAMESPACE: Final = "enginewright-system"
@@ -23,20 +18,12 @@ class ImageError(Exception):
 
 
 async def known(api: KubeApi) -> dict[str, ImageFacts]:
-    """Return the images' facts by reference, from every operator's ConfigMap that can be read.
-
-    Raises:
-        KubeError: the API server does not respond, or denies access.
-    """
-    found: dict[str, ImageFacts] = {}
+    """Return the images' facts by reference, from every operator's ConfigMap that can be read. Raises KubeError."""
+    images: dict[str, ImageFacts] = {}
     for each in await _config_maps(api):
         for text in (each.get("data") or {}).values():
-            try:
-                entry = json.loads(text)
-                found[str(entry["image"])] = ImageFacts.model_validate(entry["facts"])
-            except (ValueError, TypeError, KeyError, ValidationError):
-                continue  # of another version, whose operator will probe the image again
-    return found
+            images |= read_entry(text)
+    return images
 
 
 async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
@@ -53,19 +40,15 @@ async def _config_maps(api: KubeApi) -> tuple[JsonObject, ...]:
 
 
 def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
-    """Return the image with this reference, this digest or this prefix of a digest.
-
-    Raises:
-        ImageError: none matches, or several do.
-    """
-    wanted = text.removeprefix("sha256:")
-    found = [
+    """Return the image with this reference, this digest or this prefix of a digest. Raises ImageError."""
+    digest = text.removeprefix("sha256:")
+    matches = [
         each
         for each in images
-        if each == text or (wanted and each.partition("@sha256:")[2].startswith(wanted))
+        if each == text or (digest and each.partition("@sha256:")[2].startswith(digest))
     ]
-    if len(found) == 1:
-        return found[0], images[found[0]]
+    if len(matches) == 1:
+        return matches[0], images[matches[0]]
     existing = ", ".join(sorted(images)) or "none"
     if not images:
         raise ImageError(
@@ -73,6 +56,6 @@ def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
             f" {CONFIG_MAP}); install the chart and wait until the operator is ready"
         )
     raise ImageError(
-        f"--image {text}: {len(found) or 'no'} images of the cluster match this reference or digest;"
+        f"--image {text}: {len(matches) or 'no'} images of the cluster match this reference or digest;"
         f" known images: {existing}"
     )

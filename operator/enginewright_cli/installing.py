@@ -1,7 +1,4 @@
-"""What this installation lacks, and how to add it: Enginewright is not on any package index.
-
-Stages require Linux, as pods do.
-"""
+"""What this installation lacks, and how to add it: Enginewright is not on any package index."""
 
 import sys
 from typing import Final
@@ -18,5 +15,5 @@ def remedy(extras: str) -> str:
 
 
 def why_no_stages(system: str = sys.platform) -> str | None:
-    """Return why stages cannot run here, with the remedy; None: they can."""
+    """Return why stages cannot run here, with the remedy, or None if they can."""
     return None if system == "linux" else _NO_STAGES.format(system=system)

@@ -1,4 +1,4 @@
-"""Standard output of the commands: rendered first, then written in one piece."""
+"""What the commands print: results rendered first, then written in one piece; errors on stderr."""
 
 import os
 import sys
@@ -17,6 +17,17 @@ def rendered(show: Callable[[Console], None]) -> str:
     with console.capture() as captured:
         show(console)
     return captured.get().removesuffix("\n")
+
+
+def print_error(command: str, message: str) -> None:
+    """Print why a command failed, in red on a terminal."""
+    Console(stderr=True).print(
+        f"enginewright {command}: {message}",
+        style="red",
+        markup=False,
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def write(text: str) -> None:

@@ -3,7 +3,7 @@
 import json
 from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 TEXT_LENGTH: Final = 256  # maximum characters of a name or a line in a status
 LIST_LENGTH: Final = 16  # maximum number of them in one field
@@ -28,11 +28,24 @@ CutTexts: TypeAlias = Annotated[tuple[CutText, ...], Field(max_length=LIST_LENGT
 class Message(BaseModel):
     """Immutable; unknown fields are ignored, so that an older reader understands a newer writer."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        # a field `schema` has an alias, because pydantic's models have a method of this name
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
 
     def to_json(self) -> str:
         """Return compact JSON without unset or null fields."""
         return self.model_dump_json(exclude_none=True)
+
+
+def first_problem(error: ValidationError) -> str:
+    """Return the field and the reason of the first problem, without what was sent."""
+    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    return ": ".join(filter(None, (".".join(map(str, first["loc"])), first["msg"])))
 
 
 def canonical_json(value: Any) -> str:  # noqa: ANN401 - any JSON value

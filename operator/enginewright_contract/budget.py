@@ -20,16 +20,11 @@ def billionths(share: float) -> int:
 def excess(
     promise: Promise, nodes_total: int, nodes_elsewhere: int, compute: int | None
 ) -> str | None:
-    """Return the exceeded limits as text to append to a message; None: the promise is kept.
+    """Return the exceeded limits as text to append to a message, or None if the promise is kept.
 
-    Args:
-        promise: to the model's owner.
-        nodes_total: compute nodes, shape arithmetic excluded.
-        nodes_elsewhere: those that do not run on the promised provider.
-        compute: their share of the profiled time, in billionths; None: not all were profiled.
-
-    Returns:
-        "" where no fallback is allowed at all.
+    Of `nodes_total` compute nodes (no shape arithmetic), `nodes_elsewhere` run on another provider, with
+    `compute` billionths of the profiled time, if all were profiled. The text is "" where no fallback is
+    allowed.
     """
     if nodes_elsewhere <= 0 or promise.policy == "Allow":
         return None

@@ -13,12 +13,7 @@ _ENDS: Final = {tokenize.NEWLINE, tokenize.ENDMARKER}
 
 
 def code_digest(*folders: Path, documents: bool = True) -> str:
-    """Return the sha256 (hex) of the modules below folders, their names and contents.
-
-    Args:
-        *folders: of packages; their location does not enter the digest.
-        documents: whether comments and docstrings are included; to exclude them takes ten times as long.
-    """
+    """Return the sha256 (hex) of the modules below folders; excluding `documents` takes ten times as long."""
     digest = hashlib.sha256()
     for folder in folders:
         digest.update(b"\0")
@@ -32,10 +27,7 @@ def code_digest(*folders: Path, documents: bool = True) -> str:
 def _undocumented(content: bytes) -> bytes:
     """Return a module (UTF-8) without comments, docstrings and blank lines between statements.
 
-    The rest is the source as written, so that the result is the same on every version of Python.
-
-    Raises:
-        SyntaxError, tokenize.TokenError: The content is not a valid module.
+    The rest is as written, for any version of Python. Raises SyntaxError and tokenize.TokenError.
     """
     text = content.decode()
     lines = ["", *text.split("\n")]  # tokens count lines from 1

@@ -41,23 +41,19 @@ class CollectTask(Message):
     as_of: AwareDatetime  # when that list was made, at the latest
     # What was published or used later than so long before `as_of` is never removed
     min_age_seconds: Annotated[Seconds, Field(ge=LEAST_AGE_SECONDS)]
-    # What is not needed is removed once it was not used for so long; None: whatever its age
-    max_age_seconds: Seconds | None = None
-    # While the artefacts have more bytes, what is not needed is removed, the longest unused first; None: no limit
+    max_age_seconds: Seconds | None = None  # after so long unused, what is not needed is removed
+    # While the artefacts have more bytes, what is not needed is removed, the longest unused first
     max_bytes: Number | None = None
     report_age_seconds: Seconds = REPORT_AGE_SECONDS  # of reports that are removed
     cache_age_seconds: Seconds = CACHE_AGE_SECONDS  # of caches, since they were last written
-    # Whose needs are listed. It is recorded in the store, and nothing is removed where there is another one;
-    # None: not known, by hand or with a volume
+    # Whose needs are listed, unless by hand or with a volume. It is recorded in the store, and nothing is
+    # removed where there is another one
     cluster: ClusterUid | None = None
     dry_run: bool = False  # removes nothing, and reports what would be removed
 
 
 class Collected(Message):
-    """Result of the stage `collect`, in `StageReport.collected`. Bytes of shared files count once.
-
-    With `dry_run`, `removed_…`, `leftovers`, `reports` and `caches` are what would be removed.
-    """
+    """Result of the stage `collect`; bytes of shared files count once. With `dry_run`, what would be removed."""
 
     artifacts: Number  # before, prepared models and engines
     bytes: Number  # of their files, before
@@ -66,12 +62,10 @@ class Collected(Message):
     removed_artifacts: Number
     removed_bytes: Number  # in a bucket, their files go once they are old enough to be leftovers
     bytes_after: Number
-    leftovers: Number = (
-        0  # removed files or folders of interrupted publications, or of no artefact any more
-    )
+    leftovers: Number = 0  # removed files or folders of interrupted publications
     leftover_bytes: Number = 0
     reports: Number = 0  # removed files
     caches: Number = 0  # likewise
-    capacity_bytes: Number | None = None  # of the volume; None: a bucket
-    free_bytes: Number | None = None  # of the volume, after; None: a bucket
+    capacity_bytes: Number | None = None  # of the volume; a bucket has none
+    free_bytes: Number | None = None  # likewise, after
     dry_run: bool = False

@@ -44,11 +44,11 @@ class Capabilities:
         """Return whether a compute capability is among them."""
         if capability in self.listed:
             return True
-        wanted = version(capability)
-        if self.since is not None and wanted >= version(self.since):
+        requested = version(capability)
+        if self.since is not None and requested >= version(self.since):
             return True
-        known = map(version, self.listed)
-        return self.binary and any(each[0] == wanted[0] and each <= wanted for each in known)
+        listed = map(version, self.listed)
+        return self.binary and any(each[0] == requested[0] and each <= requested for each in listed)
 
     @override
     def __str__(self) -> str:
@@ -72,10 +72,9 @@ class Provider:
     """The execution provider of a backend, and what it can serve."""
 
     title: str  # in messages
-    # of the devices that it supports; None: every one that engines are built for
-    capabilities: Capabilities | None = None
+    capabilities: Capabilities | None = None  # that it supports, if not all
     loads_parts: bool = True  # several engines in one model, and engines beside other nodes
-    types: frozenset[str] | None = None  # of a model's inputs and outputs, numpy names; None: any
+    types: frozenset[str] | None = None  # of inputs and outputs, numpy names, if not all
 
 
 HIGHEST_OPTIMIZATION: Final = 5  # NVIDIA treats higher levels like this one
@@ -119,10 +118,7 @@ def serves(backend: str, capability: str) -> bool:
 
 
 def why_unusable(backend: str, capability: str | None) -> str | None:
-    """Return why a backend cannot serve on devices of a compute capability; None when it can.
-
-    None also where `capability` is not known: then the device decides.
-    """
+    """Return why a backend cannot serve on a compute capability; None if it can, or if only the device decides."""
     if capability is None or backend not in PROVIDERS:
         return None
     built, served = builds(backend, capability), serves(backend, capability)

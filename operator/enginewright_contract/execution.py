@@ -22,10 +22,7 @@ class Driver(Message):
 
 
 class PlacementFacts(Message):
-    """Which provider runs which node, as ONNX Runtime assigned them (its pull request 26781).
-
-    An EPContext node counts as one here; the manifest's partitions list the nodes inside it.
-    """
+    """Which provider runs which node, as ONNX Runtime assigned them; an EPContext node counts as one."""
 
     nodes: dict[str, int]  # provider -> nodes
     elsewhere: tuple[str, ...] = ()  # all labels "name (OpType)" not on the wanted provider
@@ -42,20 +39,20 @@ def size_class(elements: int) -> int:
 
 
 class Baseline(Message):
-    """Seconds per run of the model, all runs of one shape; None: too few runs."""
+    """Seconds per run of the model, all runs of one shape; percentiles need enough of them."""
 
     p50: float
     p90: float | None = None
     p99: float | None = None
     samples: int  # runs
-    shapes: str | None = None  # "opt", or the name of a golden sample; None: not known
+    shapes: str | None = None  # "opt", or the name of a golden sample
 
 
 class ComputeBucket(Message):
     """Time in the model for requests of one size class."""
 
     elements: int  # input elements of a request, rounded up by `size_class`
-    warmup_seconds: float | None = None  # best run at warm-up; None: not warmed up
+    warmup_seconds: float | None = None  # best run at warm-up
     count: int = 0  # requests since warm-up, except the first of each shape
     seconds: float = 0.0  # sum of their times in the model
     untimed: int = 0  # others since warm-up: the first of each shape, beside another run, failed

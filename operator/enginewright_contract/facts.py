@@ -39,5 +39,5 @@ class ExamineFacts(Message):
 
     placement: FallbackVerdict
     elsewhere: tuple[str, ...]  # labels of all nodes on another provider
-    latency: Latency | None  # None: not measured
-    answer: RequestAnswer | None = None  # None: no request was given
+    latency: Latency | None
+    answer: RequestAnswer | None = None

@@ -1,7 +1,4 @@
-"""What a runtime image contains, as the image itself reports.
-
-Only preflight knows versions that are not installed, from a table (`enginewright_cli/preflight/options.py`).
-"""
+"""What a runtime image contains, as the image itself reports."""
 
 from typing import Final
 
@@ -44,20 +41,19 @@ class ImageFacts(Message):
     max_ir_version: int
     providers: tuple[str, ...]
     backends: dict[str, str]  # backend name -> version of its library
-    # backend name -> why its library in the image cannot be used; None: there is no such backend
-    unusable: dict[str, str] | None = None
-    cuda_major: str | None = None  # that the image's libraries are built for; None: no CUDA
+    unusable: dict[str, str] | None = None  # backend name -> why its library does not work
+    cuda_major: str | None = None  # that the image's libraries are built for
     onnx_version: str
     runtime_version: str  # version of this package
     # Digest of all code and versions that decide the Jobs' results: images with the same digest produce
-    # the same artefacts. None: an earlier release
+    # the same artefacts. Earlier releases have none
     pipeline: str | None = None
     processor: Processor | None = None  # of the machine that ran the probe, not of the image
     # That the image is built for, as Kubernetes names them; (): only that of the machine that ran the probe
     architectures: tuple[str, ...] = ()
 
     def version_beside_ort(self, backend: str) -> str | None:
-        """Return the version of a library that runs a backend without engines; None: ONNX Runtime's identifies it."""
+        """Return the version of a backend's library, or None if ONNX Runtime's version identifies it."""
         version = self.backends.get(backend) if backend == "openvino" else None
         is_known = version != "unknown" and version != OPENVINO_IN_WHEEL.get(self.ort_version)
         return version if is_known else None

@@ -17,23 +17,16 @@ _VERSION: Final = 1
 
 
 def prepared_key(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> str:
-    """Return the key of a prepared model: sha256 (hex) over model digest, recipe and data.
+    """Return the key of a prepared model: sha256 (hex) over the source's digest, recipe and `data`.
 
-    Addresses do not enter where the digest of what is there is known: equal content has one key.
-
-    Args:
-        model_digest: of the source.
-        recipe: how it is prepared.
-        data: digests of the content at the recipe's other addresses, by name: it may change too.
+    `data` has the digests at the recipe's other addresses by name, in place of the addresses: equal content
+    has one key.
     """
     return prepared_keys(model_digest, recipe, data)[0]
 
 
 def prepared_keys(model_digest: str, recipe: Recipe, data: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the key of a prepared model, and the one that earlier versions gave it, if that differs.
-
-    An artefact that has the earlier key keeps it: it has the same content. Arguments as of `prepared_key`.
-    """
+    """Return the key of a prepared model, and the one that earlier versions gave it, which its artefact keeps."""
     whole = content(recipe)
     variants = (_without_addresses(whole, data), whole)
     keys = (
@@ -66,10 +59,7 @@ def _without_uri(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def engine_key(prepared: str, recipe: EngineRecipe) -> str:
-    """Return the key of an engine: sha256 (hex) over the prepared model's key and the recipe.
-
-    The class enters by the kind of its devices where that is known, not by its name.
-    """
+    """Return the key of an engine: sha256 (hex) over prepared key and recipe, with the device if known."""
     engine = content(recipe)
     if recipe.device:
         del engine["accelerator_class"]

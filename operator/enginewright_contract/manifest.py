@@ -25,30 +25,45 @@ class TensorSpec(Message):
     """An input or output as the model declares it."""
 
     name: str
-    dtype: str  # numpy name: float32, int64, ... or "string"
-    shape: tuple[int | str | None, ...]  # str: a named dimension; None: an unnamed one
+    """Name of the input or output."""
+    dtype: str
+    """NumPy's name of the element type, such as float32, or "string"."""
+    shape: tuple[int | str | None, ...]
+    """Sizes of the dimensions; a name or null for dynamic ones."""
 
 
 class Change(Message):
     """One change of the source model made by its preparation."""
 
-    kind: str  # opset | ir-version | name | expand | simplify | fold-batch-norm | precision | quantize
-    message: str  # what was changed and why, for people
-    nodes: tuple[str, ...] = ()  # labels of the affected nodes of the source, at most 100
+    kind: str
+    """Kind of change: opset, ir-version, expand, simplify, fold-batch-norm, precision or quantize."""
+    message: str
+    """What was changed and why, for people."""
+    nodes: tuple[str, ...] = ()
+    """Affected nodes of the source, each as "name (OpType)"; at most 100."""
 
 
 class OutputParity(Message):
     """How one output of an artefact differs from its reference, over all samples."""
 
     name: str
-    compared_with: str  # source | expected | prepared
-    max_abs_error: float | None = None  # None: not numeric, or not comparable
+    """Name of the output."""
+    compared_with: str
+    """Reference of the comparison: source, expected or prepared."""
+    max_abs_error: float | None = None
+    """Largest absolute difference; absent: not numeric, or not comparable."""
     max_rel_error: float | None = None
-    cosine: float | None = None  # 1: same direction
-    top1_agreement: float | None = None  # 0 to 1; None: not scores over classes
-    nan: int = 0  # values that are NaN in the artefact's output and not in the reference
-    inf: int = 0  # likewise
-    runs: int | None = None  # of a varying output, compared in distribution; None: by values
+    """Largest relative difference; absent: not numeric, or not comparable."""
+    cosine: float | None = None
+    """Cosine similarity with the reference; 1: same direction."""
+    top1_agreement: float | None = None
+    """Share of samples with the same largest value, 0 to 1; absent: not scores over classes."""
+    nan: int = 0
+    """Number of values that are NaN here but not in the reference."""
+    inf: int = 0
+    """Number of values that are infinite here but not in the reference."""
+    runs: int | None = None
+    """Number of runs by which the distribution of a random output was compared; absent: compared by values."""
 
 
 class Spread(Message):
@@ -56,7 +71,7 @@ class Spread(Message):
 
     sample: str
     runs: int
-    shape: tuple[int | None, ...]  # None: a size that differs from run to run
+    shape: tuple[int | None, ...]  # None for a size that differs from run to run
     distinct: bool  # whether all runs differed
     ranges: dict[str, tuple[float, float]]  # lowest and highest of each statistic over the runs
 
@@ -69,10 +84,7 @@ class VaryingOutput(Message):
 
 
 class NodeCost(Message):
-    """Total cost of the nodes with one label, as profiled on ONNX Runtime's CPU provider.
-
-    Labels are "name (OpType)"; nodes without a name share "unnamed (OpType)".
-    """
+    """Cost of all nodes with one label, "name (OpType)" or "unnamed (OpType)", as profiled on the CPU provider."""
 
     label: str
     count: int
@@ -90,29 +102,35 @@ class Latency(Message):
     """A benchmark: seconds per run, after warm-up."""
 
     p50: float
+    """Median, in seconds."""
     p90: float
+    """90% of the runs took at most this, in seconds."""
     p99: float
+    """99% of the runs took at most this, in seconds."""
     samples: int
-    shapes: str | None = None  # which were run: min, opt, max, or the name of a golden sample
-    throughput: float | None = None  # rows (of the first dimension) per second; None: not measured
-    peak_memory_bytes: int | None = None  # of the process, model and libraries included
-    peak_device_memory_bytes: int | None = None  # None: no device, or not reported
-    warm_up_runs: int | None = None  # until two consecutive ones took about the same time
+    """Number of measured runs, after a warm-up."""
+    shapes: str | None = None
+    """Shapes of the runs: min, opt, max, or the name of a golden sample."""
+    throughput: float | None = None
+    """Rows of the first dimension per second; absent: not measured."""
+    peak_memory_bytes: int | None = None
+    """Peak memory of the process, including model and libraries."""
+    peak_device_memory_bytes: int | None = None
+    """Peak device memory; absent: no device."""
+    warm_up_runs: int | None = None
+    """Number of runs until two in a row took about the same time."""
 
 
 class BackendLatency(Message):
     """A backend in the comparison of those that can serve, with the usual sizes."""
 
     backend: str
-    latency: Latency | None = None  # None: excluded
+    latency: Latency | None = None  # unless excluded
     excluded: str = ""  # why it cannot serve whole, or correctly
 
 
 class EngineProfile(Message):
-    """One optimization profile of the engines of an artefact: the range of every input.
-
-    `low` and `high` are set only where an input's values are sizes: then they bound these values.
-    """
+    """One optimization profile of an artefact's engines; `low` and `high` bound inputs that are sizes."""
 
     inputs: tuple[ShapeProfile, ...]
 
@@ -127,23 +145,20 @@ class EngineInfo(Message):
     size_bytes: int
     compute_capabilities: tuple[str, ...]  # that it runs on
     partitions: tuple[Partition, ...]
-    profiles: tuple[
-        EngineProfile, ...
-    ] = ()  # a request has to fit one of them; () in artefacts of earlier versions
+    profiles: tuple[EngineProfile, ...] = ()  # a request has to fit one; earlier versions have none
     nodes_total: int
     nodes_accelerated: int
-    compute_share_elsewhere: float | None = None  # 0 to 1; None: not profiled
+    compute_share_elsewhere: float | None = None  # 0 to 1, if profiled
     workspace_bytes: int | None = None  # in effect, after reductions when memory ran out
     build_seconds: float
     peak_memory_bytes: int | None = None  # of the build's process
-    latency: Latency | None = None  # None: built ahead of time, no device to measure on
+    latency: Latency | None = None  # unless built ahead of time
     latencies: tuple[
         Latency, ...
     ] = ()  # of min, opt and max where measured; `latency` is that of opt
-    parity_max_abs_error: float | None = None  # against the prepared model; None: likewise
+    parity_max_abs_error: float | None = None  # against the prepared model; likewise
     parity: tuple[OutputParity, ...] = ()  # against the prepared model and the expected outputs
-    # The engine's own first, then others with the prepared model; None: not compared
-    backends: tuple[BackendLatency, ...] | None = None
+    backends: tuple[BackendLatency, ...] | None = None  # that were compared, the engine's own first
 
 
 class ProcessingStep(Message):
@@ -167,7 +182,7 @@ class Manifest(Message):
     model_digest: str
     recipe: Recipe
     # Digests of the content at the recipe's other addresses, by name, as they enter the prepared model's
-    # key; None: of an earlier version
+    # key; earlier versions have none
     data: dict[str, str] | None = None
     model: str = MODEL_NAME
     files: tuple[ArtifactFile, ...]
@@ -176,10 +191,10 @@ class Manifest(Message):
     nodes: int
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    signature: PublishedSignature | None = None  # None: of an earlier version, or not known
+    signature: PublishedSignature | None = None  # earlier versions have none
     golden_inputs: str = "golden/inputs.npz"  # one array per input, named "<sample>/<input>"
     golden_outputs: str = "golden/outputs.npz"  # likewise, from ONNX Runtime's CPU provider
-    golden_expected: str | None = None  # likewise, from the exporting framework; None: not known
+    golden_expected: str | None = None  # likewise, from the exporting framework
     golden_source: str  # generated | samples
     versions: dict[str, str]  # onnx, onnxruntime, enginewright
     node_costs: tuple[NodeCost, ...] = ()  # () in artefacts of earlier versions
@@ -188,18 +203,15 @@ class Manifest(Message):
     # model. (): of an earlier version. Only those in the recipe limit what is served
     profiles: tuple[ShapeProfile, ...] = ()
     source_opset: int | None = None
-    precision: str | None = None  # of the weights and activations; None: the source's own
-    # The highest level of ONNX Runtime's graph optimisations at which the outputs were right: ALL,
-    # EXTENDED, BASIC or DISABLE; None: the highest at which it loads
+    precision: str | None = None  # of the weights and activations, if not the source's own
+    # The highest level of ONNX Runtime's graph optimizations at which the outputs were right: ALL,
+    # EXTENDED, BASIC or DISABLE; by default the highest at which it loads
     graph_optimization: str | None = None
     changes: tuple[Change, ...] = ()  # (): the source as it is
     parity: tuple[OutputParity, ...] = ()  # of the prepared model against source and expected
-    # Outputs compared in distribution; all others are compared by values. None: of an earlier version
-    varying: tuple[VaryingOutput, ...] | None = None
-    # Processor that the golden outputs were computed on; None: not recorded
-    processor: Processor | None = None
-    # Whether INT8 products saturate on processors that sum them in 16 bits; None: not known, or for a GPU
-    saturable: bool | None = None
+    varying: tuple[VaryingOutput, ...] | None = None  # compared in distribution
+    processor: Processor | None = None  # that the golden outputs were computed on
+    saturable: bool | None = None  # whether INT8 products may saturate in 16-bit sums
     # With steps, `inputs` and `outputs` are the model's own, and `signature` is what clients see
     steps: tuple[ProcessingStep, ...] = ()
-    engine: EngineInfo | None = None  # None: a prepared model
+    engine: EngineInfo | None = None  # unless it is a prepared model

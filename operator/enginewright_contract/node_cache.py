@@ -9,11 +9,7 @@ CACHE_PORT: Final = 8080
 
 
 def scope(manifest: Manifest) -> str:
-    """Return the part of the cache that holds an artefact's files.
-
-    Who reads the manifest from the store knows it, and nobody else: digests alone are in statuses and
-    logs, and those of public models are known to everybody.
-    """
+    """Return the part of the cache that holds an artefact's files, which only readers of its manifest know."""
     return sha256_text(manifest.to_json())
 
 

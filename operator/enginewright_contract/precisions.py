@@ -2,7 +2,7 @@
 
 Sources: NVIDIA TensorRT support matrix, "Layers and precision by hardware" (FP16 from compute
 capability 7.0, BF16 from 8.0, FP8 from 8.9), also observed with TensorRT-RTX 1.7.1; ONNX Runtime's operator kernels (docs/OperatorKernels.md: the CPU provider has none for half
-precision, the CUDA provider none for quantised convolutions); OpenVINO, "Precision control" of the
+precision, the CUDA provider none for quantized convolutions); OpenVINO, "Precision control" of the
 CPU plugin.
 
 Limits that depend on the model are not included: TensorRT-RTX 1.7.1 has no FP32 matrix product for
@@ -30,13 +30,7 @@ RUNS: Final[dict[str, frozenset[Precision]]] = {
 
 
 def supported(precision: Precision, compute_capability: str | None, backend: str) -> str | None:
-    """Return why a precision cannot be served, as text; None when it can.
-
-    Args:
-        precision: that was requested.
-        compute_capability: of the class, such as "8.9"; None: unknown, or a CPU.
-        backend: a name of `spec.backends`.
-    """
+    """Return why a precision cannot be served on a class, as text; None when it can."""
     if precision not in RUNS[backend]:
         return f"backend {backend} supports {', '.join(sorted(RUNS[backend]))}"
     minimum = MIN_CAPABILITY.get(precision)

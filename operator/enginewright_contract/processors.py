@@ -47,7 +47,7 @@ class Processor(Message):
     architecture: str  # x86_64, aarch64, ... as uname reports it
     model: str = ""  # such as AMD EPYC 7763 64-Core Processor; "": not reported
     features: tuple[Feature, ...] = ()  # (): none of them, or not reported
-    # Whether sums of UINT8 x INT8 products are exact in ONNX Runtime, measured; None: not measured
+    # Whether sums of UINT8 x INT8 products are exact in ONNX Runtime, if measured
     exact_products: bool | None = None
 
     @property
@@ -69,8 +69,8 @@ def parse(cpuinfo: str, architecture: str) -> Processor:
         elif field in {"flags", "Features"}:
             flags = set(value.split())
             common = flags if common is None else common & flags
-    found = {_FLAGS[flag] for flag in (common or set()) & _FLAGS.keys()}
-    features = tuple(each for each in Feature if each in found)
+    present = {_FLAGS[flag] for flag in (common or set()) & _FLAGS.keys()}
+    features = tuple(each for each in Feature if each in present)
     return Processor(architecture=architecture, model=model, features=features)
 
 
@@ -82,12 +82,9 @@ def has_exact_products(features: Collection[Feature]) -> bool:
 def mismatch(
     *, saturable: bool | None, verified_on: Processor | None, serving: Processor | None
 ) -> str | None:
-    """Return why outputs differ on the serving processor, as text; None: they do not, or it is not known.
+    """Return why outputs differ on the serving processor, as text, or None if they do not, as far as is known.
 
-    Args:
-        saturable: whether the model has products that saturate where sums have 16 bits; None: not known.
-        verified_on: processor that computed its golden outputs.
-        serving: processor that it runs on.
+    `saturable`: whether the model has products that saturate where sums have 16 bits.
     """
     if not saturable or verified_on is None or serving is None:
         return None
@@ -105,7 +102,7 @@ def mismatch(
 
 
 def timing_mismatch(processor: Processor, feature: Feature) -> str | None:
-    """Return why times on a processor are not representative of those with a feature; None: they are."""
+    """Return why times on a processor are not representative of those with a feature, or None if they are."""
     if feature not in processor.features:
         return f"this machine's processor, {processor.described}, has no {feature}"
     faster = _X86[_X86.index(feature) + 1 :] if feature in _X86 else ()

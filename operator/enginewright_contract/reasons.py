@@ -26,9 +26,7 @@ class Fault(Enum):
     MODEL = "model"  # what was exported
     SPEC = "spec"  # fields of the resources and the files that they name, except the model
     USER = "user"  # objects that the spec refers to, such as a Secret
-    BACKEND = (
-        "backend"  # with its libraries and engines: the model is not for it, or the device is not
-    )
+    BACKEND = "backend"  # its libraries and engines: not for the model, or not for the device
     REVISION = "revision"  # what serves breaks a promise, or is worse than what served before
     LOAD = "load"  # a process ends at what it is asked to do: by the model, the backend or clients
     NODE = "node"  # its driver, device or resources: another node of the class may do
@@ -43,7 +41,7 @@ class Repeats(Enum):
     EVERYWHERE = "in every pod on every node, so that one failure says enough"
     AGAIN = "in the same place; on another node, perhaps not"
     PERHAPS = "no Job is retried, but the machine may have been busy"
-    MOSTLY = "retries rarely succeed unless somebody changes something"
+    MOSTLY = "retries rarely succeed unless something is changed"
     NO = "retries succeed once the cause is gone"
 
 
@@ -398,7 +396,7 @@ _NAMES: Final = frozenset(Reason)
 
 
 def reason_named(name: str) -> Reason | None:
-    """Return the reason of this name; None: it is the operator's own, or of another release."""
+    """Return the reason of this name, or None if it is the operator's own or another release's."""
     return Reason(name) if name in _NAMES else None
 
 
@@ -409,7 +407,7 @@ def has_fault(name: str, *faults: Fault) -> bool:
 
 
 def exit_code(reason: Reason | None) -> ExitCode:
-    """Return the exit code of a stage that failed with `reason`; None: it succeeded."""
+    """Return the exit code of a stage that failed with `reason`, or succeeded without one."""
     if reason is None:
         return ExitCode.OK
     if reason.facets.fault is Fault.PRODUCT:

@@ -70,7 +70,7 @@ class Finding(Message):
     severity: Literal["error", "warning"] = "error"
     reason: Reason
     cause: str  # what is wrong and why, without the remedy
-    remedy: str | None = None  # None: that of the reason; "": no remedy is known
+    remedy: str | None = None  # instead of the reason's; "" if none is known
     proposal: Proposal | None = None  # appended to the remedy
     nodes: tuple[str, ...] = ()  # "name (OpType)", at most 100
     node_count: int = 0  # including those that are not listed
@@ -127,17 +127,15 @@ class Published(Message):
     nodes: Number
     size_bytes: Number
     cached: bool = False  # it was in the store already
-    precision: CutText | None = None  # None: the source's own
-    changes: CutText = ""  # changes of the source model, truncated to one line; "": none
-    golden_output_bytes: Number | None = None  # of the largest golden sample; None: not known
+    precision: CutText | None = None  # if not the source's own
+    changes: CutText = ""  # changes of the source model, truncated to one line
+    golden_output_bytes: Number | None = None  # of the largest golden sample
     data: dict[Text, Digest] = Field(
         default_factory=dict, max_length=8
     )  # digests of samples, calibration data and steps
-    signature: PublishedSignature | None = None  # not listed if it does not fit; None: not known
-    image: Text | None = (
-        None  # REPOSITORY@DIGEST of its OCI image; None: there is none, or it does not fit
-    )
-    image_failure: CutText | None = None  # why it has none; None: it has, or needs none
+    signature: PublishedSignature | None = None  # not listed if it does not fit
+    image: Text | None = None  # REPOSITORY@DIGEST of its OCI image, if it has one and that fits
+    image_failure: CutText | None = None  # why it has none though it should
 
 
 class PublishedLatency(Message):
@@ -152,12 +150,10 @@ class PublishedBackend(Message):
     """Seconds per run of one backend with the usual sizes, or why it is excluded."""
 
     backend: CutText
-    shapes: CutText | None = (
-        None  # opt, or the name of a golden sample; None: excluded; likewise below
-    )
+    shapes: CutText | None = None  # opt, or a golden sample's name, unless excluded; likewise below
     p50: Seconds | None = None
     p99: Seconds | None = None
-    excluded: CutText | None = None  # why; None: it is not
+    excluded: CutText | None = None  # why
 
 
 class PublishedEngine(Message):
@@ -170,10 +166,10 @@ class PublishedEngine(Message):
     compute_capabilities: CutTexts
     nodes_total: Number
     nodes_accelerated: Number
-    compute_share_elsewhere: Annotated[float, Field(ge=0, le=1)] | None = None  # None: not profiled
+    compute_share_elsewhere: Annotated[float, Field(ge=0, le=1)] | None = None  # if profiled
     workspace_bytes: Number | None = None  # in effect
-    latency_p99: Seconds | None = None  # None: built ahead of time
-    # against `parity_with`; None: built ahead of time, or of an earlier version
+    latency_p99: Seconds | None = None  # unless built ahead of time
+    # against `parity_with`, unless built ahead of time or by an earlier version
     parity_max_abs_error: float | None = None
     parity_max_rel_error: float | None = None
     parity_with: CutText = "prepared"  # or source
@@ -262,7 +258,6 @@ def _shortened(report: StageReport) -> StageReport:
 
 
 def _with_less(engine: PublishedEngine, part: str) -> dict[str, Any]:
-    """Return the fields of an engine's report that shorten it by a part."""
     if part == "reasons":
         return {"backends": tuple(map(_with_short_reason, engine.backends))}
     return {part: None if part in _OF_IMAGE else ()}
@@ -328,8 +323,8 @@ def read_termination_message(text: str) -> StageReport | None:
         pass
     fields = _of_another_release(text)
     for name, pattern in () if fields else _CUT_FIELDS.items():
-        if found := re.search(pattern, text):
-            fields[name] = json.loads(found.group(1))
+        if match := re.search(pattern, text):
+            fields[name] = json.loads(match.group(1))
     try:
         return StageReport.model_validate(fields)
     except ValidationError:

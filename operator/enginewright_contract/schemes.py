@@ -118,7 +118,7 @@ _BY_NAME: Final = {each.name: each for each in SCHEMES}
 
 
 def scheme_of(uri: str) -> Scheme | None:
-    """Return the scheme of an address; None: it has none of these."""
+    """Return the scheme of an address, or None if it has none of these."""
     name, separator, _ = uri.partition("://")
     return _BY_NAME.get(name) if separator else None
 

@@ -1,7 +1,4 @@
-"""How a server answers requests, as `spec.serving` says: part of every revision, and of the task of its pods.
-
-A field here reaches both: `Serving.options` of the API sets it, and the server reads it from its task.
-"""
+"""How a server answers requests: `Serving.options` of the API sets these fields, the server reads them in its task."""
 
 from typing import Any, Final, Literal
 
@@ -16,15 +13,13 @@ class AccessLogTask(Message):
     """Which requests get a line in the server's log."""
 
     share: float  # of all, 0 to 1
-    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"  # whatever the share
+    failed: Literal["None", "ServerErrors", "All"] = "ServerErrors"  # regardless of the share
 
 
 class TracingTask(Message):
     """Which requests are traced, and where their spans are sent."""
 
-    endpoint: str | None = (
-        None  # base of the collector's URL for OTLP/HTTP; None: OTEL_* variables have it
-    )
+    endpoint: str | None = None  # base of the OTLP/HTTP URL, else in OTEL_* variables
     share: float  # 0 to 1, of requests whose client says nothing about tracing
 
 
@@ -34,11 +29,11 @@ class ServingOptions(Message):
     max_queue: int = MAX_QUEUE  # waiting requests; further ones get 503
     batch_size: int = BATCH_SIZE  # rows that requests which run together may have; 1: none do
     batch_delay_seconds: float = 0.0  # that a request may wait for others
-    concurrent_runs: int | None = None  # at most; None: as many as are worthwhile
+    concurrent_runs: int | None = None  # at most; by default as many as are worthwhile
     # that a request without a timeout may wait for the model; 0: without limit
     request_seconds: float = REQUEST_SECONDS
-    access_log: AccessLogTask | None = None  # None: no request gets one
-    tracing: TracingTask | None = None  # None: no request is traced
+    access_log: AccessLogTask | None = None
+    tracing: TracingTask | None = None
 
     def options(self) -> dict[str, Any]:
         """Return these fields alone, for another model that has them."""

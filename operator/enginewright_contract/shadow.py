@@ -37,10 +37,7 @@ class ShadowOrder:
 
 
 def read_order(annotation: str) -> ShadowOrder | None:
-    """Return the order in an annotation, expired or not; None: it is invalid as a whole.
-
-    Host names, addresses with a port, and those of no single machine on the network are invalid.
-    """
+    """Return the order in an annotation, expired or not, or None if it is invalid, as with host names or ports."""
     fields = annotation.split()
     if len(fields) < _LEAST_FIELDS:
         return None
@@ -60,33 +57,29 @@ def read_order(annotation: str) -> ShadowOrder | None:
 
 
 def is_current(order: ShadowOrder, now: float) -> bool:
-    """Return whether an order applies at the Unix time `now`.
-
-    One that expires later than the operator sets it does not: a clock is wrong, or another client
-    wrote it.
-    """
+    """Return whether an order applies at Unix time `now`; one that expires too late was not written by the operator."""
     return 0 < order.until - now <= SHADOW_SECONDS + _SKEW
 
 
 def shadow_order(
-    share: float, now: float, revision: str, addresses: Sequence[str], known: ShadowOrder | None
+    share: float, now: float, revision: str, addresses: Sequence[str], current: ShadowOrder | None
 ) -> ShadowOrder:
-    """Return the order to have: `known`, if it is the same and does not end soon, else a new one."""
+    """Return the order to have: `current`, if it is the same and does not end soon, else a new one."""
     chosen = tuple(sorted(addresses)[:MOST_ADDRESSES])
     until = math.ceil(now) + SHADOW_SECONDS
     new = ShadowOrder(float(f"{share:g}"), until, revision, chosen)
     if (
-        known is not None
-        and (known.share, known.revision, known.addresses) == (new.share, revision, chosen)
-        and now + SHADOW_SECONDS / 2 < known.until <= until
+        current is not None
+        and (current.share, current.revision, current.addresses) == (new.share, revision, chosen)
+        and now + SHADOW_SECONDS / 2 < current.until <= until
     ):
-        return known
+        return current
     return new
 
 
 def _is_address(text: str) -> bool:
     try:
-        found = ip_address(text)
+        address = ip_address(text)
     except ValueError:
         return False
-    return not (found.is_multicast or found.is_unspecified or found.is_link_local)
+    return not (address.is_multicast or address.is_unspecified or address.is_link_local)

@@ -1,7 +1,4 @@
-"""A model's inputs and outputs as clients of the Open Inference Protocol see them.
-
-Each is one short text, so that those of most models fit into a termination message.
-"""
+"""A model's inputs and outputs as clients of the Open Inference Protocol see them, as short texts."""
 
 import re
 from collections.abc import Iterable
@@ -30,18 +27,15 @@ class TensorText(NamedTuple):
     @classmethod
     def read(cls, text: str) -> Self:
         """Read one from its text; ValueError if it is not one."""
-        found = _TEXT.fullmatch(text)
-        if found is None:
+        match = _TEXT.fullmatch(text)
+        if match is None:
             raise ValueError(f"{text[:100]!r} describes no tensor")
-        name, dtype, sizes = found.groups()
+        name, dtype, sizes = match.groups()
         return cls(name, dtype, tuple(sizes.split(",")) if sizes else ())
 
 
 class PublishedSignature(Message):
-    """All inputs and outputs in the model's order, of which there is at least one output.
-
-    The digest is equal for equal tensors in any order, since requests and responses name them.
-    """
+    """All inputs and outputs in the model's order; the digest is the same in any order, since requests name them."""
 
     digest: Digest
     inputs: tuple[str, ...] = ()  # `TensorText` each
@@ -59,7 +53,7 @@ class PublishedSignature(Message):
 
 
 def size_text(low: int, high: int | None) -> str:
-    """Return the text of a dimension; `high` None: unlimited."""
+    """Return the text of a dimension; without `high` it is unlimited."""
     if high is None:
         return ANY_SIZE
     return str(low) if low == high else f"{low}..{high}"

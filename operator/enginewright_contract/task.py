@@ -17,14 +17,10 @@ TASK_VARIABLE: Final = "ENGINEWRIGHT_TASK"
 # characters of a task in one variable, of which Linux takes 128 KiB; a longer task goes on in others
 PART_OF_TASK: Final = 120_000
 ROOT_VARIABLE: Final = "ENGINEWRIGHT_ROOT"  # prefix of every path; unset in pods
-SHARED_RESULTS_VARIABLE: Final = (
-    "ENGINEWRIGHT_ANSWERS"  # folder of results that Jobs share; unset in pods
-)
+SHARED_RESULTS_VARIABLE: Final = "ENGINEWRIGHT_ANSWERS"  # folder of shared results; unset in pods
 STORE_VARIABLE: Final = "ENGINEWRIGHT_STORE"  # address of the store's bucket; unset: a volume
 CACHE_VARIABLE: Final = "ENGINEWRIGHT_CACHE"  # HOST:PORT of the node's cache; unset: there is none
-IMAGES_VARIABLE: Final = (
-    "ENGINEWRIGHT_IMAGES"  # repository for OCI images of artefacts; unset: none are made
-)
+IMAGES_VARIABLE: Final = "ENGINEWRIGHT_IMAGES"  # repository for OCI images of artefacts
 WORK_PATH: Final = "/work"  # emptyDir shared by the stages of one pod
 STORE_PATH: Final = "/store"  # the store's volume
 STORE_CREDENTIALS_PATH: Final = "/store-credentials"  # of its bucket, one file per key
@@ -54,9 +50,7 @@ HTTP_PORT: Final = 8080
 GRPC_PORT: Final = 8001  # Triton's default
 LIVE_PATH: Final = "/v2/health/live"  # of the Open Inference Protocol
 READY_PATH: Final = "/v2/health/ready"
-MOST_STEPS: Final = (
-    2  # before the model, and after it: their digests must fit into a termination message
-)
+MOST_STEPS: Final = 2  # before the model, and after: digests must fit a termination message
 SIDECAR_PORT: Final = 8081  # docs/sidecar.md; of an engine Job's build stage: /progress
 
 PREPARE_STAGES: Final = ("fetch", "validate", "convert", "golden", "quantize", "publish")
@@ -68,10 +62,7 @@ ENGINE_STAGES: Final = ("build", "verify", "benchmark", "publish-engine")
 
 
 def task_variables(text: str) -> dict[str, str]:
-    """Return the variables that hold a task: TASK_VARIABLE, and as many more as it needs, numbered from 1.
-
-    A reader of the first variable alone cannot parse a longer task, and fails instead of acting on a part of it.
-    """
+    """Return the variables that hold a task; a reader of the first alone cannot parse a longer task, and fails."""
     parts = [text[start : start + PART_OF_TASK] for start in range(0, len(text), PART_OF_TASK)]
     return {_part(number): part for number, part in enumerate(parts)}
 
@@ -120,7 +111,7 @@ class Calibration(Message):
     """Data from which the ranges of quantized tensors are computed."""
 
     uri: str  # .npz, or a folder or archive of .npy files or of images
-    samples: int | None = None  # maximum number used; None: all
+    samples: int | None = None  # maximum number used
     method: Literal["MinMax", "Entropy", "Percentile"] = "MinMax"
     preprocessing: Preprocessing | None = None  # for images
 
@@ -128,7 +119,7 @@ class Calibration(Message):
 class Quantization(Message):
     """How a model is quantized to INT8 or FP8."""
 
-    calibration: Calibration | None = None  # None: dynamic quantization, only for backend cpu
+    calibration: Calibration | None = None  # without it dynamic quantization, only for backend cpu
     per_channel: bool = True
     max_excluded_share: float = 0.25  # of the quantizable nodes that may stay unquantized
 
@@ -168,22 +159,21 @@ class Recipe(Message):
     """Everything that decides how a model is prepared."""
 
     backend: str  # that will serve the model
-    # of the backend's library; None: ONNX Runtime's version identifies it
-    backend_version: str | None = None
+    backend_version: str | None = None  # of its library, unless known by ONNX Runtime's
     ort_version: str  # of the image that prepares and serves
     max_opset: int
     max_ir_version: int
     shapes: tuple[ShapeProfile, ...] = ()
-    target_opset: int | None = None  # None: converted only if the runtime needs it
-    precision: Precision | None = None  # None: automatic
+    target_opset: int | None = None  # by default converted only if the runtime needs it
+    precision: Precision | None = None  # by default automatic
     allowed_precisions: tuple[Precision, ...] = ()  # automatic: what every class can run
     quantization: Quantization | None = None
-    # What INT8 for a CPU must tolerate; None: no INT8 for CPUs or, before the field existed, any
+    # What INT8 for a CPU must tolerate: by default no INT8 for CPUs or, before the field existed, any
     int8_products: Int8Products | None = None
     extensions: tuple[Extension, ...] = ()
     processing: Processing | None = None
     samples_uri: str | None = None
-    rtol: float | None = None  # None, and atol None: by the type of the values and the precision
+    rtol: float | None = None  # with neither: by the type of the values and the precision
     atol: float | None = None
     outputs: tuple[OutputTolerance, ...] = ()
 
@@ -202,14 +192,12 @@ class PrepareTask(Message):
     # of a refresh: digests of what is prepared, by the same names. An address whose version is
     # still the one recorded with that digest is not fetched again
     fetched: dict[str, str] = Field(default_factory=dict)
-    # addresses without a Secret are read anonymously: the pod's identity is the store's, not the
-    # model's; None: with the pod's identity
+    # addresses without a Secret are read anonymously: the pod's identity is the store's, not the model's
     anonymous_sources: Literal[True] | None = None
-    # of the image, as probed: what the store has is taken for prepared only if this pipeline has passed all
-    # stages with it before; None: every stage runs
+    # of the image, as probed: what the store has counts as prepared only if this pipeline has passed all
+    # stages with it before. Without it every stage runs
     pipeline: str | None = None
-    # who uses the bucket, which `fetch` records there; None: not known, or the store is a volume
-    cluster: ClusterUid | None = None
+    cluster: ClusterUid | None = None  # who uses the bucket, which `fetch` records there
     recipe: Recipe
 
 
@@ -221,13 +209,12 @@ class EngineRecipe(Message):
     ort_version: str
     cuda_major: str | None = None
     accelerator_class: str  # its name, for people
-    # product, memory, architecture and resource of its devices; "": not known, then the class's name identifies them
+    # product, memory, architecture and resource of its devices; else the class's name identifies them
     device: str = ""
-    compute_capability: str | None = None  # "8.9"; None: that of the device it is built on
+    compute_capability: str | None = None  # "8.9"; by default that of the device it is built on
     ahead_of_time: bool = False  # built without a device, for compute_capability
-    workspace_bytes: int | None = None  # as requested; None: the builder's own limit
-    # 0 to HIGHEST_OPTIMIZATION, as requested; None: the builder's default
-    optimization_level: int | None = None
+    workspace_bytes: int | None = None  # as requested; by default the builder's own limit
+    optimization_level: int | None = None  # 0 to HIGHEST_OPTIMIZATION, as requested
 
 
 class EngineTask(Message):
@@ -237,7 +224,7 @@ class EngineTask(Message):
     engine_key: str
     prepared_key: str
     recipe: EngineRecipe
-    # other backends on which the benchmark measures the prepared model; None: on none
+    # other backends on which the benchmark measures the prepared model
     benchmark_backends: tuple[str, ...] | None = None
 
 
@@ -259,12 +246,12 @@ class ServedRevision(Message):
     model: str  # name under /v2/models/
     revision: str
     prepared_key: str
-    engine_key: str | None = None  # None: the prepared model itself is served
+    engine_key: str | None = None  # else the prepared model itself is served
     # of the revision that serves while this one is a canary: its golden outputs are compared with
-    # this revision's answers; None: they are not
+    # this revision's answers
     stable_key: str | None = None
     backend: str
-    compute_capability: str | None = None  # of the class; None: unknown, or a CPU
+    compute_capability: str | None = None  # of the class; CPUs have none
 
 
 class ServeTask(ServingOptions, ServedRevision):
@@ -273,4 +260,4 @@ class ServeTask(ServingOptions, ServedRevision):
     auth: bool = False  # whether requests need one of the tokens in `TOKENS_PATH`
     tls: bool = False  # whether both ports speak TLS, with the certificate in `TLS_PATH`
     promise: Promise = Promise()
-    drain_seconds: float | None = None  # after SIGTERM; None: the server's default
+    drain_seconds: float | None = None  # after SIGTERM, instead of the server's default

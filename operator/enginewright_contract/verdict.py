@@ -1,7 +1,4 @@
-"""What a sidecar has found about its pod: `GET /verdict`, port 8081.
-
-The operator polls it. It holds no live measurements, which would change at every poll: those are metrics.
-"""
+"""What a sidecar has found about its pod: `GET /verdict`, port 8081. Live measurements are metrics instead."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
@@ -17,7 +14,7 @@ from enginewright_contract.task import Policy
 # Allows a pod to become unready because of a broken promise, until a time in seconds since 1970. The
 # operator sets it on one pod of a model at a time, and only while another one is ready and keeps its
 # promise. Without it, an admitted pod becomes unready only if its answers are wrong. It expires, so
-# that no pod stays unready after the operator is gone.
+# that no pod stays unready after the operator has ended.
 RELEASE_ANNOTATION: Final = "enginewright.dev/release-until"
 RELEASE_SECONDS: Final = 600  # from now when written; a pod ignores a later time
 
@@ -70,26 +67,23 @@ def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
     """Drop checks that this version does not know: else the entire verdict would be invalid."""
     if not isinstance(value, list):
         return value
-    known = [
+    supported = [
         each
         for each in value
         if not (isinstance(each, dict) and isinstance(each.get("check"), str))
         or each["check"] in set(Check)
     ]
-    return known or value  # without any known check the verdict stays invalid
+    return supported or value  # without any known check the verdict stays invalid
 
 
 _AnyReason = Annotated[Reason | None, BeforeValidator(_known)]
 
 
 def runs_as_allowed(policy: Policy, placement: CheckState, provider: Reason | None) -> bool:
-    """Return whether a pod is admitted without its provider: on another one, which the policy allows.
+    """Return whether a pod is admitted on another provider than its backend's, which the policy allows.
 
-    Args:
-        policy: of the revision.
-        placement: state of that check.
-        provider: reason of that check; with `SESSION_REPLACED` the pod was admitted on its provider
-            and lost it under requests, which is no fallback that was there from the start.
+    With `SESSION_REPLACED` the pod was admitted on its provider and lost it under requests: no fallback
+    from the start.
     """
     return policy != "Forbid" and placement == "ok" and provider is not Reason.SESSION_REPLACED
 
@@ -135,7 +129,7 @@ class FallbackVerdict(Message):
 
     @property
     def active_kind(self) -> str | None:
-        """Return the kind of the active fallback, one of `FALLBACK_KINDS`; None: there is none."""
+        """Return the kind of the active fallback, one of `FALLBACK_KINDS`, if there is one."""
         return self.kind if self.active else None
 
 

@@ -195,6 +195,7 @@ async def test_the_poller_keeps_what_a_listed_pod_says(
         changed=woken.put_nowait,
         engine_changed=lambda *_: None,
         write=client.apply,
+        wall=time.time,
     )
     poller.start()
     try:

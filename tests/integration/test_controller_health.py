@@ -19,7 +19,7 @@ async def test_probes_and_metrics_over_http() -> None:
         port = probe.getsockname()[1]
     problems: list[str | None] = [None]
     registry = CollectorRegistry()
-    ModelCollector(ObjectCache(), registry)
+    ModelCollector(ObjectCache(), registry, leads=lambda: True)
     server = HealthServer(
         port, alive=lambda: problems[0], ready=lambda: "not yet", registry=registry
     )
@@ -44,7 +44,7 @@ async def test_probes_and_metrics_over_http() -> None:
 
 def test_models_are_counted_by_condition_when_asked() -> None:
     cache, registry = ObjectCache(), CollectorRegistry()
-    ModelCollector(cache, registry)
+    ModelCollector(cache, registry, leads=lambda: True)
     for number, ready in enumerate(("True", "True", "False")):
         conditions = [{"type": "Ready", "status": ready}]
         metadata = {"name": f"m{number}", "namespace": "ns", "resourceVersion": "1"}
@@ -68,7 +68,7 @@ def not_ready(number: int, reason: str, *, stalled: bool = False) -> dict[str, A
 
 def test_models_that_are_not_ready_are_named_stalled_ones_first_and_no_more_than_so_many() -> None:
     cache, registry = ObjectCache(), CollectorRegistry()
-    ModelCollector(cache, registry)
+    ModelCollector(cache, registry, leads=lambda: True)
     assert "enginewright_model_not_ready_omitted 0.0" in generate_latest(registry).decode()
     ready = not_ready(0, "Serving")
     ready["status"]["conditions"][0]["status"] = "True"

@@ -4,6 +4,7 @@ What of it starts something: the rest is in tests/unit.
 """
 
 import asyncio
+import time
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ async def test_the_real_sidecar_is_understood(
             changed=woken.put_nowait,
             engine_changed=lambda *_: None,
             write=world.write,
+            wall=time.time,
         )
         poller.start()
         try:

@@ -1,6 +1,7 @@
 """The controllers over the API server in memory, as one process of the operator has them."""
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,7 @@ from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey
+from enginewright.controller.shared import Shared, utc_now
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.resources import resource_of
 from enginewright.plan.plan import plan
@@ -59,67 +61,44 @@ class World(Simulation):
         """Restart the process: its memory is lost, lists return the existing objects."""
         kube, cache, config = self.kube, ObjectCache(), self.config
         self.cache = cache
-        self.recorder = EventRecorder(kube)
         self.executor = Executor(kube, cache)
         self.home = OperatorNamespace(kube, config.namespace, self.deployment)
         self.bucket_user = BucketUser(kube, config)
-        pods = PodCatchUp(kube, cache)
-        self.images = ImageReconciler(
-            kube,
-            cache,
-            pods,
-            self.executor,
-            config,
-            self.home,
-            changed=self._image_changed,
-            queue=self.images_required.append,
+        self.recorder = EventRecorder(kube, clock=time.monotonic, now=utc_now)
+        shared = Shared(
+            config=config,
+            api=kube,
+            cache=cache,
+            pods=PodCatchUp(kube, cache),
+            executor=self.executor,
+            recorder=self.recorder,
+            own_namespace=self.home,
+            bucket_user=self.bucket_user,
             now=lambda: self.now,
         )
-        turns = JobTurns(cache, config.job_limits)
-        self.proposals = ProposalReconciler(kube, cache, config, self.home)
-        self.classes = ClassReconciler(
-            cache, self.executor, config.product_labels, now=lambda: self.now
+        self.images = ImageReconciler(
+            shared, changed=self._image_changed, queue=self.images_required.append
         )
+        turns = JobTurns(cache, config.job_limits)
+        self.proposals = ProposalReconciler(shared)
+        self.classes = ClassReconciler(shared)
         self.engines = EngineReconciler(
-            pods,
-            cache,
-            self.executor,
-            self.recorder,
+            shared,
             self.metrics,
-            config,
             EngineUses(cache, lambda _namespace, name: self.used.append(name)),
             turns,
             progress=lambda at, job: self.progress.get(job) if at == self.namespace else None,
-            now=lambda: self.now,
         )
         self.stores = CollectorRegistry()
         collection_metrics = CollectionMetrics(self.stores)
-        StoreCollector(cache, collection_metrics, self.stores)
-        self.collections = CollectionReconciler(
-            kube,
-            pods,
-            cache,
-            self.executor,
-            self.recorder,
-            self.images,
-            collection_metrics,
-            config,
-            self.home,
-            self.bucket_user,
-            now=lambda: self.now,
-        )
+        StoreCollector(cache, collection_metrics, self.stores, leads=lambda: True)
+        self.collections = CollectionReconciler(shared, self.images, collection_metrics)
         self.models = ModelReconciler(
-            pods,
-            cache,
-            self.executor,
-            self.recorder,
+            shared,
             self.images,
-            config,
             self._planned,
             SingleFlight(cache, now=lambda: self.now),
             turns,
-            self.bucket_user,
-            now=lambda: self.now,
         )
         self.watch()
 

@@ -169,7 +169,7 @@ class OperatorPod:
         for name, known in ((MODEL, conditions), ("refused", refused)):
             model = made("InferenceModel", name, "shop", status={"conditions": known})
             cache.observe(INFERENCE_MODELS, kube.put(model))
-        ModelCollector(cache, registry)
+        ModelCollector(cache, registry, leads=lambda: True)
         fleet = Fleet(
             ObjectCache(), {}, FleetConfig(), queue=lambda _key: None, stopped=lambda _why: None
         )
@@ -178,7 +178,7 @@ class OperatorPod:
         self._loop, self._rest = LoopMetrics(registry), RestMetrics(registry)
         self._engines = EngineMetrics(registry)
         self._collections = CollectionMetrics(registry)
-        StoreCollector(_collected_stores(), self._collections, registry)
+        StoreCollector(_collected_stores(), self._collections, registry, leads=lambda: True)
 
     def expose(self) -> bytes:
         """Return the operator's /metrics."""

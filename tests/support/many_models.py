@@ -4,6 +4,7 @@ The operator's own controllers, router and cache; only the queues are simpler: a
 as long as that changes anything.
 """
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,8 +20,10 @@ from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.metrics import EngineMetrics
+from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Router, Sinks
+from enginewright.controller.shared import Shared, utc_now
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.errors import Forbidden, KubeError, Transient
 from enginewright.plan.plan import plan
@@ -81,35 +84,32 @@ class ManyModels(Simulation):
                 proposals=lambda: None,
             ),
         )
-        executor = Executor(self.kube, cache, written=self.router.written)
-        recorder = EventRecorder(self.kube)
-        pods = PodCatchUp(self.kube, cache)
+        shared = Shared(
+            config=self.config,
+            api=self.kube,
+            cache=cache,
+            pods=PodCatchUp(self.kube, cache),
+            executor=Executor(self.kube, cache, written=self.router.written),
+            recorder=EventRecorder(self.kube, clock=time.monotonic, now=utc_now),
+            own_namespace=OperatorNamespace(self.kube, self.config.namespace, None),
+            bucket_user=BucketUser(self.kube, self.config),
+            now=self.clock,
+        )
         self.cache = cache
         self.flights = SingleFlight(cache, queue=self._add, now=self.clock)
         turns = JobTurns(cache, self.config.job_limits, model=self._add, engine=self._add_engine)
         self.models = ModelReconciler(
-            pods,
-            cache,
-            executor,
-            recorder,
+            shared,
             self.images,
-            self.config,
             plan,
             self.flights,
             turns,
-            BucketUser(self.kube, self.config),
-            now=self.clock,
         )
         self.engines = EngineReconciler(
-            pods,
-            cache,
-            executor,
-            recorder,
+            shared,
             EngineMetrics(CollectorRegistry()),
-            self.config,
             EngineUses(cache, lambda namespace, name: self._add_engine(EngineKey(namespace, name))),
             turns,
-            now=self.clock,
         )
         self.watch()
         self.router.begin()

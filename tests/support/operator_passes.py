@@ -18,9 +18,11 @@ from enginewright.controller.informer import Informer, watches
 from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.measured import MeasurementPolls
 from enginewright.controller.observe import DEPLOYMENT, POD
+from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.poll_targets import poll_target
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import ModelKey, Router, Sinks
+from enginewright.controller.shared import Shared
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.api import KubeApi
 from enginewright.kube.pod_http import NoAnswer, PodAddress
@@ -92,20 +94,25 @@ class OperatorPasses:
         )
         self._measured = MeasurementPolls(self._cache, sidecars)
         self._recorder = EventRecorder(api, clock=lambda: now().timestamp(), now=now)
+        shared = Shared(
+            config=CONFIG,
+            api=api,
+            cache=self._cache,
+            pods=PodCatchUp(api, self._cache),
+            executor=Executor(api, self._cache, written=self.router.written),
+            recorder=self._recorder,
+            own_namespace=OperatorNamespace(api, CONFIG.namespace, None),
+            bucket_user=BucketUser(api, CONFIG),
+            now=now,
+        )
         self._models = ModelReconciler(
-            PodCatchUp(api, self._cache),
-            self._cache,
-            Executor(api, self._cache, written=self.router.written),
-            self._recorder,
+            shared,
             _Images(),
-            CONFIG,
             plan,
             SingleFlight(self._cache, queue=self._queue, now=now),
             JobTurns(self._cache, CONFIG.job_limits),
-            BucketUser(api, CONFIG),
             verdicts=self._verdicts,
             measured=self._measured.measured,
-            now=now,
         )
 
     async def start(self) -> None:

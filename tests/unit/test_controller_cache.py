@@ -40,7 +40,7 @@ def labelled(name: str, version: int, labels: dict[str, str], **rest: Any) -> di
 @pytest.mark.parametrize("version", [9, 20], ids=["an older version", "the echo"])
 def test_what_is_not_newer_than_our_own_write_is_no_change(version: int) -> None:
     cache = ObjectCache()
-    cache.wrote(JOBS, obj("j", 20, spec={"a": 2}))
+    cache.observe(JOBS, obj("j", 20, spec={"a": 2}))
     assert cache.observe(JOBS, obj("j", version, spec={"a": 1})) is None
     held = present(cache.get(JOBS, "ns", "j"))
     assert held["spec"] == {"a": 2}
@@ -83,7 +83,7 @@ def test_what_an_autoscaler_measures_is_no_change() -> None:
 def test_a_late_event_does_not_raise_the_dead() -> None:
     cache = ObjectCache()
     cache.observe(JOBS, obj("j", 1))
-    cache.deleted(JOBS, obj("j", 1))
+    cache.observe(JOBS, obj("j", 1), deleted=True)
     assert cache.observe(JOBS, obj("j", 2)) is None
     assert cache.get(JOBS, "ns", "j") is None
 
@@ -279,7 +279,7 @@ def test_who_uses_an_engine_wakes_no_model(routed: Routed) -> None:
     used = {**built, "users": {"count": 2}, "lastUsed": "2026-11-21T12:00:00Z"}
     routed.see(INFERENCE_ENGINES, obj("e", 6, uid="e", status=used))
     assert (routed.engines, routed.models) == (["ns/e"], [])
-    routed.cache.wrote(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
+    routed.cache.observe(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
     routed.router.written(INFERENCE_ENGINES, obj("e", 7, uid="e", status=built))
     assert (routed.engines, routed.models) == (["ns/e", "ns/e"], [])
     routed.see(INFERENCE_ENGINES, obj("e", 8, uid="e", status={**used, "engine": {"sha256": "f"}}))

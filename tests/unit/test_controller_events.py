@@ -1,6 +1,7 @@
 """Events: once per change, counted up over restarts, in nobody's way."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -8,6 +9,7 @@ from typing import Any
 
 import pytest
 from enginewright.controller.events import REPEAT_AFTER, EventRecorder
+from enginewright.controller.shared import utc_now
 from enginewright.kube.errors import Forbidden
 from enginewright.plan.types import EventIntent
 
@@ -97,6 +99,6 @@ async def test_an_event_that_cannot_be_written_stops_no_other(
 
 
 async def test_recording_never_waits_however_many_events_there_are() -> None:
-    recorder = EventRecorder(FakeKube())
+    recorder = EventRecorder(FakeKube(), clock=time.monotonic, now=utc_now)
     for number in range(5000):  # nobody writes
         recorder.record(MODEL, EventIntent("Normal", "A", str(number)))

@@ -64,7 +64,7 @@ class Machine:
 
 def test_a_free_lease_is_taken_and_confirmed_before_anything_is_done() -> None:
     machine = Machine()
-    assert machine.decide() == Take(None)
+    assert machine.decide() == Take()
     machine.candidate.wrote(sent=machine.now)
     assert not machine.candidate.may_act(machine.now)
     assert machine.confirm(record("me")) == Lead()
@@ -77,18 +77,18 @@ def test_a_lease_is_left_to_its_holder_until_it_was_unchanged_for_its_time() -> 
     assert machine.decide(record("other", "1")) == StandBy("other")
     assert machine.decide(record("other", "2"), after=9) == StandBy("other")
     assert machine.decide(record("other", "2"), after=9.9) == StandBy("other")
-    assert machine.decide(record("other", "2"), after=0.1) == Take(record("other", "2"))
+    assert machine.decide(record("other", "2"), after=0.1) == Take()
 
 
 def test_a_lease_that_was_handed_over_is_taken_at_once_and_not_by_another_release() -> None:
-    assert Machine().decide(record("")) == Take(record(""))
+    assert Machine().decide(record("")) == Take()
     held, others = record("they", key=ELSEWHERE), record("", "2", key=ELSEWHERE)
-    assert Machine().decide(others) == Take(None)  # nobody has held it for as long as it is known
+    assert Machine().decide(others) == Take()  # nobody has held it for as long as it is known
     machine = Machine()
     assert machine.decide(held) == ClaimRefused(held)
     assert machine.decide(others) == ClaimRefused(others)
     assert machine.decide(others, after=14.9) == ClaimRefused(others)
-    assert machine.decide(others, after=0.1) == Take(None)
+    assert machine.decide(others, after=0.1) == Take()
 
 
 def test_replicas_of_a_release_come_before_another_release_when_their_leader_dies() -> None:
@@ -97,12 +97,12 @@ def test_replicas_of_a_release_come_before_another_release_when_their_leader_die
     other = Machine()
     other.decide(dead)
     replica.decide([dead], sent=100, received=100)
-    assert replica.decide([dead], sent=110, received=110) == Take(dead)
+    assert replica.decide([dead], sent=110, received=110) == Take()
     assert other.decide(dead, after=10) == ClaimRefused(dead)
 
 
 def test_what_was_withdrawn_is_no_claim() -> None:
-    assert Machine().decide(record("", key=ELSEWHERE, duration=1)) == Take(None)
+    assert Machine().decide(record("", key=ELSEWHERE, duration=1)) == Take()
 
 
 def test_of_two_that_write_at_once_the_one_that_sees_the_other_withdraws() -> None:
@@ -110,7 +110,7 @@ def test_of_two_that_write_at_once_the_one_that_sees_the_other_withdraws() -> No
     machine.decide()
     machine.candidate.wrote(sent=machine.now)
     mine, theirs = record("me"), record("they", key=ELSEWHERE)
-    assert machine.confirm(mine, theirs) == Withdraw(mine, theirs)
+    assert machine.confirm(mine, theirs) == Withdraw(theirs)
     assert not machine.candidate.may_act(machine.now)
 
 

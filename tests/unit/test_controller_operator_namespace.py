@@ -4,7 +4,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 import pytest
-from enginewright.controller.election import Election, LeaseClaim
+from enginewright.controller.election import Election, LeaseClaim, steady_clock
 from enginewright.controller.images import CONFIG_MAP as IMAGES
 from enginewright.controller.proposals import CONFIG_MAP as PROPOSALS
 from enginewright.controller.proposals import KEY
@@ -44,7 +44,9 @@ async def _proposals(world: World) -> None:
 
 async def _lease(world: World) -> None:
     claim = LeaseClaim((CONFIG.namespace, "enginewright"), "me", frozenset({"*"}), world.home.owned)
-    election = Election(world.kube, claim, lost=lambda _why: None, refused=lambda _why: None)
+    election = Election(
+        world.kube, claim, lost=lambda _why: None, refused=lambda _why: None, clock=steady_clock
+    )
     assert await election._campaign()
 
 

@@ -62,7 +62,7 @@ async def test_failures_of_a_key_double_up_to_five_minutes_until_forgotten() -> 
     delays = [queue.add_rate_limited("a") for _ in range(14)]
     assert delays[:4] == pytest.approx([0.1, 0.2, 0.4, 0.8])
     assert delays[-1] == 300
-    assert queue.failures("a") == 14
+    assert queue._failures["a"] == 14
     assert queue.add_rate_limited("b") == pytest.approx(0.1)
     queue.forget("a")
     assert queue.add_rate_limited("a") == pytest.approx(0.1)

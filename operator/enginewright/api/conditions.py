@@ -23,13 +23,11 @@ class ConditionType(StrEnum):
 
     READY = "Ready"  # the current spec serves, with all its pods
     RECONCILING = "Reconciling"  # the operator is working, or waits to retry
-    STALLED = "Stalled"  # no progress until somebody changes something; the message says what
+    STALLED = "Stalled"  # no progress until a user changes something; the message says what
     AVAILABLE = "Available"  # at least one pod is ready, perhaps of an older revision
     VALIDATED = "Validated"  # the current spec's model is valid, supported by the runtime image, and in the store
     ENGINES_READY = "EnginesReady"  # every engine that the current spec needs is built, or its backend needs none
-    PARITY_VERIFIED = (
-        "ParityVerified"  # serving pods return the golden outputs, over the same path as requests
-    )
+    PARITY_VERIFIED = "ParityVerified"  # serving pods return the golden outputs
     PLACEMENT_VERIFIED = "PlacementVerified"  # nodes run where `spec.fallback` promises, as ONNX Runtime reports for the live session
     ROLLED_BACK = "RolledBack"  # the current spec's revision failed, and the last good one serves; normally False
     FALLBACK_ACTIVE = "FallbackActive"  # nodes run elsewhere than on the chosen backend, beyond the budget; normally False
@@ -46,34 +44,22 @@ class StatusReason(StrEnum):
     PROBING_IMAGE = "ProbingImage"  # the runtime image's versions and backends are being determined
     IMAGE_PROBE_FAILED = "ImageProbeFailed"  # the runtime image cannot be probed: see the message
     PREPARING = "Preparing"  # a prepare Job runs, or is about to
-    SHARED_PREPARATION = (
-        "SharedPreparation"  # a Job of another model of the namespace prepares the same
-    )
+    SHARED_PREPARATION = "SharedPreparation"  # another model's Job prepares the same
     PREPARED = "Prepared"  # the model is in the store
     CLAIM_NOT_FOUND = "ClaimNotFound"  # a PersistentVolumeClaim that pods mount does not exist
     CLAIM_NOT_BOUND = "ClaimNotBound"  # a PersistentVolumeClaim that pods mount has no volume yet
     ROLLING_OUT = "RollingOut"  # pods of a new revision start
     FAILED_CREATE = "FailedCreate"  # the API server rejects the pods of a Deployment
-    ROLLOUT_FAILED = (
-        "RolloutFailed"  # the new pods did not become ready within rollout.progressTimeout
-    )
+    ROLLOUT_FAILED = "RolloutFailed"  # new pods were not ready in rollout.progressTimeout
     SERVING = "Serving"  # the current spec serves with all its pods, or at least one pod is ready
-    SERVING_INTERIM = (
-        "ServingInterim"  # the current spec serves without its engines until they are built
-    )
+    SERVING_INTERIM = "ServingInterim"  # the spec serves without engines until they are built
     INTERIM_ENDED = "InterimEnded"  # an Event: engines serve in place of an interim
     BACKEND_CHOSEN = "BackendChosen"  # an Event: a backend is chosen by spec.build.choose: Fastest
     NOTHING_SERVES = "NothingServes"  # no pod is ready
     SUSPENDED = "Suspended"  # the rollout is paused
-    VERIFYING_CANARY = (
-        "VerifyingCanary"  # pods of a new revision are verified before they get requests
-    )
-    ANALYZING = (
-        "Analyzing"  # pods of a new revision get requests and are compared with the serving ones
-    )
-    SIGNATURE_CHANGED = (
-        "SignatureChanged"  # a new revision has other inputs or outputs, which breaks clients
-    )
+    VERIFYING_CANARY = "VerifyingCanary"  # a new revision is verified before it gets requests
+    ANALYZING = "Analyzing"  # a new revision gets requests and is compared with the serving one
+    SIGNATURE_CHANGED = "SignatureChanged"  # a new revision breaks clients by its inputs or outputs
     ROLLED_BACK_BY_USER = "RolledBackByUser"  # a user requested it by an annotation
     PROMOTED = "Promoted"  # an Event: a new revision replaces the serving one, by what was compared
     IMAGE_KEPT = "ImageKept"  # an Event: the model does not run right with a new runtime image, and keeps its own
@@ -82,10 +68,8 @@ class StatusReason(StrEnum):
     FLEET_LIMIT = "FleetLimit"  # as many models as fleet.limit move to new runtime images
     FLEET_PAUSED = "FleetPaused"  # fleet.paused is true
     REFRESHED = "Refreshed"  # an Event: a refresh of the source has finished
-    EDIT_UNDONE = "EditUndone"  # an Event: somebody's edit of an object was reverted
-    GATEWAY_API_MISSING = (
-        "GatewayAPIMissing"  # the model asks for a route, and the cluster has no HTTPRoutes
-    )
+    EDIT_UNDONE = "EditUndone"  # an Event: an edit of an object was reverted
+    GATEWAY_API_MISSING = "GatewayAPIMissing"  # the cluster has no HTTPRoutes for a route
     DEVICE_CLAIMS_MISSING = "DeviceClaimsMissing"  # a class's pods claim their device, and the cluster has no resource.k8s.io/v1
     ROUTE_ACCEPTED = "RouteAccepted"  # every gateway has accepted the model's HTTPRoute
     ROUTE_REJECTED = "RouteRejected"  # a gateway refuses the HTTPRoute: see the message
@@ -93,15 +77,9 @@ class StatusReason(StrEnum):
     INVALID_SPEC = "InvalidSpec"  # unreadable, or an engine's key does not match its recipe
     APPLY_FAILED = "ApplyFailed"  # the API server rejects an object
     NO_ACCELERATOR_CLASS = "NoAcceleratorClass"  # the cluster has no AcceleratorClass
-    AMBIGUOUS_ACCELERATOR_CLASS = (
-        "AmbiguousAcceleratorClass"  # there are several classes and the model names none
-    )
-    UNKNOWN_ACCELERATOR_CLASS = (
-        "UnknownAcceleratorClass"  # the model names a class that does not exist
-    )
-    BACKEND_NOT_ALLOWED = (
-        "BackendNotAllowed"  # a class, its devices or the runtime images lack the backend
-    )
+    AMBIGUOUS_ACCELERATOR_CLASS = "AmbiguousAcceleratorClass"  # several, and the model names none
+    UNKNOWN_ACCELERATOR_CLASS = "UnknownAcceleratorClass"  # the model names a missing class
+    BACKEND_NOT_ALLOWED = "BackendNotAllowed"  # a class, its devices or the images lack the backend
     STORE_NOT_SHARED = "StoreNotShared"  # several nodes need a store that is ReadWriteMany
     NOT_YET_VERIFIED = "NotYetVerified"  # no result yet
     BUILDING = "Building"  # an engine is built
@@ -109,12 +87,8 @@ class StatusReason(StrEnum):
     QUEUED = "Queued"  # a Job waits for its turn or a queue, or its pod for a node
     BUILT = "Built"  # the engines are built
     NOT_REQUESTED = "NotRequested"  # no model's spec needs the engine; it is built once one does
-    ENGINE_REMOVED = (
-        "EngineRemoved"  # an Event: nothing has needed the engine for store.gc.unusedFor
-    )
-    COLLECTION_FAILED = (
-        "CollectionFailed"  # an Event: the Job that removes what nothing needs has failed
-    )
+    ENGINE_REMOVED = "EngineRemoved"  # an Event: unneeded for store.gc.unusedFor
+    COLLECTION_FAILED = "CollectionFailed"  # an Event: the collection of a store has failed
     COLLECTION_BLOCKED = "CollectionBlocked"  # an Event: what the store's namespace needs is not known, so nothing is removed
     STORE_OVER_LIMIT = "StoreOverLimit"  # an Event: what is needed is larger than store.gc.maxSize
     IMAGE_NOT_PUSHED = "ImageNotPushed"  # an Event: an artefact has no OCI image in store.images.repository, so that pods read it from the store
@@ -128,12 +102,8 @@ class StatusReason(StrEnum):
     NO_FALLBACK = "NoFallback"  # all nodes run on the chosen backend
     NODES_FOUND = "NodesFound"  # nodes match the class
     NO_MATCHING_NODE = "NoMatchingNode"  # no node matches the class
-    OVERLAPPING_CLASS = (
-        "OverlappingClass"  # another class requests the same resource on the same node
-    )
-    MIXED_DEVICES = (
-        "MixedDevices"  # the nodes of a class have different GPU products, or sizes of one
-    )
+    OVERLAPPING_CLASS = "OverlappingClass"  # another class requests the same resource on a node
+    MIXED_DEVICES = "MixedDevices"  # a class's nodes have different GPU products or sizes
     FEATURE_MISSING = "FeatureMissing"  # a node lacks an instruction set of the class's cpuFeatures
 
 
@@ -168,20 +138,16 @@ class Condition(WantedCondition):
 
 def merge_conditions(
     old: Iterable[Condition],
-    wanted: Iterable[WantedCondition],
+    decided: Iterable[WantedCondition],
     *,
     generation: int,
     now: datetime,
 ) -> tuple[Condition, ...]:
-    """Return `wanted` in its order; a transition time changes only where the status has changed.
-
-    Conditions that are only in `old` are dropped. `now` is timezone-aware and is truncated to
-    seconds, the resolution of the API.
-    """
+    """Return `decided` in its order; a transition time (`now`, in whole seconds) changes only with the status."""
     before = {condition.type: condition for condition in old}
     moment = now.replace(microsecond=0)
     merged = []
-    for condition in wanted:
+    for condition in decided:
         previous = before.get(condition.type)
         kept = previous is not None and previous.status == condition.status
         merged.append(

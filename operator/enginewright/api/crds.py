@@ -130,34 +130,26 @@ def definitions(annotations: Mapping[str, str] | None = None) -> dict[str, Schem
     entries = (
         _definition(
             InferenceModel,
-            singular="inferencemodel",
             short_name="im",
             scope="Namespaced",
             columns=MODEL_COLUMNS,
-            subresources={
-                "status": {},
-                "scale": {
-                    "specReplicasPath": ".spec.replicas",
-                    "statusReplicasPath": ".status.replicas",
-                    "labelSelectorPath": ".status.selector",
-                },
+            scale={
+                "specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas",
+                "labelSelectorPath": ".status.selector",
             },
         ),
         _definition(
             InferenceEngine,
-            singular="inferenceengine",
             short_name="ieng",
             scope="Namespaced",
             columns=ENGINE_COLUMNS,
-            subresources={"status": {}},
         ),
         _definition(
             AcceleratorClass,
-            singular="acceleratorclass",
             short_name="aclass",
             scope="Cluster",
             columns=CLASS_COLUMNS,
-            subresources={"status": {}},
         ),
     )
     for entry in entries:
@@ -169,11 +161,10 @@ def definitions(annotations: Mapping[str, str] | None = None) -> dict[str, Schem
 def _definition(
     model: Kind,
     *,
-    singular: str,
     short_name: str,
     scope: str,
     columns: tuple[Column, ...],
-    subresources: Schema,
+    scale: Schema | None = None,
 ) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -185,7 +176,7 @@ def _definition(
                 "kind": model.kind,
                 "listKind": f"{model.kind}List",
                 "plural": model.plural,
-                "singular": singular,
+                "singular": model.kind.lower(),
                 "shortNames": [short_name],
             },
             "scope": scope,
@@ -194,7 +185,7 @@ def _definition(
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": subresources,
+                    "subresources": {"status": {}, **({"scale": scale} if scale else {})},
                     "additionalPrinterColumns": [column.entry() for column in columns],
                     "schema": {"openAPIV3Schema": _root(model)},
                 }
@@ -224,10 +215,7 @@ def _root(model: Kind) -> Schema:
 
 
 def structural(schema: Mapping[str, Any], parts: Mapping[str, Schema]) -> Schema:
-    """Return pydantic's `schema` as a structural one; `parts` are its `$defs`.
-
-    Raises ValueError for a keyword that structural schemas do not support.
-    """
+    """Return pydantic's `schema` as a structural one, with `parts` as its `$defs`; ValueError for other keywords."""
     own = dict(schema)
     own.pop("title", None)
     inherited: Schema = {}

@@ -27,7 +27,7 @@ class ValidationRule:
     message: str
     message_expression: str | None = None  # CEL that gives a better message; `message` if it fails
     field_path: str | None = None  # field that the error is reported for, relative to the rule's
-    reason: str | None = None  # None: FieldValueInvalid
+    reason: str | None = None  # instead of FieldValueInvalid
 
     def keyword(self) -> dict[str, str]:
         """Return one entry of `x-kubernetes-validations`."""

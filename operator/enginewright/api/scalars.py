@@ -98,15 +98,12 @@ def share(percent: str | None) -> float | None:
 
 
 def exact_quantity(value: int | str) -> Decimal:
-    """Return the value of a Kubernetes quantity; ValueError if it is not one.
-
-    Source: k8s.io/apimachinery, pkg/api/resource: digits, then an exponent or a suffix.
-    """
-    found = re.fullmatch(r"([-+]?[0-9.]+)(?:([eE][-+]?[0-9]+)|([a-zA-Z]*))", str(value))
+    """Return the value of a Kubernetes quantity (k8s.io/apimachinery, pkg/api/resource); ValueError if it is none."""
+    match = re.fullmatch(r"([-+]?[0-9.]+)(?:([eE][-+]?[0-9]+)|([a-zA-Z]*))", str(value))
     try:
-        if found and (found[3] or "") in _SUFFIXES:
-            number = Decimal(found[1] + (found[2] or ""))
-            return _EXACT.multiply(number, _SUFFIXES[found[3]]) if found[3] else number
+        if match and (match[3] or "") in _SUFFIXES:
+            number = Decimal(match[1] + (match[2] or ""))
+            return _EXACT.multiply(number, _SUFFIXES[match[3]]) if match[3] else number
     except ArithmeticError:  # not a number, or out of range
         pass
     raise ValueError(f"{value!r} is not a quantity")
@@ -191,8 +188,8 @@ def duration(text: str) -> timedelta:
 
 def long_duration(text: str) -> timedelta:
     """Return a duration that may begin with days, as in settings: 30d, 1d12h, or 0; ValueError if it is not one."""
-    found = re.fullmatch("(?:([0-9]{1,4})d)?(.*)", text)
-    days, rest = (found[1], found[2]) if found else (None, text)
+    match = re.fullmatch("(?:([0-9]{1,4})d)?(.*)", text)
+    days, rest = (match[1], match[2]) if match else (None, text)
     if days is None:
         return timedelta() if text == "0" else duration(text)
     return timedelta(days=int(days)) + (duration(rest) if rest else timedelta())
@@ -200,10 +197,10 @@ def long_duration(text: str) -> timedelta:
 
 def short_duration(text: str) -> float:
     """Return a `ShortDuration` in seconds; ValueError if it does not match the grammar."""
-    found = re.fullmatch("([0-9]{1,3})ms|([01])s", text)
-    if found is None:
+    match = re.fullmatch("([0-9]{1,3})ms|([01])s", text)
+    if match is None:
         raise ValueError(f"{text!r} is not a time from 0s to 1s, such as 5ms")
-    return int(found[1]) / 1000 if found[1] else float(found[2])
+    return int(match[1]) / 1000 if match[1] else float(match[2])
 
 
 def whole_second(moment: datetime) -> datetime:

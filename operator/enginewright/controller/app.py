@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
@@ -16,7 +17,7 @@ from prometheus_client import (
 from enginewright.controller.bucket_user import BucketUser
 from enginewright.controller.cache import ObjectCache
 from enginewright.controller.catch_up import PodCatchUp
-from enginewright.controller.controllers import Controllers, Shared
+from enginewright.controller.controllers import Controllers
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.execute import Executor
 from enginewright.controller.health import HealthServer
@@ -24,6 +25,7 @@ from enginewright.controller.informer import RETRY, Informer, watches
 from enginewright.controller.leadership import Leadership
 from enginewright.controller.routing import Router
 from enginewright.controller.settings import OperatorSettings
+from enginewright.controller.shared import Shared, utc_now
 from enginewright.kube.api import JsonObject
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import load_connection
@@ -38,10 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 class OperatorApplication:
-    """Created inside a running event loop; the informer passes events to `router`.
-
-    `lost` is called when this process has lost leadership; it must end the process.
-    """
+    """Created inside a running event loop; `lost` is called when leadership is lost, and must end the process."""
 
     def __init__(self, settings: OperatorSettings, lost: Callable[[str], None]) -> None:
         disable_created_metrics()  # an unused second series for each counter
@@ -52,22 +51,26 @@ class OperatorApplication:
         self._client = KubeClient(
             load_connection, RestMetrics(registry), may_write=self._leadership.may_write
         )
-        self._recorder = EventRecorder(self._client)
-        self._bucket_user = BucketUser(self._client, settings.config)
+        self._recorder = EventRecorder(self._client, clock=time.monotonic, now=utc_now)
         cache = ObjectCache()
         shared = Shared(
-            settings.config,
-            self._client,
-            cache,
-            PodCatchUp(self._client, cache),
-            Executor(self._client, cache, written=self._written),
-            self._recorder,
-            self._leadership.own_namespace,
-            self._bucket_user,
-            registry,
-            self._leadership.release.may_act,
+            config=settings.config,
+            api=self._client,
+            cache=cache,
+            pods=PodCatchUp(self._client, cache),
+            executor=Executor(self._client, cache, written=self._written),
+            recorder=self._recorder,
+            own_namespace=self._leadership.own_namespace,
+            bucket_user=BucketUser(self._client, settings.config),
+            now=utc_now,
         )
-        self._controllers = Controllers(shared, self._images_changed)
+        self._bucket_user = shared.bucket_user
+        self._controllers = Controllers(
+            shared,
+            registry,
+            images_changed=self._images_changed,
+            leads=self._leadership.release.may_act,
+        )
         self.router = Router(cache, self._controllers.sinks())
         self.informer = Informer(
             self._client,
@@ -114,7 +117,7 @@ class OperatorApplication:
         await self._health.stop()
 
     async def stop(self) -> None:
-        """End whatever is left, after `stop_acting`."""
+        """End what is still running, after `stop_acting`."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -142,7 +145,7 @@ class OperatorApplication:
         self._tasks.append(asyncio.create_task(work, name=name))
 
     def _written(self, resource: Resource, obj: JsonObject) -> None:
-        self.router.written(resource, obj)
+        self.router.written(resource, obj)  # which needs the queues
 
     def _images_changed(self) -> None:
         self.router.all_models()
@@ -153,7 +156,7 @@ class OperatorApplication:
         return "; ".join([*self._controllers.problems(), *exited]) or None
 
     def _why_not_ready(self) -> str | None:
-        """Return why not; a standby replica is ready, since another one leads."""
+        """Return why it is not ready; a standby replica is ready, because another one leads."""
         if not self.informer.synced:
             return "the initial listing is not complete"
         if self._leadership.refusal is not None:
@@ -164,7 +167,6 @@ class OperatorApplication:
 
 
 async def _until_success(call: Callable[[], Awaitable[None]]) -> None:
-    """Repeat a request until it succeeds."""
     while True:
         try:
             return await call()

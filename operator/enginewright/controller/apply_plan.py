@@ -20,10 +20,7 @@ _logger = logging.getLogger(__name__)
 async def apply_plan(
     plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
 ) -> bool:
-    """Apply, delete, write the status, record Events; returns whether to requeue soon.
-
-    Raises KubeError; the status and an Event report it if waiting does not help.
-    """
+    """Apply, delete, write the status, record Events; returns whether to requeue soon. Raises KubeError."""
     try:
         changed = await _execute(plan, observed, executor, recorder)
     except StillTerminating as error:
@@ -53,7 +50,6 @@ async def _report(
     recorder: EventRecorder,
     error: KubeError,
 ) -> None:
-    """Report in the status and in an Event why the plan could not be applied."""
     recorder.record(observed, EventIntent("Warning", StatusReason.APPLY_FAILED, error.message))
     await executor.write_status(observed, _blocked(plan.status, error.message))
 
@@ -61,16 +57,14 @@ async def _report(
 async def _execute(
     plan: Plan, observed: JsonObject, executor: Executor, recorder: EventRecorder
 ) -> bool:
-    """Write what differs; returns whether anything did."""
-
-    def undone(message: str) -> None:
+    def on_revert(message: str) -> None:
         recorder.record(observed, EventIntent("Warning", StatusReason.EDIT_UNDONE, message))
 
     changed = False
     for intent in plan.metadata:
         changed |= await executor.set_metadata(intent)
-    for wanted in plan.apply:
-        changed |= await executor.apply(wanted, undone)
+    for obj in plan.apply:
+        changed |= await executor.apply(obj, on_revert)
     for handover in plan.hand_over:
         changed |= await executor.hand_over(handover)
     for ref in plan.delete:
@@ -79,18 +73,12 @@ async def _execute(
 
 
 def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
-    """Return the status of a plan that could not be applied, with the failure in Ready and Reconciling.
-
-    If it is Ready nevertheless, it stays so; the Event reports the failure.
-    """
+    """Return the status of a plan that could not be applied; a model that is Ready nevertheless stays so."""
     conditions = status.get("conditions") or ()
     if any(each["type"] == ConditionType.READY and each["status"] == "True" for each in conditions):
         return dict(status)
     failure = {"reason": StatusReason.APPLY_FAILED, "message": f"{why}; retrying"}
-    waiting = {
-        ConditionType.READY: "False",
-        ConditionType.RECONCILING: "True",
-    }
+    waiting = {ConditionType.READY: "False", ConditionType.RECONCILING: "True"}
     return {
         **status,
         "conditions": [

@@ -1,4 +1,4 @@
-"""What tells clusters apart that use a part of a bucket: the UID of namespace kube-system. None knows what the others need."""
+"""The identity of a cluster in a bucket that several clusters share: the UID of its namespace kube-system."""
 
 import logging
 from typing import Final
@@ -14,15 +14,15 @@ _logger = logging.getLogger(__name__)
 
 
 class BucketUser:
-    """The UID under which this cluster's Jobs are known in the bucket; it does not change while the operator runs."""
+    """The UID that this cluster's Jobs record in the bucket; it does not change while the operator runs."""
 
     def __init__(self, api: KubeApi, config: Config) -> None:
         self._api = api
         self._has_bucket = config.store.bucket is not None
-        self.known: str | None = None  # None: not known yet, or the store is a volume
+        self.known: str | None = None  # once it is read; never with a volume
 
     async def load(self) -> None:
-        """Read it before the first Job; what may not be read is only reported. Raises Transient."""
+        """Read it before the first Job; an error other than Transient, which it raises, is only logged."""
         try:
             await self.uid()
         except Transient:
@@ -33,8 +33,8 @@ class BucketUser:
             )
 
     async def uid(self) -> str | None:
-        """Return it; None: the store is a volume. Raises KubeError."""
+        """Return it, or None if the store is a volume. Raises KubeError."""
         if self._has_bucket and self.known is None:
-            found = await self._api.get(NAMESPACES, None, _OF_EVERY_CLUSTER)
-            self.known = found["metadata"]["uid"]
+            namespace = await self._api.get(NAMESPACES, None, _OF_EVERY_CLUSTER)
+            self.known = namespace["metadata"]["uid"]
         return self.known

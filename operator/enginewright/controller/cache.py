@@ -30,7 +30,7 @@ class ObjectCache:
         self._objects: dict[Resource, dict[_Name, JsonObject]] = {}
         self._children: dict[Resource, dict[_Owner, dict[str, JsonObject]]] = {}
         self._listeners: dict[Resource, list[_Listener]] = {}
-        self._known: set[Resource] = set()  # kinds that were listed
+        self._listed: set[Resource] = set()  # kinds that the API server has
         self._changes: Counter[Resource] = Counter()
         self._tombstones: OrderedDict[str, None] = OrderedDict()
         self._views = Views()
@@ -38,25 +38,14 @@ class ObjectCache:
     def observe(
         self, resource: Resource, obj: Mapping[str, Any], *, deleted: bool = False
     ) -> JsonObject | None:
-        """Handle an event; returns the object if a field that is read has changed."""
+        """Handle an event, or the response to a write; returns the object if a field that is read has changed."""
         if deleted:
             return self._forget(resource, obj)
         return self._take(resource, obj)
 
-    def wrote(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Handle the API server's response to our write, before the watch event arrives."""
-        self._take(resource, obj)
-
-    def deleted(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Forget an object that we deleted, before the watch event arrives."""
-        self._forget(resource, obj)
-
     def replace(self, resource: Resource, listing: Listing) -> list[JsonObject]:
-        """Handle a complete listing; returns the objects that were changed or deleted.
-
-        Objects newer than the listing stay: they were created after it.
-        """
-        self._known.add(resource)
+        """Handle a complete listing, which newer objects outlive; returns what was changed or deleted."""
+        self._listed.add(resource)
         changed = [taken for obj in listing.items if (taken := self._take(resource, obj))]
         listed = {name_of(obj) for obj in listing.items}
         as_of = _version(listing.resource_version)
@@ -69,19 +58,19 @@ class ObjectCache:
         return changed
 
     def listen(self, resource: Resource, listener: _Listener) -> None:
-        """Call `listener` with name and object whenever one of a kind is kept; None: it is deleted."""
+        """Call `listener` with name and object whenever one of a kind changes; without an object when it is deleted."""
         self._listeners.setdefault(resource, []).append(listener)
 
     def is_known(self, resource: Resource) -> bool:
         """Return whether the API server had this kind at its last listing."""
-        return resource in self._known
+        return resource in self._listed
 
     def forget_kind(self, resource: Resource) -> bool:
         """Forget a kind that the API server does not have; returns whether it had."""
         for obj in self.all(resource):
             self._forget(resource, obj)
         was_known = self.is_known(resource)
-        self._known.discard(resource)
+        self._listed.discard(resource)
         return was_known
 
     def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject | None:
@@ -91,6 +80,12 @@ class ObjectCache:
     def all(self, resource: Resource) -> Iterable[JsonObject]:
         """Return a copy of the list of all objects of a kind."""
         return tuple(self._objects.get(resource, {}).values())
+
+    def in_namespace(self, resource: Resource, namespace: str) -> tuple[JsonObject, ...]:
+        """Return the objects of a kind in a namespace."""
+        return tuple(
+            obj for (where, _), obj in self._objects.get(resource, {}).items() if where == namespace
+        )
 
     def changes(self, resource: Resource) -> int:
         """Return how often objects of a kind were created, changed or deleted."""
@@ -114,16 +109,16 @@ class ObjectCache:
 
     def _take(self, resource: Resource, obj: Mapping[str, Any]) -> JsonObject | None:
         name = name_of(obj)
-        known = self._objects.setdefault(resource, {}).get(name)
+        before = self._objects.setdefault(resource, {}).get(name)
         if obj["metadata"].get("uid", "") in self._tombstones:
             return None
-        if known is not None and _version_of(obj) <= _version_of(known):
+        if before is not None and _version_of(obj) <= _version_of(before):
             return None
         kept = slim(resource, obj)
-        self._index(resource, known, kept)
+        self._index(resource, before, kept)
         self._objects[resource][name] = kept
         self._changed(resource, name, kept)
-        if known is not None and without_version(known) == without_version(kept):
+        if before is not None and without_version(before) == without_version(kept):
             return None
         return kept
 
@@ -132,14 +127,14 @@ class ObjectCache:
         self._tombstones[uid] = None
         if len(self._tombstones) > _TOMBSTONES:
             self._tombstones.popitem(last=False)
-        known = self.get(resource, *name_of(obj))
-        if known is None or known["metadata"].get("uid", "") != uid:
+        before = self.get(resource, *name_of(obj))
+        if before is None or before["metadata"].get("uid", "") != uid:
             return None  # another object has taken the name
         del self._objects[resource][name_of(obj)]
-        self._views.forget(resource, known)
-        self._index(resource, known, None)
+        self._views.forget(resource, before)
+        self._index(resource, before, None)
         self._changed(resource, name_of(obj), None)
-        return known
+        return before
 
     def _changed(self, resource: Resource, name: _Name, obj: JsonObject | None) -> None:
         self._changes[resource] += 1
@@ -179,8 +174,5 @@ def _version_of(obj: Mapping[str, Any]) -> int:
 
 
 def _version(text: str) -> int:
-    """Return a resource version as a number; comparing them is allowed since Kubernetes 1.35.
-
-    Before, it held in practice for everything in etcd (see KEP-5504 for the history).
-    """
+    """Return a resource version as a number; comparing them is allowed since Kubernetes 1.35 (KEP-5504)."""
     return int(text) if text.isdecimal() else 0

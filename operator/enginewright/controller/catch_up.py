@@ -1,7 +1,7 @@
 """Lists the pods of a finished Job that the watch has not delivered yet.
 
-Jobs and pods have separate watches. A Job that is complete while its pod still seems to run would
-look like one whose result was lost, and be repeated; so its pods are listed once before planning.
+Jobs and pods have separate watches. A Job that is complete while its pod still seems to run would look as
+if its result was lost, and be repeated; so its pods are listed once before planning.
 """
 
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ class PodCatchUp:
                 selector = f"{JOB_NAME}={job.name}"
                 listing = await self._api.list(PODS, job.namespace, labels=selector)
                 for pod in listing.items:
-                    self._cache.wrote(PODS, pod)
+                    self._cache.observe(PODS, pod)
             if len(self._done) >= _REMEMBERED:
                 self._done.clear()
             self._done.add(job.uid)

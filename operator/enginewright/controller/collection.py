@@ -4,24 +4,19 @@ What is needed is read from the API server when a Job is created, not from the c
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from enginewright.api.conditions import StatusReason
-from enginewright.controller.bucket_user import BucketUser
-from enginewright.controller.cache import ObjectCache
-from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.collection_metrics import CollectionMetrics, collections_of
-from enginewright.controller.events import EventRecorder
-from enginewright.controller.execute import Executor
 from enginewright.controller.informer import MANAGED
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import NODE, POD
-from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.reconcile import Images
-from enginewright.kube.api import JsonObject, KubeApi
+from enginewright.controller.shared import Shared
+from enginewright.kube.api import JsonObject
 from enginewright.kube.errors import NotFound, Terminating
 from enginewright.kube.resources import (
     CLAIMS,
@@ -47,7 +42,7 @@ from enginewright.plan.store.collection import (
     needed_keys,
     plan_collection,
 )
-from enginewright.plan.types import Config, EventIntent
+from enginewright.plan.types import EventIntent
 
 BLOCKED_RETRY = 600.0  # seconds
 
@@ -58,26 +53,17 @@ _logger = logging.getLogger(__name__)
 class CollectionReconciler:
     """Reconciles one store; its keys are names of namespaces."""
 
-    api: KubeApi
-    pods: PodCatchUp
-    cache: ObjectCache
-    executor: Executor
-    recorder: EventRecorder
+    shared: Shared
     images: Images
     metrics: CollectionMetrics
-    config: Config
-    home: OperatorNamespace
-    bucket_user: BucketUser
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     since: dict[str, datetime] = field(default_factory=dict)  # by namespace
-    looked: set[str] = field(
-        default_factory=set
-    )  # namespaces of whose stores it is known whether they are blocked
+    # namespaces of which this process has found whether their store is blocked
+    looked: set[str] = field(default_factory=set)
 
     async def reconcile(self, namespace: str) -> ReconcileResult:
         """Do what the store needs now. Raises KubeError."""
-        self.since.setdefault(namespace, self.now())
-        await self.pods.catch_up(collections_of(self.cache, namespace))
+        self.since.setdefault(namespace, self.shared.now())
+        await self.shared.pods.catch_up(collections_of(self.shared.cache, namespace))
         facts = self._facts(namespace)
         plan = plan_collection(facts)
         wrote = await self._execute(plan)
@@ -98,73 +84,68 @@ class CollectionReconciler:
         return result
 
     def _facts(self, namespace: str) -> CollectionFacts:
-        cache = self.cache
+        cache, config = self.shared.cache, self.shared.config
         jobs = collections_of(cache, namespace)
         uids = {job.uid for job in jobs}
         pods = cache.views(POD, cache.all(PODS))
         return CollectionFacts(
             namespace=namespace,
-            config=self.config,
-            now=self.now(),
+            config=config,
+            now=self.shared.now(),
             since=self.since[namespace],
             has_store=self._has_store(namespace),
-            image=self.images.facts.get(collecting_image(self.config)),
+            image=self.images.facts.get(collecting_image(config)),
             jobs=jobs,
             pods=tuple(pod for pod in pods if pod.owners.get(JOBS.kind) in uids),
             nodes=cache.views(NODE, cache.all(NODES)),
         )
 
     def _has_store(self, namespace: str) -> bool:
-        store = self.config.store
+        cache, store = self.shared.cache, self.shared.config.store
         if store.bucket is None:
-            return self.cache.get(CLAIMS, namespace, store.claim) is not None
+            return cache.get(CLAIMS, namespace, store.claim) is not None
         kinds = (INFERENCE_MODELS, INFERENCE_ENGINES, CONTROLLER_REVISIONS)
-        return any(
-            each["metadata"].get("namespace") == namespace
-            for kind in kinds
-            for each in self.cache.all(kind)
-        )
+        return any(cache.in_namespace(kind, namespace) for kind in kinds)
 
     async def _execute(self, plan: CollectionSteps) -> bool:
         """Record outcomes and delete Jobs; returns whether anything was written."""
         wrote = False
         for ended in plan.ended:
-            if await self.executor.set_metadata(ended.record()):
+            if await self.shared.executor.set_metadata(ended.record()):
                 wrote = True
                 self._report(ended)
         for ref in plan.delete:
-            wrote |= await self.executor.delete(ref)
+            wrote |= await self.shared.executor.delete(ref)
         return wrote
 
     def _report(self, ended: EndedCollection) -> None:
-        """Report an outcome, once it is recorded."""
         self.metrics.count(ended.outcome)
-        found = ended.outcome.collected
-        _logger.info("collection: %s", found.to_json() if found else ended.outcome.failure)
-        job = self.cache.get(JOBS, ended.job.namespace, ended.job.name)
+        collected = ended.outcome.collected
+        _logger.info("collection: %s", collected.to_json() if collected else ended.outcome.failure)
+        job = self.shared.cache.get(JOBS, ended.job.namespace, ended.job.name)
         if ended.event and job:
-            self.recorder.record(self._regarding(ended.job.namespace) or job, ended.event)
+            self.shared.recorder.record(self._regarding(ended.job.namespace) or job, ended.event)
 
     async def _start(self, facts: CollectionFacts, plan: CollectionSteps) -> ReconcileResult:
-        """Create the Job, or report why it may not begin, also of one that is not due yet."""
-        namespace, as_of = facts.namespace, self.now()
+        """Create the Job, or report why it may not begin, even before it is due."""
+        namespace, as_of = facts.namespace, self.shared.now()
         annotations = await self._annotations(namespace)
         later = ReconcileResult(requeue_after=plan.requeue_after)
         if annotations is None:
             return ReconcileResult(exists=False) if plan.starts else later
-        listed = await self._listed(namespace) if plan.starts else self._cached(namespace)
-        wanted = collection(
+        objects = await self._list(namespace) if plan.starts else self._cached(namespace)
+        job = collection(
             facts,
             plan.starts or plan.first,
-            needed_keys(listed),
+            needed_keys(objects),
             as_of,
             annotations.get(STORE_MAX_SIZE),
-            await self.bucket_user.uid(),
+            await self.shared.bucket_user.uid(),
         )
-        if isinstance(wanted, Blocked):
-            return self._block(facts, wanted)
+        if isinstance(job, Blocked):
+            return self._block(facts, job)
         if plan.starts:
-            await self.executor.apply(wanted)
+            await self.shared.executor.apply(job)
         self.metrics.blocked.pop(namespace, None)
         # the end of the Job queues it again
         return ReconcileResult() if plan.starts else later
@@ -175,19 +156,19 @@ class CollectionReconciler:
         self.metrics.blocked[facts.namespace] = blocked.message
         about: list[Any] = [each.obj for each in blocked.objects]
         event = EventIntent("Warning", StatusReason.COLLECTION_BLOCKED, blocked.message)
-        shown = self._regarding(facts.namespace) or self.home.deployment
+        shown = self._regarding(facts.namespace) or self.shared.own_namespace.deployment
         for each in about or filter(None, (shown,)):
-            self.recorder.record(each, event)
+            self.shared.recorder.record(each, event)
         return ReconcileResult(requeue_after=BLOCKED_RETRY)
 
     def _regarding(self, namespace: str) -> JsonObject | None:
-        """Return the object in the cluster that stands for the store; None: it is a bucket."""
-        store = self.config.store
-        return None if store.bucket else self.cache.get(CLAIMS, namespace, store.claim)
+        """Return the object in the cluster that stands for the store, which a bucket does not have."""
+        store = self.shared.config.store
+        return None if store.bucket else self.shared.cache.get(CLAIMS, namespace, store.claim)
 
-    async def _listed(self, namespace: str) -> NamespaceObjects:
+    async def _list(self, namespace: str) -> NamespaceObjects:
         async def items(resource: Resource, labels: str | None = None) -> tuple[JsonObject, ...]:
-            return tuple((await self.api.list(resource, namespace, labels=labels)).items)
+            return tuple((await self.shared.api.list(resource, namespace, labels=labels)).items)
 
         return NamespaceObjects(
             models=await items(INFERENCE_MODELS),
@@ -198,24 +179,20 @@ class CollectionReconciler:
         )
 
     def _cached(self, namespace: str) -> NamespaceObjects:
-        """Return the same from the cache, which is enough for a report, as after a start of all stores at once."""
-
-        def items(resource: Resource) -> tuple[JsonObject, ...]:
-            known = self.cache.all(resource)
-            return tuple(each for each in known if each["metadata"]["namespace"] == namespace)
-
+        """Return the same from the cache: enough for a report, such as after a start, of all stores at once."""
+        cache = self.shared.cache
         return NamespaceObjects(
-            models=items(INFERENCE_MODELS),
-            engines=items(INFERENCE_ENGINES),
-            revisions=items(CONTROLLER_REVISIONS),
-            deployments=items(DEPLOYMENTS),
-            jobs=items(JOBS),
+            models=cache.in_namespace(INFERENCE_MODELS, namespace),
+            engines=cache.in_namespace(INFERENCE_ENGINES, namespace),
+            revisions=cache.in_namespace(CONTROLLER_REVISIONS, namespace),
+            deployments=cache.in_namespace(DEPLOYMENTS, namespace),
+            jobs=cache.in_namespace(JOBS, namespace),
         )
 
     async def _annotations(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the namespace's annotations; None: it is being deleted, and accepts no Job."""
+        """Return the namespace's annotations, or None if it is terminating and accepts no Job."""
         try:
-            metadata = (await self.api.get(NAMESPACES, None, namespace))["metadata"]
+            metadata = (await self.shared.api.get(NAMESPACES, None, namespace))["metadata"]
         except NotFound:
             return None
         return None if "deletionTimestamp" in metadata else metadata.get("annotations") or {}

@@ -16,7 +16,7 @@ from enginewright.manifests.collection_outcome import CollectionOutcome
 from enginewright.manifests.labels import COMPONENT
 from enginewright.observed.collections import CollectionView, collection_view
 
-NAMED_STORES: Final = 500  # stores with series of their own, the fullest first
+NAMED_STORES: Final = 500  # stores with named series, the fullest first
 _LABEL: Final = "model_namespace"  # `namespace` is the scrape's
 
 
@@ -60,15 +60,15 @@ class CollectionMetrics:
 
     def count(self, outcome: CollectionOutcome) -> None:
         """Count how a collection has ended; a dry run removes nothing."""
-        found = outcome.collected
-        self._collections.labels("succeeded" if found else "failed").inc()
-        if found is None or found.dry_run:
+        collected = outcome.collected
+        self._collections.labels("succeeded" if collected else "failed").inc()
+        if collected is None or collected.dry_run:
             return
-        self._removed.labels("artifact").inc(found.removed_artifacts)
-        self._removed.labels("leftover").inc(found.leftovers)
-        self._removed.labels("report").inc(found.reports)
-        self._removed.labels("cache").inc(found.caches)
-        self._bytes.inc(found.removed_bytes + found.leftover_bytes)
+        self._removed.labels("artifact").inc(collected.removed_artifacts)
+        self._removed.labels("leftover").inc(collected.leftovers)
+        self._removed.labels("report").inc(collected.reports)
+        self._removed.labels("cache").inc(collected.caches)
+        self._bytes.inc(collected.removed_bytes + collected.leftover_bytes)
 
 
 class StoreCollector(Collector):
@@ -80,7 +80,7 @@ class StoreCollector(Collector):
         metrics: CollectionMetrics,
         registry: CollectorRegistry,
         *,
-        leads: Callable[[], bool] = lambda: True,
+        leads: Callable[[], bool],
     ) -> None:
         self._cache = cache
         self._metrics = metrics
@@ -104,12 +104,12 @@ class StoreCollector(Collector):
             name: GaugeMetricFamily(f"enginewright_store_{name}", help_, labels=(_LABEL,))
             for name, help_ in _GAUGES.items()
         }
-        for namespace, (_, found, limit) in shown[:NAMED_STORES]:
-            for name, value in _values(found, limit).items():
+        for namespace, (_, collected, limit) in shown[:NAMED_STORES]:
+            for name, value in _values(collected, limit).items():
                 if value is not None:
                     families[name].add_metric((namespace,), value)
         yield from families.values()
-        troubled = {each for each, fails in failing.items() if fails}
+        failed = {each for each, fails in failing.items() if fails}
         troubles = GaugeMetricFamily(
             "enginewright_store_collection_trouble",
             "1 for a namespace whose store is not collected, by reason: CollectionFailed or"
@@ -117,7 +117,7 @@ class StoreCollector(Collector):
             labels=(_LABEL, "reason"),
         )
         for reason, namespaces in (
-            ("CollectionFailed", troubled),
+            ("CollectionFailed", failed),
             ("CollectionBlocked", self._metrics.blocked),
         ):
             for namespace in sorted(namespaces)[:NAMED_STORES]:
@@ -135,27 +135,27 @@ _GAUGES: Final = {
 }
 
 
-def _values(found: Collected, limit: int | None) -> dict[str, int | None]:
-    removed = 0 if found.dry_run else found.removed_artifacts
+def _values(collected: Collected, limit: int | None) -> dict[str, int | None]:
+    removed = 0 if collected.dry_run else collected.removed_artifacts
     return {
-        "bytes": _bytes(found),
-        "needed_bytes": found.needed_bytes,
-        "artifacts": found.artifacts - removed,
+        "bytes": _bytes(collected),
+        "needed_bytes": collected.needed_bytes,
+        "artifacts": collected.artifacts - removed,
         "limit_bytes": limit,
-        "capacity_bytes": found.capacity_bytes,
-        "free_bytes": found.free_bytes,
+        "capacity_bytes": collected.capacity_bytes,
+        "free_bytes": collected.free_bytes,
     }
 
 
-def _bytes(found: Collected) -> int:
-    return found.bytes if found.dry_run else found.bytes_after
+def _bytes(collected: Collected) -> int:
+    return collected.bytes if collected.dry_run else collected.bytes_after
 
 
-def _fullness(found: Collected, limit: int | None) -> float:
-    """Return the used share of the limit or the volume."""
+def _fullness(collected: Collected, limit: int | None) -> float:
+    """Return the used share of the limit or of the volume, whichever is larger."""
     shares = [0.0]
     if limit:
-        shares.append(_bytes(found) / limit)
-    if found.capacity_bytes and found.free_bytes is not None:
-        shares.append(1 - found.free_bytes / found.capacity_bytes)
+        shares.append(_bytes(collected) / limit)
+    if collected.capacity_bytes and collected.free_bytes is not None:
+        shares.append(1 - collected.free_bytes / collected.capacity_bytes)
     return max(shares)

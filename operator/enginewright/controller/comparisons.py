@@ -1,7 +1,7 @@
 """Comparisons of measurements for the plan, made in a thread: of tens of pods they take seconds.
 
-The plan is pure and knows best what it compares. So it returns the comparisons that it is based on; those whose
-results it lacks are made, and the plan is made again with them. A result is known as long as nothing new was measured.
+The plan is pure and decides what it compares. So it returns the comparisons that it is based on; those whose
+results it lacks are made, and the plan is made again with them. A result holds as long as nothing new was measured.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ class Comparisons:
     def __init__(self, aside: Aside = asyncio.to_thread) -> None:
         """Create it; `aside` makes a comparison without blocking the event loop."""
         self._aside = aside
-        self._known: dict[ModelKey, tuple[RevisionComparison, ...]] = {}
+        self._last: dict[ModelKey, tuple[RevisionComparison, ...]] = {}
 
     async def plan(self, key: ModelKey, plan: Callable[[Facts], Plan], facts: Facts) -> Plan:
         """Return the plan of a model that lacks no result."""
-        known = self._known.pop(key, ())
+        comparisons = self._last.pop(key, ())
         while True:
-            made = plan(replace(facts, comparisons=known))
+            made = plan(replace(facts, comparisons=comparisons))
             if not made.needs:
                 if made.comparisons:
-                    self._known[key] = made.comparisons
+                    self._last[key] = made.comparisons
                 return made
-            known += tuple([await self._make(each) for each in made.needs])
+            comparisons += tuple([await self._make(each) for each in made.needs])
 
     async def _make(self, needed: RevisionComparison) -> RevisionComparison:
         try:
@@ -49,5 +49,5 @@ class Comparisons:
         return replace(needed, result=result)
 
     def forget(self, key: ModelKey) -> None:
-        """Forget a model that is gone."""
-        self._known.pop(key, None)
+        """Forget a model that does not exist any more."""
+        self._last.pop(key, None)

@@ -1,114 +1,91 @@
 """The controllers, one a kind of key: what each reconciles with, and which queues a change reaches."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
 from enginewright.api.conditions import StatusReason
-from enginewright.controller.bucket_user import BucketUser
-from enginewright.controller.cache import ObjectCache
-from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.classes import ClassReconciler
 from enginewright.controller.collection import CollectionReconciler
 from enginewright.controller.collection_metrics import CollectionMetrics, StoreCollector
 from enginewright.controller.engine_uses import EngineUses
 from enginewright.controller.engines import EngineReconciler
-from enginewright.controller.events import EventRecorder
-from enginewright.controller.execute import Executor
 from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.images import ImageReconciler
 from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import Controller, Key, LoopMetrics, ReconcileResult
 from enginewright.controller.metrics import EngineMetrics, ModelCollector, RolloutMetrics
-from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.proposals import KEY as PROPOSALS
 from enginewright.controller.proposals import ProposalReconciler
 from enginewright.controller.reconcile import ModelReconciler
 from enginewright.controller.routing import EngineKey, ModelKey, Sinks
+from enginewright.controller.shared import Shared
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.controller.verdicts import VerdictPoller
-from enginewright.kube.client import KubeClient
 from enginewright.kube.pod_http import pod_http
 from enginewright.plan.plan import plan
-from enginewright.plan.types import Config, EventIntent
+from enginewright.plan.types import EventIntent
 
 MODEL_WORKERS: Final = 8  # each has at most one request in progress
 ENGINE_WORKERS: Final = 4
 
 
-@dataclass(frozen=True)
-class Shared:
-    """What reconcilers have in common: how they see the cluster, and how they change it."""
-
-    config: Config
-    client: KubeClient
-    cache: ObjectCache
-    pods: PodCatchUp
-    executor: Executor
-    recorder: EventRecorder
-    own_namespace: OperatorNamespace
-    bucket_user: BucketUser
-    registry: CollectorRegistry
-    leads: Callable[[], bool]
-
-
 class Controllers:
     """One controller a kind of key, with the images, verdicts and turns that several of them need.
 
-    `images_changed` is called when facts of images have changed, on which models and collections depend.
+    `images_changed` is called when facts of images have changed, on which models and collections depend. `leads`
+    tells whether this replica exposes metrics of the cluster.
     """
 
-    def __init__(self, shared: Shared, images_changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        shared: Shared,
+        registry: CollectorRegistry,
+        *,
+        images_changed: Callable[[], None],
+        leads: Callable[[], bool],
+    ) -> None:
         self._shared = shared
-        self._loops = LoopMetrics(shared.registry)
-        self.images = ImageReconciler(
-            shared.client,
-            shared.cache,
-            shared.pods,
-            shared.executor,
-            shared.config,
-            shared.own_namespace,
-            changed=images_changed,
-            queue=self._image_required,
-        )
+        self._registry = registry
+        self._loops = LoopMetrics(registry)
+        self.images = ImageReconciler(shared, changed=images_changed, queue=self._add_image)
         fleet = Fleet(
             shared.cache,
             shared.config.images,
             shared.config.fleet,
-            queue=self._model_changed,
+            queue=self._add_model,
             stopped=self._fleet_stopped,
         )
         self._verdicts = VerdictPoller(
             shared.cache,
             pod_http(),
-            shared.registry,
-            changed=self._model_changed,
-            engine_changed=self._engine_changed,
-            write=shared.client.apply,
+            registry,
+            changed=self._add_model,
+            engine_changed=self._add_engine,
+            write=shared.api.apply,
+            wall=time.time,
         )
         turns = JobTurns(
             shared.cache,
             shared.config.job_limits,
-            model=self._model_changed,
-            engine=lambda key: self._engine_changed(*key),
+            model=self._add_model,
+            engine=lambda key: self._add_engine(*key),
         )
         self._models = self._model_controller(fleet, turns)
         self._engines = self._engine_controller(turns)
-        classes = ClassReconciler(shared.cache, shared.executor, shared.config.product_labels)
+        classes = ClassReconciler(shared)
         self._classes = self._controller("acceleratorclass", classes.reconcile, _name)
         self._probes = self._controller("image", self.images.reconcile, _name)
-        proposals = ProposalReconciler(
-            shared.client, shared.cache, shared.config, shared.own_namespace
-        )
+        proposals = ProposalReconciler(shared)
         self._proposals = self._controller("classproposals", proposals.reconcile, lambda _key: {})
-        self._collections = self._collection_controller()
+        self._collections = self._collection_controller(leads)
         self._of_namespaces = (self._models, self._engines, self._collections, self._probes)
         self._of_cluster = (self._classes, self._proposals)
-        ModelCollector(shared.cache, shared.registry, leads=shared.leads)
-        FleetCollector(fleet, shared.registry, leads=shared.leads)
+        ModelCollector(shared.cache, registry, leads=leads)
+        FleetCollector(fleet, registry, leads=leads)
 
     def sinks(self) -> Sinks:
         """Return the queues."""
@@ -148,20 +125,15 @@ class Controllers:
     def _model_controller(self, fleet: Fleet, turns: JobTurns) -> Controller[ModelKey]:
         shared = self._shared
         models = ModelReconciler(
-            shared.pods,
-            shared.cache,
-            shared.executor,
-            shared.recorder,
+            shared,
             self.images,
-            shared.config,
             plan,
-            SingleFlight(shared.cache, queue=self._model_changed),
+            SingleFlight(shared.cache, queue=self._add_model, now=shared.now),
             turns,
-            shared.bucket_user,
             verdicts=self._verdicts.verdicts_of,
             silent=self._verdicts.silent,
             measured=self._verdicts.measurements.measured,
-            rolled_back=RolloutMetrics(shared.registry).count,
+            rolled_back=RolloutMetrics(self._registry).count,
             takes_turn=fleet.takes_turn,
             planned=fleet.planned,
         )
@@ -170,15 +142,10 @@ class Controllers:
         )
 
     def _engine_controller(self, turns: JobTurns) -> Controller[EngineKey]:
-        shared = self._shared
         engines = EngineReconciler(
-            shared.pods,
-            shared.cache,
-            shared.executor,
-            shared.recorder,
-            EngineMetrics(shared.registry),
-            shared.config,
-            EngineUses(shared.cache, self._engine_changed),
+            self._shared,
+            EngineMetrics(self._registry),
+            EngineUses(self._shared.cache, self._add_engine),
             turns,
             progress=self._verdicts.progress_of,
         )
@@ -186,22 +153,10 @@ class Controllers:
             "inferenceengine", engines.reconcile, EngineKey._asdict, workers=ENGINE_WORKERS
         )
 
-    def _collection_controller(self) -> Controller[str]:
-        shared = self._shared
-        metrics = CollectionMetrics(shared.registry)
-        StoreCollector(shared.cache, metrics, shared.registry, leads=shared.leads)
-        collections = CollectionReconciler(
-            shared.client,
-            shared.pods,
-            shared.cache,
-            shared.executor,
-            shared.recorder,
-            self.images,
-            metrics,
-            shared.config,
-            shared.own_namespace,
-            shared.bucket_user,
-        )
+    def _collection_controller(self, leads: Callable[[], bool]) -> Controller[str]:
+        metrics = CollectionMetrics(self._registry)
+        StoreCollector(self._shared.cache, metrics, self._registry, leads=leads)
+        collections = CollectionReconciler(self._shared, self.images, metrics)
         return self._controller(
             "collection", collections.reconcile, lambda namespace: {"namespace": namespace}
         )
@@ -215,13 +170,13 @@ class Controllers:
     ) -> Controller[Key]:
         return Controller(name, reconcile, self._loops, workers=workers, describe=describe)
 
-    def _model_changed(self, key: ModelKey) -> None:
+    def _add_model(self, key: ModelKey) -> None:
         self._models.add(key)
 
-    def _engine_changed(self, namespace: str, name: str) -> None:
+    def _add_engine(self, namespace: str, name: str) -> None:
         self._engines.add(EngineKey(namespace, name))
 
-    def _image_required(self, key: str) -> None:
+    def _add_image(self, key: str) -> None:
         self._probes.add(key)
 
     def _fleet_stopped(self, message: str) -> None:

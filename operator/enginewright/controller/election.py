@@ -44,11 +44,9 @@ class LeaseApi(Lists, Protocol):
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         """Create an object; Conflict if it exists."""
-        ...
 
     async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
         """Replace an object; Conflict if its resource version is no longer the current one."""
-        ...
 
 
 def steady_clock() -> float:
@@ -70,7 +68,7 @@ class Election:
     """One Lease: waits for it, holds it, releases it.
 
     `refused` is called with the reason when another release prevents this one from acting, and with
-    None when none does any more.
+    None once no other release does.
     """
 
     def __init__(
@@ -80,7 +78,7 @@ class Election:
         *,
         lost: Callable[[str], None],
         refused: Callable[[str | None], None],
-        clock: Callable[[], float] = steady_clock,
+        clock: Callable[[], float],
     ) -> None:
         self._api = api
         self._claim = claim
@@ -111,7 +109,7 @@ class Election:
         self._lost(why)
 
     async def release(self) -> None:
-        """Release the Lease, so that another replica need not wait until it expires, after `run`."""
+        """Release the Lease, so that another replica can lead before it expires, after `run`."""
         self._elector.step_down()
         if not self._elector.has_written:
             return
@@ -194,12 +192,12 @@ class Election:
             await self._take()
         except NotFound:
             return "the Lease was deleted"
-        except Conflict:  # somebody has annotated it, or a response to our own write was lost
+        except Conflict:  # another client has annotated it, or a response to our write was lost
             own = (await self._list()).get(self._claim.key)
             if own is None:
                 return "the Lease was deleted"
             if own.holder != self._claim.identity:
-                return f"the Lease was acquired by {own.holder or 'nobody'}"
+                return f"the Lease was acquired by {own.holder or 'no process'}"
             raise
         return None
 
@@ -212,15 +210,13 @@ class Election:
 
     async def _write(self, holder: str, duration: float) -> None:
         """Write our own Lease unless it has changed since it was read. Raises KubeError."""
-        known = self._lease
-        body = self._body(holder, duration, known)
-        self._lease = (
-            await self._api.create(body) if known is None else await self._api.replace(body)
-        )
+        body = self._body(holder, duration)
+        write = self._api.create if self._lease is None else self._api.replace
+        self._lease = await write(body)
 
-    def _body(self, holder: str, duration: float, known: JsonObject | None) -> JsonObject:
+    def _body(self, holder: str, duration: float) -> JsonObject:
         """Return the Lease; its times are informational and not used for decisions."""
-        before = (known or {}).get("spec") or {}
+        before = (self._lease or {}).get("spec") or {}
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         same = before.get("holderIdentity") == holder
         namespace, name = self._claim.key
@@ -230,9 +226,9 @@ class Election:
             "labels": {MANAGED_BY: OPERATOR, COMPONENT: CLAIM},
             "annotations": {SCOPE_ANNOTATION: ",".join(sorted(self._claim.scope))},
         }
-        if known is not None:
+        if self._lease is not None:
             for field in ("uid", "resourceVersion"):
-                metadata[field] = known["metadata"][field]
+                metadata[field] = self._lease["metadata"][field]
         spec = {
             "holderIdentity": holder,
             "leaseDurationSeconds": int(duration),
@@ -250,7 +246,6 @@ class Election:
         )
 
     def _log_once(self, level: int, text: str) -> None:
-        """Log why this process waits, unless it was logged last."""
         if text != self._last_logged:
             self._last_logged = text
             _logger.log(level, "%s", text)

@@ -1,7 +1,6 @@
-"""The engines that every model uses, kept up to date from the cache, so that no pass searches all models."""
+"""The engines that every model uses, kept up to date from the cache, so that no reconcile searches all models."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Final
@@ -27,10 +26,7 @@ _Name = tuple[str, str]  # namespace, name
 
 
 class EngineUses:
-    """The uses of all models in the cache, which must still be empty.
-
-    `changed` is called with namespace and name of every InferenceEngine whose users may have changed.
-    """
+    """The uses of all models in the cache, which must still be empty; `changed` gets engines whose users may differ."""
 
     def __init__(self, cache: ObjectCache, changed: Callable[[str, str], None]) -> None:
         self._cache = cache
@@ -66,7 +62,7 @@ class EngineUses:
             self._report(namespace, before or EngineUse(name), now or EngineUse(name))
 
     def _use(self, namespace: str, name: str) -> EngineUse | None:
-        """Return what a model uses; None: it does not exist, or is being deleted."""
+        """Return what a model uses, or None if it does not exist or is being deleted."""
         cache = self._cache
         observed = cache.get(INFERENCE_MODELS, namespace, name)
         if observed is None or "deletionTimestamp" in observed["metadata"]:
@@ -103,16 +99,8 @@ class EngineUses:
             engines[name[1]] = str((obj.get("spec") or {}).get("key") or "")
 
 
-@dataclass(frozen=True)
-class Settled:
-    """Users to report, and when to look again."""
-
-    users: tuple[str, ...]
-    due_in: float | None = None  # seconds; None: they are up to date
-
-
 class SettledUsers:
-    """The users of engines, changed at most every `SETTLE`: a hundred models that are applied at once are few writes.
+    """The users of engines, changed at most every `SETTLE`: a hundred models applied at once cause few writes.
 
     The first user of an engine is reported at once, so that what is used never appears unused.
     """
@@ -120,18 +108,20 @@ class SettledUsers:
     def __init__(self) -> None:
         self._reported: dict[EngineKey, tuple[datetime, tuple[str, ...]]] = {}
 
-    def of(self, key: EngineKey, users: tuple[str, ...], now: datetime) -> Settled:
-        """Return the users to report at `now` (timezone-aware) of an engine that has `users`."""
+    def of(
+        self, key: EngineKey, users: tuple[str, ...], now: datetime
+    ) -> tuple[tuple[str, ...], float | None]:
+        """Return which of an engine's `users` to report at `now`, and the seconds until others are due, if any."""
         since, reported = self._reported.get(key, (now - SETTLE, users))
         waited = now - since
         is_due = not reported or not timedelta() <= waited < SETTLE
         if users == reported:
             self._reported.setdefault(key, (since, users))
-            return Settled(users)
+            return users, None
         if is_due:
             self._reported[key] = now, users
-            return Settled(users)
-        return Settled(reported, (SETTLE - waited).total_seconds())
+            return users, None
+        return reported, (SETTLE - waited).total_seconds()
 
     def forget(self, key: EngineKey) -> None:
         """Forget an engine that is deleted."""

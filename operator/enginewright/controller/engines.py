@@ -2,18 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 
 from enginewright_contract.report import Progress
 
 from enginewright.api.inference_engine import InferenceEngine
 from enginewright.controller.apply_plan import apply_plan
-from enginewright.controller.cache import ObjectCache
-from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.children import of_jobs, of_owner
 from enginewright.controller.engine_uses import EngineUses, SettledUsers
-from enginewright.controller.events import EventRecorder
-from enginewright.controller.execute import Executor
 from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.metrics import EngineMetrics
@@ -21,30 +17,23 @@ from enginewright.controller.observe import JOB, POD
 from enginewright.controller.parse import readable
 from enginewright.controller.references import is_tried_again, preparations, references
 from enginewright.controller.routing import EngineKey
+from enginewright.controller.shared import Shared
 from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_ENGINES, JOBS, PODS
 from enginewright.plan.engines.build import BuildFacts
 from enginewright.plan.engines.engine import plan_engine, users_of
-from enginewright.plan.types import Config, EventIntent, ObjectRef
+from enginewright.plan.types import EventIntent, ObjectRef
 
 
 @dataclass(frozen=True)
 class EngineReconciler:
-    """Reconciles one InferenceEngine.
+    """Reconciles one InferenceEngine; `progress` returns that of a Job's build, by namespace and name."""
 
-    `progress` returns the progress of a Job's build, by namespace and name; None: not known.
-    """
-
-    pods: PodCatchUp
-    cache: ObjectCache
-    executor: Executor
-    recorder: EventRecorder
+    shared: Shared
     metrics: EngineMetrics
-    config: Config
     uses: EngineUses
     turns: JobTurns
     progress: Callable[[str, str], Progress | None] = lambda _namespace, _job: None
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     settled: SettledUsers = field(default_factory=SettledUsers)
 
     async def reconcile(self, key: EngineKey) -> ReconcileResult:
@@ -55,39 +44,40 @@ class EngineReconciler:
             self.turns.done(key)
 
     async def _reconcile(self, key: EngineKey) -> ReconcileResult:
-        observed = self.cache.get(INFERENCE_ENGINES, key.namespace, key.name)
+        shared, cache = self.shared, self.shared.cache
+        observed = cache.get(INFERENCE_ENGINES, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             # its Jobs are garbage collected
             self.settled.forget(key)
             return ReconcileResult(exists=False)
-        engine = readable(InferenceEngine, observed, self.recorder)
+        engine = readable(InferenceEngine, observed, shared.recorder)
         if engine is None:
             return ReconcileResult()
-        jobs = self.cache.of_engine(JOBS, key.namespace, key.name)
-        await self.pods.catch_up(self.cache.views(JOB, jobs))
+        jobs = cache.of_engine(JOBS, key.namespace, key.name)
+        await shared.pods.catch_up(cache.views(JOB, jobs))
         users = users_of(engine, self.uses.of_namespace(key.namespace))
-        settled = self.settled.of(key, users, now := self.now())
-        plan = plan_engine(self._facts(key, engine, settled.users, now))
+        users, due_in = self.settled.of(key, users, now := shared.now())
+        plan = plan_engine(self._facts(key, engine, users, now))
         if plan.removed:
             await self._remove(key, observed, plan.removed)
             return ReconcileResult(exists=False)
         self.turns.planned(engine, plan)
-        requeue = await apply_plan(plan, observed, self.executor, self.recorder)
+        requeue = await apply_plan(plan, observed, shared.executor, shared.recorder)
         if plan.ended:
             self.metrics.count(plan.ended)
-        later = min(filter(None, (plan.requeue_after, settled.due_in)), default=None)
+        later = min(filter(None, (plan.requeue_after, due_in)), default=None)
         return ReconcileResult(requeue=requeue, requeue_after=later)
 
     async def _remove(self, key: EngineKey, observed: JsonObject, event: EventIntent) -> None:
         ref = ObjectRef(observed["apiVersion"], observed["kind"], *key)
-        if await self.executor.delete(ref):
-            self.recorder.record(observed, event)
+        if await self.shared.executor.delete(ref):
+            self.shared.recorder.record(observed, event)
         self.settled.forget(key)
 
     def _facts(
         self, key: EngineKey, engine: InferenceEngine, users: tuple[str, ...], now: datetime
     ) -> BuildFacts:
-        cache = self.cache
+        cache = self.shared.cache
         labelled = cache.views(JOB, cache.of_engine(JOBS, key.namespace, key.name))
         jobs = of_owner(engine.metadata.uid, labelled, INFERENCE_ENGINES)
         pods = cache.views(POD, cache.of_engine(PODS, key.namespace, key.name))
@@ -95,7 +85,7 @@ class EngineReconciler:
         reported = ((name, self.progress(key.namespace, name)) for name in running)
         return BuildFacts(
             engine=engine,
-            config=self.config,
+            config=self.shared.config,
             now=now,
             jobs=jobs,
             pods=of_jobs(jobs, pods),

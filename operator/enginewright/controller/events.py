@@ -1,18 +1,16 @@
 """Events that `kubectl describe` shows, recorded once per change without blocking a reconcile.
 
-Reconciles enqueue them and go on: one task writes them, and one that cannot be written is
-logged and dropped. The name of an Event is derived from its content, so that the same Event of a
+Reconciles enqueue them and go on: one task writes them, and logs and drops one that cannot be
+written. The name of an Event is derived from its content, so that the same Event of a
 restarted operator increases the count of the existing one instead of adding one.
 """
 
 import asyncio
 import hashlib
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from enginewright.kube.api import JsonObject, KubeApi
@@ -30,32 +28,22 @@ _CLUSTER_SCOPED_NAMESPACE: Final = "default"  # where kubectl looks for them
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class _PendingEvent:
-    regarding: Mapping[str, Any]  # the object's reference
-    intent: EventIntent
-
-
 class EventRecorder:
     """Queues Events without blocking; `run` writes them."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, api: KubeApi, *, clock: Callable[[], float], now: Callable[[], datetime]
     ) -> None:
         self._api = api
         self._clock = clock
         self._now = now
-        self._waiting: asyncio.Queue[_PendingEvent] = asyncio.Queue(_WAITING)
+        self._waiting: asyncio.Queue[JsonObject] = asyncio.Queue(_WAITING)
         self._last_recorded: OrderedDict[str, float] = OrderedDict()
 
     def record(self, regarding: Mapping[str, Any], intent: EventIntent) -> None:
         """Queue an Event about an object, unless the same one was recorded within `REPEAT_AFTER`."""
-        pending = _PendingEvent(_reference(regarding), intent)
-        name = _event_name(pending)
+        event = _event(regarding, intent)
+        name = event["metadata"]["name"]
         moment = self._clock()
         last = self._last_recorded.get(name)
         if last is not None and moment - last < REPEAT_AFTER:
@@ -65,53 +53,41 @@ class EventRecorder:
         if len(self._last_recorded) > _REMEMBERED:
             self._last_recorded.popitem(last=False)
         try:
-            self._waiting.put_nowait(pending)
+            self._waiting.put_nowait(event)
         except asyncio.QueueFull:
             _logger.warning("dropped an event, the queue is full: %s", intent.message)
 
     async def run(self) -> None:
         """Write Events until cancelled."""
         while True:
-            pending = await self._waiting.get()
-            await self._write_or_log(pending)
+            event = await self._waiting.get()
+            try:
+                await self._write(event)
+            except KubeError as error:
+                _logger.warning("cannot write an event: %s: %s", error.message, event["message"])
             self._waiting.task_done()
 
     async def drain(self) -> None:
         """Return when all recorded Events are written."""
         await self._waiting.join()
 
-    async def _write_or_log(self, pending: _PendingEvent) -> None:
-        try:
-            await self._write(pending)
-        except KubeError as error:
-            _logger.warning("cannot write an event: %s: %s", error.message, pending.intent.message)
-
-    async def _write(self, pending: _PendingEvent) -> None:
-        namespace = pending.regarding.get("namespace") or _CLUSTER_SCOPED_NAMESPACE
-        name = _event_name(pending)
+    async def _write(self, event: JsonObject) -> None:
+        metadata = event["metadata"]
         now = self._now().strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
-            known = await self._api.get(EVENTS, namespace, name)
+            stored = await self._api.get(EVENTS, metadata["namespace"], metadata["name"])
         except NotFound:
-            known = {}
-        event: JsonObject = {
-            "apiVersion": EVENTS.api_version,
-            "kind": EVENTS.kind,
-            "metadata": {"name": name, "namespace": namespace},
-            "involvedObject": dict(pending.regarding),
-            "type": pending.intent.type,
-            "reason": pending.intent.reason,
-            "message": pending.intent.message[:_MESSAGE_LIMIT],
-            "source": {"component": COMPONENT},
-            "reportingComponent": COMPONENT,
-            "firstTimestamp": known.get("firstTimestamp") or now,
+            stored = {}
+        times = {
+            "firstTimestamp": stored.get("firstTimestamp") or now,
             "lastTimestamp": now,
-            "count": (known.get("count") or 0) + 1,
+            "count": (stored.get("count") or 0) + 1,
         }
-        await self._api.apply(event)
+        await self._api.apply({**event, **times})
 
 
-def _reference(obj: Mapping[str, Any]) -> JsonObject:
+def _event(obj: Mapping[str, Any], intent: EventIntent) -> JsonObject:
+    """Return an Event about an object, named by a hash of its content, without its times and count."""
     metadata = obj["metadata"]
     reference = {
         "apiVersion": obj["apiVersion"],
@@ -120,13 +96,19 @@ def _reference(obj: Mapping[str, Any]) -> JsonObject:
         "name": metadata["name"],
         "uid": metadata.get("uid"),
     }
-    return {key: value for key, value in reference.items() if value}
-
-
-def _event_name(pending: _PendingEvent) -> str:
-    intent = pending.intent
-    identity = "\n".join(
-        (pending.regarding.get("uid", ""), intent.type, intent.reason, intent.message)
-    )
+    identity = "\n".join((metadata.get("uid") or "", intent.type, intent.reason, intent.message))
     digest = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    return f"{pending.regarding['name'][:230]}.{digest}"
+    return {
+        "apiVersion": EVENTS.api_version,
+        "kind": EVENTS.kind,
+        "metadata": {
+            "name": f"{metadata['name'][:230]}.{digest}",
+            "namespace": metadata.get("namespace") or _CLUSTER_SCOPED_NAMESPACE,
+        },
+        "involvedObject": {key: value for key, value in reference.items() if value},
+        "type": intent.type,
+        "reason": intent.reason,
+        "message": intent.message[:_MESSAGE_LIMIT],
+        "source": {"component": COMPONENT},
+        "reportingComponent": COMPONENT,
+    }

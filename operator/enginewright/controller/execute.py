@@ -1,9 +1,8 @@
 """The writes of a plan: apply, delete, write the status.
 
-An object is not written if it is already as wanted: its intent annotation has the hash of the wanted
-object, and its content still matches or is what the API server returned for our last apply. So a
-restart writes nothing, an edit is reverted, and an API server that rewrites our values cannot cause
-endless writes.
+An object is not written if it is already as intended: its annotation has the hash of the intent, and its
+content still matches, or is what the API server returned for our last apply. So a restart writes nothing, an
+edit is reverted, and an API server that rewrites our values cannot cause endless writes.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ from enginewright.plan.types import MetadataIntent, ObjectRef, ReplicasHandover
 
 INTENT_ANNOTATION: Final = "enginewright.dev/intent"
 _REMEMBERED: Final = 16384
-_NAMED_FIELDS: Final = 3  # of those that somebody edited
+_NAMED_FIELDS: Final = 3  # of those that were edited
 _OWNER_KINDS: Final = {each.kind: each for each in (INFERENCE_MODELS, INFERENCE_ENGINES)}
 
 _logger = logging.getLogger(__name__)
@@ -60,10 +59,7 @@ class Executor:
         *,
         written: Callable[[Resource, JsonObject], None] = lambda _resource, _obj: None,
     ) -> None:
-        """Initialize; `written` is called with every object after its apply or status update.
-
-        The watch event after our own write does not change the cache, so it queues nothing.
-        """
+        """Initialize; `written` is called with every object that was written: its watch event queues nothing."""
         self._api = api
         self._cache = cache
         self._written = written
@@ -71,171 +67,158 @@ class Executor:
 
     async def apply(
         self,
-        wanted: Mapping[str, Any],
-        undone: Callable[[str], None] = lambda _message: None,
+        intent: Mapping[str, Any],
+        on_revert: Callable[[str], None] = lambda _message: None,
     ) -> bool:
-        """Bring one object to the wanted state; returns whether anything was written.
+        """Bring one object to its intended state; returns whether anything was written.
 
-        Args:
-            wanted: the object.
-            undone: is called with a message if this reverts another manager's edit.
-
-        Raises KubeError; StillTerminating and NameTaken if the name belongs to another object.
+        `on_revert` is called with a message if this reverts another manager's edit. Raises KubeError;
+        StillTerminating and NameTaken if the name belongs to another object.
         """
-        wanted = _stamped(wanted)
-        resource = resource_of(wanted["apiVersion"], wanted["kind"])
-        metadata = wanted["metadata"]
-        known = self._cache.get(resource, metadata.get("namespace"), metadata["name"])
-        if known is not None:
-            if _is_terminating(known, wanted):
-                if owner := self._living_owner(known):
-                    raise NameTaken(f"{_name(wanted)} is owned by {owner}: rename one of the two")
-                raise StillTerminating(f"{_name(wanted)} is still being deleted")
+        intent = _stamped(intent)
+        resource = resource_of(intent["apiVersion"], intent["kind"])
+        metadata = intent["metadata"]
+        observed = self._cache.get(resource, metadata.get("namespace"), metadata["name"])
+        if observed is None:
+            response = await self._first_apply(resource, intent)
+        else:
+            if _is_terminating(observed, intent):
+                if owner := self._living_owner(observed):
+                    raise NameTaken(f"{_name(intent)} is owned by {owner}: rename one of the two")
+                raise StillTerminating(f"{_name(intent)} is still being deleted")
             # A Job's template is immutable: its name contains a hash of everything that decides it.
-            if resource == JOBS or self._settled(wanted, known):
+            if resource == JOBS or self._settled(intent, observed):
                 return False
-            edited = self._edited(wanted, known)
-            editor = await self._editor(resource, known, edited) if edited else ""
-            response = await self._api.apply(wanted)
+            # an edit since our last apply of the same intent
+            same = _intent(intent) == _intent(observed)
+            edited = list(differences(intent, observed)) if same else []
+            editor = await self._editor(resource, observed, edited) if edited else ""
+            response = await self._api.apply(intent)
             # fields that the API server or a webhook rewrites each time are not edits
-            rewritten = set(differences(wanted, response))
+            rewritten = set(differences(intent, response))
             if edited := [each for each in edited if each not in rewritten]:
-                undone(
-                    f"reverted {editor}'s change of {_shown(edited)} in {_name(wanted)}:"
+                on_revert(
+                    f"reverted {editor}'s change of {_shown(edited)} in {_name(intent)}:"
                     " edit or scale the InferenceModel instead"
                 )
-        else:
-            response = await self._first_apply(resource, wanted)
-        self._cache.wrote(resource, response)
+        self._keep(resource, response)
         self._remember((response["metadata"]["uid"], "content"), _content(response))
-        self._written(resource, response)
-        _logger.info("applied %s", _name(wanted))
+        _logger.info("applied %s", _name(intent))
         return True
 
-    async def set_metadata(self, wanted: MetadataIntent) -> bool:
+    async def set_metadata(self, intent: MetadataIntent) -> bool:
         """Set labels and annotations of an observed object; returns whether anything was written."""
-        resource = resource_of(wanted.api_version, wanted.kind)
-        known = self._cache.get(resource, wanted.namespace, wanted.name)
-        if known is None or known["metadata"]["uid"] != wanted.uid:
+        resource = resource_of(intent.api_version, intent.kind)
+        observed = self._cache.get(resource, intent.namespace, intent.name)
+        if observed is None or observed["metadata"]["uid"] != intent.uid:
             return False
-        metadata = known["metadata"]
+        metadata = observed["metadata"]
         if metadata.get("deletionTimestamp") or (
-            wanted.labels.items() <= (metadata.get("labels") or {}).items()
-            and wanted.annotations.items() <= (metadata.get("annotations") or {}).items()
+            intent.labels.items() <= (metadata.get("labels") or {}).items()
+            and intent.annotations.items() <= (metadata.get("annotations") or {}).items()
         ):
             return False
         try:
-            response = await self._api.apply(wanted.manifest(), manager=METADATA_MANAGER)
+            response = await self._api.apply(intent.manifest(), manager=METADATA_MANAGER)
         except (Conflict, NotFound):  # it was deleted meanwhile
             return False
-        self._cache.wrote(resource, response)
-        self._written(resource, response)
-        _logger.info("set labels and annotations of %s", _name(known))
+        self._keep(resource, response)
+        _logger.info("set labels and annotations of %s", _name(observed))
         return True
 
-    async def hand_over(self, wanted: ReplicasHandover) -> bool:
-        """Have a second manager own a Deployment's count; returns whether it does now.
-
-        Not forced: a count that somebody has changed meanwhile stays, and has another owner already.
-        """
+    async def hand_over(self, handover: ReplicasHandover) -> bool:
+        """Have a second manager own a Deployment's count unless it was changed; returns whether it does."""
         body = {
             "apiVersion": DEPLOYMENTS.api_version,
             "kind": DEPLOYMENTS.kind,
             "metadata": {
-                "namespace": wanted.namespace,
-                "name": wanted.name,
-                "uid": wanted.uid,
+                "namespace": handover.namespace,
+                "name": handover.name,
+                "uid": handover.uid,
             },
-            "spec": {"replicas": wanted.replicas},
+            "spec": {"replicas": handover.replicas},
         }
         try:
             response = await self._api.apply(body, force=False, manager=HANDOVER_MANAGER)
         except (Conflict, NotFound):  # it was scaled or deleted meanwhile
             return False
-        self._cache.wrote(DEPLOYMENTS, response)
-        self._written(DEPLOYMENTS, response)
+        self._keep(DEPLOYMENTS, response)
         _logger.info("shared the ownership of the replicas of %s", _name(response))
         return True
 
     async def delete(self, ref: ObjectRef) -> bool:
         """Delete the observed object with this name, never a later one."""
         resource = resource_of(ref.api_version, ref.kind)
-        known = self._cache.get(resource, ref.namespace, ref.name)
-        if known is None or known["metadata"].get("deletionTimestamp"):
+        observed = self._cache.get(resource, ref.namespace, ref.name)
+        if observed is None or observed["metadata"].get("deletionTimestamp"):
             return False
-        uid = known["metadata"]["uid"]
+        uid = observed["metadata"]["uid"]
         remains = await self._api.delete(resource, ref.namespace, ref.name, uid=uid)
-        if remains is None:
-            self._cache.deleted(resource, known)
-        else:
-            self._cache.wrote(resource, remains)
-        _logger.info("deleted %s", _name(known))
+        self._cache.observe(resource, remains or observed, deleted=remains is None)
+        _logger.info("deleted %s", _name(observed))
         return True
 
     async def write_status(self, observed: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
         """Write the complete status if it differs from the observed one; returns whether anything was written.
 
-        Never to a later object of this name, of which the cache may not know yet. The API server ignores a
+        Never to a later object of this name, which the cache may not have yet. The API server ignores a
         status's uid, but refuses it with a version that is not the latest one.
         """
-        wanted = _without_nulls(status)
+        status = _without_nulls(status)
         uid, name = observed["metadata"]["uid"], observed["metadata"]["name"]
-        written = canonical_json([wanted, observed.get("status")])
-        if wanted == (observed.get("status") or {}) or self._is_remembered(
+        written = canonical_json([status, observed.get("status")])
+        if status == (observed.get("status") or {}) or self._is_remembered(
             (uid, "status"), written
         ):
             return False
         resource = resource_of(observed["apiVersion"], observed["kind"])
         namespace = observed["metadata"].get("namespace")
-        known = self._cache.get(resource, namespace, name)
-        if known is None or known["metadata"]["uid"] != uid:
+        latest = self._cache.get(resource, namespace, name)
+        if latest is None or latest["metadata"]["uid"] != uid:
             return False
         try:
             try:
-                response = await self._api.apply_status(_with_status(known, observed, wanted))
+                response = await self._api.apply_status(_with_status(latest, observed, status))
             except Conflict:
                 latest = await self._api.get(resource, namespace, name)
                 if latest["metadata"]["uid"] != uid:
                     return False
-                response = await self._api.apply_status(_with_status(latest, observed, wanted))
+                response = await self._api.apply_status(_with_status(latest, observed, status))
         except NotFound:
             return False
-        self._cache.wrote(resource, response)
-        self._remember((uid, "status"), canonical_json([wanted, response.get("status")]))
-        self._written(resource, response)
+        self._keep(resource, response)
+        self._remember((uid, "status"), canonical_json([status, response.get("status")]))
         _logger.info("wrote the status of %s", _name(observed))
         return True
 
-    async def _first_apply(self, resource: Resource, wanted: Mapping[str, Any]) -> JsonObject:
+    def _keep(self, resource: Resource, response: JsonObject) -> None:
+        self._cache.observe(resource, response)
+        self._written(resource, response)
+
+    async def _first_apply(self, resource: Resource, intent: Mapping[str, Any]) -> JsonObject:
         """Apply an object that is not in the cache, without taking over another manager's."""
         try:
-            return await self._api.apply(wanted, force=False)
+            return await self._api.apply(intent, force=False)
         except Conflict:
-            metadata = wanted["metadata"]
+            metadata = intent["metadata"]
             live = await self._api.get(resource, metadata.get("namespace"), metadata["name"])
-            if not _same_owner(wanted, live):
-                owner = next(iter(_owners(wanted)), INFERENCE_MODELS.kind)
+            if not _same_owner(intent, live):
+                owner = next(iter(_owners(intent)), INFERENCE_MODELS.kind)
                 raise NameTaken(
-                    f"{_name(wanted)} exists and is not managed by Enginewright:"
+                    f"{_name(intent)} exists and is not managed by Enginewright:"
                     f" delete it or rename the {owner}"
                 ) from None
-            return await self._api.apply(wanted)
-
-    def _edited(self, wanted: Mapping[str, Any], known: Mapping[str, Any]) -> list[Path]:
-        """Return the fields that somebody has edited since we applied the same."""
-        if _intent(wanted) != _intent(known):
-            return []
-        return list(differences(wanted, known))
+            return await self._api.apply(intent)
 
     async def _editor(
-        self, resource: Resource, known: Mapping[str, Any], fields: Sequence[Path]
+        self, resource: Resource, observed: Mapping[str, Any], fields: Sequence[Path]
     ) -> str:
-        """Return who owns a field of `known` besides us, from its managed fields."""
-        metadata = known["metadata"]
+        """Return who owns a field of `observed` besides us, from its managed fields."""
+        metadata = observed["metadata"]
         try:
             live = await self._api.get(resource, metadata.get("namespace"), metadata["name"])
         except KubeError:
-            return "somebody"
+            return "another client"
         owners = [
             str(each.get("manager") or "")
             for each in live["metadata"].get("managedFields") or ()
@@ -243,29 +226,28 @@ class Executor:
             and each.get("subresource") != "status"
             and any(_owns(each.get("fieldsV1") or {}, field) for field in fields)
         ]
-        return " and ".join(sorted(filter(None, owners))) or "somebody"
+        return " and ".join(sorted(filter(None, owners))) or "another client"
 
-    def _living_owner(self, known: Mapping[str, Any]) -> str | None:
+    def _living_owner(self, observed: Mapping[str, Any]) -> str | None:
         """Return the owner of an object if both exist and the object is not being deleted."""
-        if known["metadata"].get("deletionTimestamp"):
+        metadata = observed["metadata"]
+        if metadata.get("deletionTimestamp"):
             return None
-        for each in known["metadata"].get("ownerReferences") or ():
-            if each["kind"] not in _OWNER_KINDS:
-                continue
-            namespace = known["metadata"].get("namespace")
-            owner = self._cache.get(_OWNER_KINDS[each["kind"]], namespace, each["name"])
-            if owner and owner["metadata"]["uid"] == each["uid"]:
-                return f"{each['kind']} {each['name']}"
+        for each in metadata.get("ownerReferences") or ():
+            if kind := _OWNER_KINDS.get(each["kind"]):
+                owner = self._cache.get(kind, metadata.get("namespace"), each["name"])
+                if owner and owner["metadata"]["uid"] == each["uid"]:
+                    return f"{each['kind']} {each['name']}"
         return None
 
-    def _settled(self, wanted: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
-        if _intent(wanted) != _intent(known):
+    def _settled(self, intent: Mapping[str, Any], observed: Mapping[str, Any]) -> bool:
+        if _intent(intent) != _intent(observed):
             return False
-        if not holds(wanted["metadata"], known["metadata"]):
+        if not holds(intent["metadata"], observed["metadata"]):
             return False
-        body = {k: v for k, v in wanted.items() if k != "metadata"}
-        return holds(body, known) or self._is_remembered(
-            (known["metadata"]["uid"], "content"), _content(known)
+        body = {k: v for k, v in intent.items() if k != "metadata"}
+        return holds(body, observed) or self._is_remembered(
+            (observed["metadata"]["uid"], "content"), _content(observed)
         )
 
     def _remember(self, key: tuple[str, str], value: str) -> None:
@@ -308,12 +290,12 @@ def _owns(fields: Mapping[str, Any], path: Path) -> bool:
     return True
 
 
-def _stamped(wanted: Mapping[str, Any]) -> JsonObject:
-    """Return `wanted` with its own hash, which shows later that a field was dropped."""
-    metadata = wanted["metadata"]
-    intent = hashlib.sha256(canonical_json(wanted).encode()).hexdigest()
-    annotations = {**(metadata.get("annotations") or {}), INTENT_ANNOTATION: intent}
-    return {**wanted, "metadata": {**metadata, "annotations": annotations}}
+def _stamped(intent: Mapping[str, Any]) -> JsonObject:
+    """Return `intent` with its own hash, which shows later that a field was dropped."""
+    metadata = intent["metadata"]
+    digest = hashlib.sha256(canonical_json(intent).encode()).hexdigest()
+    annotations = {**(metadata.get("annotations") or {}), INTENT_ANNOTATION: digest}
+    return {**intent, "metadata": {**metadata, "annotations": annotations}}
 
 
 def _intent(obj: Mapping[str, Any]) -> str | None:
@@ -322,7 +304,6 @@ def _intent(obj: Mapping[str, Any]) -> str | None:
 
 
 def _owners(obj: Mapping[str, Any]) -> dict[str, str]:
-    """Return the uids of the owners by kind."""
     return {each["kind"]: each["uid"] for each in obj["metadata"].get("ownerReferences") or ()}
 
 
@@ -331,20 +312,20 @@ def _content(obj: Mapping[str, Any]) -> str:
     return canonical_json({k: v for k, v in obj.items() if k not in ("metadata", "status")})
 
 
-def _is_terminating(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+def _is_terminating(observed: Mapping[str, Any], intent: Mapping[str, Any]) -> bool:
     """Return whether it is being deleted, or will be because its owner was deleted."""
-    if known["metadata"].get("deletionTimestamp"):
+    if observed["metadata"].get("deletionTimestamp"):
         return True
-    old, new = _owners(known), _owners(wanted)
+    old, new = _owners(observed), _owners(intent)
     return any(old[kind] != new[kind] for kind in old.keys() & new.keys())
 
 
-def _same_owner(wanted: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
-    """Return whether a live object that was not in the cache is the wanted one."""
-    if wanted_owners := _owners(wanted):
-        return wanted_owners.items() <= _owners(live).items()
+def _same_owner(intent: Mapping[str, Any], live: Mapping[str, Any]) -> bool:
+    """Return whether a live object that was not in the cache is the intended one."""
+    if owners := _owners(intent):
+        return owners.items() <= _owners(live).items()
     managers = [
-        (obj["metadata"].get("labels") or {}).get(labels.MANAGED_BY) for obj in (wanted, live)
+        (obj["metadata"].get("labels") or {}).get(labels.MANAGED_BY) for obj in (intent, live)
     ]
     return managers[0] is not None and managers[0] == managers[1]
 

@@ -31,7 +31,6 @@ from enginewright.controller.observe import (
 from enginewright.controller.parse import parsed
 from enginewright.controller.references import references
 from enginewright.controller.routing import EngineKey, is_unbuilt
-from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     CLAIM_TEMPLATES,
@@ -60,18 +59,8 @@ def gather(
 ) -> Facts:
     """Return the facts that a plan of a model is made from.
 
-    Args:
-        cache: of the API server's objects.
-        model: may be newer than the cached one.
-        config: the operator's.
-        now: timezone-aware.
-        images: what the probed images contain, by reference.
-        image_failures: why images could not be probed, by reference.
-        bucket_user: who uses its part of a bucket; None: not known, or it is a volume.
-        may_move: it is the model's turn to move to new runtime images.
-        verdicts: of the sidecars of pods, by name.
-        silent: which pods' sidecars have not responded for a long time.
-        measured: what sidecars have measured during a rollout, by name of the pod; None: nothing.
+    `model` may be newer than the cached one; `now` is timezone-aware; images are named by reference, and
+    pods by name.
     """
     namespace, name, uid = model.metadata.namespace, model.metadata.name, model.metadata.uid
 
@@ -132,24 +121,18 @@ def gather(
 def _unbuilt(
     cache: ObjectCache, namespace: str, names: Iterable[str]
 ) -> dict[str, tuple[str, dict[str, EngineReference]]]:
-    """Return requester (empty: none) and references by model of each engine that is not built.
-
-    References to built engines decide nothing, so most passes search no models.
-    """
-    found = {}
+    """Return requester ("" if none) and references by model of each unbuilt engine: built ones depend on neither."""
+    unbuilt = {}
     for name in names:
         engine = cache.get(INFERENCE_ENGINES, namespace, name)
         if engine is not None and is_unbuilt(engine):
             requester = (engine["metadata"].get("annotations") or {}).get(REQUESTED_BY, "")
-            found[name] = requester, references(cache, EngineKey(namespace, name))
-    return found
+            unbuilt[name] = requester, references(cache, EngineKey(namespace, name))
+    return unbuilt
 
 
 class _Engines(Mapping[str, InferenceEngine]):
-    """A namespace's InferenceEngines by name, parsed on access; an invalid one is missing.
-
-    A model's plan reads the few that it needs; a namespace may have hundreds.
-    """
+    """A namespace's InferenceEngines by name, parsed on access: a plan reads few of them. Invalid ones are missing."""
 
     def __init__(self, cache: ObjectCache, namespace: str) -> None:
         self._cache = cache
@@ -164,15 +147,9 @@ class _Engines(Mapping[str, InferenceEngine]):
 
     @override
     def __iter__(self) -> Iterator[str]:
-        return (each["metadata"]["name"] for each in self._here())
+        engines = self._cache.in_namespace(INFERENCE_ENGINES, self._namespace)
+        return (each["metadata"]["name"] for each in engines)
 
     @override
     def __len__(self) -> int:
-        return len(self._here())
-
-    def _here(self) -> list[JsonObject]:
-        return [
-            each
-            for each in self._cache.all(INFERENCE_ENGINES)
-            if each["metadata"].get("namespace") == self._namespace
-        ]
+        return len(self._cache.in_namespace(INFERENCE_ENGINES, self._namespace))

@@ -1,7 +1,7 @@
 """Gives models their turns to move to new runtime images, and reports how far all have come.
 
-The state is in the models' statuses. In memory are only a copy of what is read from them, so that a
-reconcile does not search all models, and the turns that are not in a status yet.
+The state is in the models' statuses. In memory are only a copy, so that a reconcile does not search all
+models, and the turns that are not in a status yet.
 """
 
 import logging
@@ -43,17 +43,14 @@ class Fleet:
         queue: Callable[[ModelKey], None],
         stopped: Callable[[str], None],
     ) -> None:
-        """Take `images`, by variant, as those of the installation.
-
-        `stopped` is called with the cause when models fail and no further one moves.
-        """
+        """Take the installation's `images` by variant; `stopped` gets the cause when failures stop moves."""
         self._images = images
         self._config = config
         self._queue = queue
         self._stopped = stopped
         self._moves: dict[ModelName, MoveView] = {}
         self._granted: set[ModelName] = set()
-        self._known: FleetState | None = None  # None: a move has changed
+        self._state: FleetState | None = None  # until a move changes
         self._announced: frozenset[ModelName] = frozenset()
         self._halt: Halt | None = None
         cache.listen(INFERENCE_MODELS, self._observed)
@@ -61,11 +58,11 @@ class Fleet:
     @property
     def state(self) -> FleetState:
         """Return how far all models have come."""
-        if self._known is None:
-            self._known = fleet_state(
+        if self._state is None:
+            self._state = fleet_state(
                 self._moves.values(), self._images, self._config, self._granted
             )
-        return self._known
+        return self._state
 
     def takes_turn(self, key: ModelKey) -> bool:
         """Return whether a model may move; if so it counts as moving until `planned`."""
@@ -73,14 +70,14 @@ class Fleet:
             return False
         if key not in self._granted:
             self._granted.add(key)
-            self._known = None
+            self._state = None
         return True
 
     def planned(self, key: ModelKey) -> None:
-        """Take note that a model's status is up to date, and queue models whose turn it is now."""
+        """Record that a model's status is up to date, and queue models whose turn it is now."""
         if key in self._granted:
             self._granted.discard(key)
-            self._known = None
+            self._state = None
         state = self.state
         for name in sorted(state.permitted - self._announced):
             self._queue(ModelKey(*name))
@@ -100,7 +97,7 @@ class Fleet:
             self._granted.discard(name)
         else:
             self._moves[name] = move
-        self._known = None
+        self._state = None
 
 
 class FleetCollector(Collector):

@@ -8,7 +8,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 
 _logger = logging.getLogger(__name__)
 
-Check = Callable[[], str | None]  # the problem; None: healthy
+Check = Callable[[], str | None]  # returns the problem, if any
 
 
 class HealthServer:

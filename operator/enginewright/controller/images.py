@@ -8,7 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from enginewright_contract.images import ImageFacts
@@ -16,12 +16,10 @@ from pydantic import ValidationError
 
 from enginewright.api.job_failure import JobFailure
 from enginewright.controller.cache import ObjectCache
-from enginewright.controller.catch_up import PodCatchUp
-from enginewright.controller.execute import Executor
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import JOB, POD
-from enginewright.controller.operator_namespace import ConfigMapStore, OperatorNamespace
-from enginewright.kube.api import KubeApi
+from enginewright.controller.operator_namespace import ConfigMapStore
+from enginewright.controller.shared import Shared
 from enginewright.kube.resources import (
     CONTROLLER_REVISIONS,
     INFERENCE_MODELS,
@@ -39,28 +37,23 @@ from enginewright.plan.attempts import (
     Observed,
     Start,
     Succeeded,
-    Work,
     advance,
 )
 from enginewright.plan.resolve.images import probing
-from enginewright.plan.types import Config, ObjectRef
+from enginewright.plan.types import ObjectRef
 
 CONFIG_MAP: Final = "enginewright-images"
-
-
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class _Attempts:
-    """Attempts to probe an image that is not known yet."""
-
     attempt: int = 1
     failure: JobFailure | None = None
 
 
 def _without_pod(state: InProgress, observed: Observed) -> str:
-    """Return that no pod is created for a Job, of which nothing else tells; empty: it has one, or is new."""
+    """Return that no pod is created for a Job, which nothing else reports; empty: it has one, or is new."""
     job = observed.jobs.get(state.job)
     if state.pod or job is None or observed.now - datetime.fromisoformat(job.created) < WITHOUT_POD:
         return ""
@@ -74,29 +67,16 @@ class ImageReconciler:
     """Knows the images by reference; its keys are their hashes, which probes carry as a label."""
 
     def __init__(
-        self,
-        api: KubeApi,
-        cache: ObjectCache,
-        pods: PodCatchUp,
-        executor: Executor,
-        config: Config,
-        namespace: OperatorNamespace,
-        *,
-        changed: Callable[[], None],
-        queue: Callable[[str], None],
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, shared: Shared, *, changed: Callable[[], None], queue: Callable[[str], None]
     ) -> None:
-        self._kept = ConfigMapStore(api, namespace, CONFIG_MAP)
-        self._cache = cache
-        self._pods = pods
-        self._executor = executor
-        self._config = config
+        self._shared = shared
+        self._cache = shared.cache
+        self._config = shared.config
         self._changed = changed
         self._queue = queue
-        self._namespace = namespace
-        self._now = now
-        self._images = {image_hash(image): image for image in config.images.values()}
-        self._memory: dict[str, _Attempts] = {}
+        self._store = ConfigMapStore(shared.api, shared.own_namespace, CONFIG_MAP)
+        self._images = {image_hash(image): image for image in shared.config.images.values()}
+        self._attempts: dict[str, _Attempts] = {}
         self.facts: dict[str, ImageFacts] = {}
         self.failures: dict[str, str] = {}
         self.loaded = False
@@ -108,12 +88,12 @@ class ImageReconciler:
 
     async def load(self) -> None:
         """Read what an earlier run stored. Raises KubeError."""
-        for text in (await self._kept.load()).values():
-            self.facts |= _read_entry(text)
+        for text in (await self._store.load()).values():
+            self.facts |= read_entry(text)
         self.loaded = True
 
     def require(self, images: Iterable[str]) -> None:
-        """Probe images that are not configured, if they are not known."""
+        """Probe images that are neither configured nor known."""
         for image in images:
             key = image_hash(image)
             if image not in self.facts and key not in self._images:
@@ -121,15 +101,16 @@ class ImageReconciler:
                 self._queue(key)
 
     async def reconcile(self, key: str) -> ReconcileResult:
-        """Bring one image closer to being known. Raises KubeError."""
+        """Probe one image, or wait until it is probed. Raises KubeError."""
         image = self._images.get(key)
         if image is None or image in self.facts:
             return ReconcileResult(exists=False)  # probed, or no longer configured
-        await self._pods.catch_up(self._cache.views(JOB, self._ours(JOBS, key)))
+        await self._shared.pods.catch_up(self._cache.views(JOB, self._ours(JOBS, key)))
         observed = self._observed(key)
-        known = self._memory.get(key, _Attempts())
-        attempt = max(known.attempt, _newest(key, observed))
-        state = advance(self._probing(key), observed, attempt, known.failure)
+        last = self._attempts.get(key, _Attempts())
+        attempt = max(last.attempt, _newest(key, observed))
+        work = probing(key, placement_hash(self._config.jobs))
+        state = advance(work, observed, attempt, last.failure)
         match state:
             case Succeeded():
                 await self._store_facts(image, state.result)
@@ -144,19 +125,16 @@ class ImageReconciler:
                 later = None if state.pod else WITHOUT_POD.total_seconds()
                 return ReconcileResult(requeue_after=state.requeue_after or later)
             case Failed():
-                self._memory[key] = _Attempts(state.attempt, state.failure)
+                self._attempts[key] = _Attempts(state.attempt, state.failure)
                 self._report(image, state.failure.sentence)
                 if state.ends:
                     await self._delete(state.ends)
                 return ReconcileResult(requeue_after=state.requeue_after)
 
-    def _probing(self, key: str) -> Work[ImageFacts]:
-        return probing(key, placement_hash(self._config.jobs))
-
     def _observed(self, key: str) -> Observed:
         jobs = self._cache.views(JOB, self._ours(JOBS, key))
         pods = self._cache.views(POD, self._ours(PODS, key))
-        return Observed({job.name: job for job in jobs}, pods, self._now())
+        return Observed({job.name: job for job in jobs}, pods, self._shared.now())
 
     def _ours(self, resource: Resource, key: str) -> list[dict[str, object]]:
         """Return an image's Jobs or pods in the operator's namespace; labels elsewhere are not trusted."""
@@ -170,7 +148,7 @@ class ImageReconciler:
     async def _start(
         self, key: str, image: str, state: Start, observed: Observed
     ) -> ReconcileResult:
-        self._memory[key] = _Attempts(state.attempt, state.failure)
+        self._attempts[key] = _Attempts(state.attempt, state.failure)
         job = probe_job(
             self._config.namespace,
             image,
@@ -180,26 +158,26 @@ class ImageReconciler:
             template=self._config.jobs,
             assigned_ids=self._config.openshift,
         )
-        made = await self._executor.apply(self._namespace.owned(job))
+        is_new = await self._shared.executor.apply(self._shared.own_namespace.owned(job))
         if state.replaces in observed.jobs:
             await self._delete(state.replaces)
-        return ReconcileResult(requeue=made)
+        return ReconcileResult(requeue=is_new)
 
     async def _delete(self, job: str) -> None:
         ref = ObjectRef(JOBS.api_version, JOBS.kind, self._config.namespace, job)
-        await self._executor.delete(ref)
+        await self._shared.executor.delete(ref)
 
     async def _store_facts(self, image: str, facts: ImageFacts) -> None:
         used = {*self._images.values(), *_used(self._cache)}
-        known = {one: held for one, held in self.facts.items() if one in used} | {image: facts}
+        kept = {one: held for one, held in self.facts.items() if one in used} | {image: facts}
         entries = {
             image_hash(one): json.dumps(
                 {"image": one, "facts": held.model_dump(mode="json")}, sort_keys=True
             )
-            for one, held in known.items()
+            for one, held in kept.items()
         }
-        await self._kept.save(entries)
-        self.facts = known
+        await self._store.save(entries)
+        self.facts = kept
         self.failures = {one: why for one, why in self.failures.items() if one != image}
         _logger.info("image %s: %s", image, facts.to_json())
         self._changed()
@@ -229,8 +207,8 @@ def _used(cache: ObjectCache) -> Iterator[str]:
         yield from (each["image"] for each in images.get("current") or ())
 
 
-def _read_entry(text: str) -> dict[str, ImageFacts]:
-    """Read one value of the ConfigMap; empty, so that the image is probed again, when it is invalid."""
+def read_entry(text: str) -> dict[str, ImageFacts]:
+    """Read one value of the ConfigMap; {} if it is invalid, as of another version: the image is probed again."""
     try:
         entry = json.loads(text)
         return {str(entry["image"]): ImageFacts.model_validate(entry["facts"])}

@@ -58,10 +58,7 @@ class Watch:
 
 
 def watches(claim: str) -> tuple[Watch, ...]:
-    """Return everything that is watched; `claim` is the store's name in every namespace.
-
-    Shared kinds come before models, so that no model is reconciled without what it depends on.
-    """
+    """Return everything that is watched, shared kinds before models; `claim` is the store's name in every namespace."""
     return (
         Watch(NODES),
         Watch(ACCELERATOR_CLASSES),
@@ -119,10 +116,7 @@ class Informer:
         self.synced = True
 
     def watch_restarted(self) -> None:
-        """Handle that kopf has listed a kind: it does not report what was deleted before that.
-
-        All kinds are listed then, since a kind without objects left sends no event.
-        """
+        """List everything soon: kopf has listed a kind, and does not report what was deleted before."""
         self._watch_restarted.set()
 
     async def relist_forever(self) -> None:
@@ -138,16 +132,16 @@ class Informer:
     async def list_all(self) -> None:
         """List every kind, retrying those that cannot be listed."""
         left = list(self._watched)
-        known = ""
+        logged = ""
         while True:
             problems = [(watch, await self._try(watch)) for watch in left]
             left = [watch for watch, problem in problems if problem is not None]
             if not left:
                 return
             reported = "; ".join(problem for _, problem in problems if problem is not None)
-            if reported != known:
+            if reported != logged:
                 _logger.warning("%s; retrying", reported)
-                known = reported
+                logged = reported
             await asyncio.sleep(RETRY)
 
     async def _try(self, watch: Watch) -> str | None:
@@ -178,13 +172,13 @@ class Informer:
     async def _list(self, watch: Watch) -> Listing:
         """List one kind, namespace by namespace where not all are watched. Raises KubeError."""
 
-        async def listed(namespace: str | None) -> Listing:
+        async def list_in(namespace: str | None) -> Listing:
             return await self._api.list(
                 watch.resource, namespace, labels=watch.labels, fields=watch.fields
             )
 
         if self._namespaces is None or not watch.resource.namespaced:
-            return await listed(None)
-        listings = [await listed(namespace) for namespace in sorted(self._namespaces)]
+            return await list_in(None)
+        listings = [await list_in(namespace) for namespace in sorted(self._namespaces)]
         items = tuple(item for listing in listings for item in listing.items)
         return Listing(items, listings[0].resource_version)  # the oldest: newer objects stay

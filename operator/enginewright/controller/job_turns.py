@@ -41,14 +41,14 @@ class JobTurns:
         self._waiting: dict[_Key, JobOwner] = {}
         self._running: dict[tuple[str, str], None] = {}  # namespaces and names of Jobs
         self._starts: dict[_Key, list[tuple[str, str]]] = {}  # Jobs that are being created
-        self._planned: set[_Key] = set()  # in the reconcile that goes on
+        self._planned: set[_Key] = set()  # in the reconcile in progress
         if limits.total or limits.per_namespace:
             cache.listen(JOBS, self._job_observed)
             for resource in (INFERENCE_MODELS, INFERENCE_ENGINES):
                 cache.listen(resource, partial(self._owner_observed, resource.kind))
 
     def why_not_now(self, owner: InferenceModel | InferenceEngine) -> str:
-        """Return why a model or an engine creates no Job now, as a sentence; empty: it may."""
+        """Return why a model or an engine creates no Job now, as a sentence; "" if it may."""
         if not (self._limits.total or self._limits.per_namespace):
             return ""
         mine = _owner(owner)
@@ -57,7 +57,7 @@ class JobTurns:
         return turns({*self._waiting.values(), mine}, running, self._limits)[mine]
 
     def planned(self, owner: InferenceModel | InferenceEngine, plan: Plan) -> None:
-        """Take note of what a plan creates or waits for, before another one is planned."""
+        """Record what a plan creates or waits for, before another one is planned."""
         mine = _owner(owner)
         key: _Key = (mine.kind, mine.namespace, mine.name)
         self._planned.add(key)
@@ -71,7 +71,7 @@ class JobTurns:
             self._starts[key] = [(each["namespace"], each["name"]) for each in jobs]
 
     def done(self, key: ModelKey | EngineKey) -> None:
-        """Take note that a reconcile has ended; one that planned nothing waits for no turn."""
+        """Record that a reconcile has ended; one that planned nothing waits for no turn."""
         kind = InferenceModel.kind if isinstance(key, ModelKey) else InferenceEngine.kind
         mine: _Key = (kind, *key)
         if mine not in self._planned:
@@ -86,7 +86,6 @@ class JobTurns:
         return Counter(namespace for namespace, _ in {*self._running, *starting})
 
     def _wake(self) -> None:
-        """Queue those whose turn it is."""
         if not self._waiting:
             return
         for each, why in turns(self._waiting.values(), self._counts(), self._limits).items():

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 EVERYTHING: Final = "*"  # claims every namespace, and all that is cluster-scoped
-WITHDRAWN: Final = 1.0  # seconds: the duration of a Lease that claims nothing any more
+WITHDRAWN: Final = 1.0  # seconds: the duration of a Lease that claims nothing
 RESERVED: Final = 5.0  # seconds that a release's own replicas have before another one takes over
 
 LeaseKey: TypeAlias = tuple[str, str]  # namespace and name
@@ -37,7 +37,7 @@ class Record:
 
     key: LeaseKey
     version: str  # changes with every write
-    holder: str  # empty: nobody
+    holder: str  # "" without one
     duration: float
     scope: frozenset[str]  # names of namespaces, or EVERYTHING
 
@@ -49,25 +49,20 @@ class Record:
 
 @dataclass(frozen=True)
 class _KnownLease:
-    """How this process knows a Lease."""
-
     version: str
     since: float
-    was_held: bool  # else it was given up before this process began
+    was_held: bool  # else it was released before this process began
 
 
 @dataclass(frozen=True)
 class Take:
     """Write our own Lease with this process as its holder, if it has not changed since it was read."""
 
-    known: Record | None  # None: create it
-
 
 @dataclass(frozen=True)
 class Withdraw:
-    """Give up our own claim: another release was first."""
+    """Release our own claim: another release was first."""
 
-    known: Record
     rival: Record
 
 
@@ -113,14 +108,14 @@ class Elector:
         self, records: Iterable[Record], *, sent: float, received: float
     ) -> Take | Withdraw | StandBy | ClaimRefused:
         """Decide what to do while not leading, from all Leases as listed just now."""
-        found = self._take_in(records, received)
-        own = found.get(self.key)
-        rival = self._rival(found.values(), sent)
-        if rival is not None:
+        leases = self._take_in(records, received)
+        own = leases.get(self.key)
+        if rival := self._rival(leases.values(), sent):
             holds = own is not None and own.holder == self.identity
-            return Withdraw(own, rival) if own is not None and holds else ClaimRefused(rival)
-        free = own is None or own.holder in ("", self.identity) or self._expired(own, sent)
-        return Take(own) if own is None or free else StandBy(own.holder)
+            return Withdraw(rival) if holds else ClaimRefused(rival)
+        if own is None or own.holder in ("", self.identity) or self._expired(own, sent):
+            return Take()
+        return StandBy(own.holder)
 
     def wrote(self, *, sent: float) -> None:
         """Record that our own Lease was written with this process as its holder."""
@@ -129,13 +124,13 @@ class Elector:
     def confirm(
         self, records: Iterable[Record], *, sent: float, received: float
     ) -> Lead | Withdraw | None:
-        """Decide once `Take` has been done and all Leases were listed after it; None: too late."""
-        found = self._take_in(records, received)
-        own = found.get(self.key)
+        """Decide once `Take` is done and all Leases were listed after it; None if that took too long."""
+        leases = self._take_in(records, received)
+        own = leases.get(self.key)
         if own is None or own.holder != self.identity or not self._in_time(received):
             return None
-        if rival := self._rival(found.values(), sent):
-            return Withdraw(own, rival)
+        if rival := self._rival(leases.values(), sent):
+            return Withdraw(rival)
         self._leads = True
         return Lead()
 
@@ -161,9 +156,9 @@ class Elector:
         return self._written is not None and now < self.acts_until
 
     def _take_in(self, records: Iterable[Record], now: float) -> dict[LeaseKey, Record]:
-        found = {record.key: record for record in records}
-        self._seen = {key: self._sight(record, now) for key, record in found.items()}
-        return found
+        leases = {record.key: record for record in records}
+        self._seen = {key: self._sight(record, now) for key, record in leases.items()}
+        return leases
 
     def _sight(self, record: Record, now: float) -> _KnownLease:
         before = self._seen.get(record.key)
@@ -186,5 +181,5 @@ class Elector:
         return min(rivals, key=lambda record: record.key, default=None)
 
     def _expired(self, record: Record, now: float, more: float = 0.0) -> bool:
-        """Return whether nobody has written it for its time; `now` is when the listing was sent."""
+        """Return whether it was not renewed in its time; `now` is when the listing was sent."""
         return now - self._seen[record.key].since >= record.duration + more

@@ -1,23 +1,25 @@
 """What this process may do now: the leader elections of a release.
 
 One Lease for the release; if it does not watch all namespaces, a second one for cluster-scoped
-objects, which only one release manages. They have a client of their own, so that renewals do not
+objects, which only one release manages. They have a separate client, so that renewals do not
 wait for other requests and a candidate may write its Lease before it leads.
 """
 
 import logging
 import socket
+import time
 import uuid
 from collections.abc import Callable
 from typing import Final
 
 from prometheus_client import CollectorRegistry
 
-from enginewright.controller.election import Election, LeaseClaim
+from enginewright.controller.election import Election, LeaseClaim, steady_clock
 from enginewright.controller.events import EventRecorder
 from enginewright.controller.leader import EVERYTHING
 from enginewright.controller.operator_namespace import OperatorNamespace
 from enginewright.controller.settings import OperatorSettings
+from enginewright.controller.shared import utc_now
 from enginewright.kube.client import KubeClient
 from enginewright.kube.connection import load_connection
 from enginewright.kube.metrics import RestMetrics
@@ -40,7 +42,7 @@ class Leadership:
         self._client = KubeClient(load_connection, RestMetrics(registry, "enginewright_lease"))
         self._lost = lost
         self._namespace = settings.config.namespace
-        self.notices = EventRecorder(self._client)
+        self.notices = EventRecorder(self._client, clock=time.monotonic, now=utc_now)
         self.own_namespace = OperatorNamespace(self._client, self._namespace, settings.deployment)
         self.refusal: str | None = None  # how another release prevents this one from acting
         name = settings.deployment or OPERATOR
@@ -73,10 +75,10 @@ class Leadership:
     ) -> Election:
         identity = f"{socket.gethostname()}_{uuid.uuid4().hex[:8]}"
         claim = LeaseClaim((self._namespace, name), identity, scope, self.own_namespace.owned)
-        return Election(self._client, claim, lost=self._lost, refused=refused)
+        return Election(self._client, claim, lost=self._lost, refused=refused, clock=steady_clock)
 
     def _refused(self, why: str | None) -> None:
-        """Report that another release prevents this one from acting; None: none does."""
+        """Report why another release prevents this one from acting, or None if none does."""
         if why is not None and why != self.refusal:
             _logger.warning("not reconciling: %s", why)
             if self.own_namespace.deployment is not None:

@@ -1,7 +1,4 @@
-"""Log lines as logfmt, each with its controller and key.
-
-The key is in a context variable, so that lines written deep inside a plan or the client have it too.
-"""
+"""Log lines as logfmt, each with its controller and key, which a context variable carries into all code below."""
 
 import logging
 import sys
@@ -48,10 +45,7 @@ class LogfmtFormatter(logging.Formatter):
 
 
 class Sparse(logging.Filter):
-    """Lets one line of kopf through every ten seconds.
-
-    Otherwise ten watches that log each attempt to reconnect would write 300 similar lines a minute.
-    """
+    """Lets one line of kopf through every ten seconds: ten watches that reconnect would log 300 a minute."""
 
     def __init__(self) -> None:
         super().__init__()

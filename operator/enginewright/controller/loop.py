@@ -1,7 +1,4 @@
-"""Workers that take keys from a queue and reconcile them, and handle all errors.
-
-Metrics carry controller-runtime's names.
-"""
+"""Workers that reconcile a queue's keys and handle all errors; metrics have controller-runtime's names."""
 
 import asyncio
 import logging
@@ -29,7 +26,7 @@ _logger = logging.getLogger(__name__)
 class ReconcileResult:
     """When to reconcile a key again, as controller-runtime's Result."""
 
-    exists: bool = True  # False: never
+    exists: bool = True  # else the key is never reconciled again
     requeue: bool = False  # soon: this pass has changed the facts, or waits for a change
     requeue_after: float | None = None  # seconds
 
@@ -72,7 +69,7 @@ class Controller(Generic[Key]):
         workers: int,
         describe: Callable[[Key], dict[str, str]],
     ) -> None:
-        self.queue: WorkQueue[Key] = WorkQueue(name, metrics.queues)
+        self.queue: WorkQueue[Key] = WorkQueue(name, metrics.queues, jitter=random.random)
         self._name = name
         self._reconcile = reconcile
         self._describe = describe
@@ -88,15 +85,12 @@ class Controller(Generic[Key]):
         ]
 
     def add(self, key: Key) -> None:
-        """Queue a key; before the start it is dropped, since everything is queued at the start."""
+        """Queue a key; dropped before the start, which queues everything."""
         if self._tasks:
             self.queue.add(key)
 
     async def stop(self, grace: float) -> bool:
-        """Accept no more keys, wait `grace` seconds for work in progress, then cancel it.
-
-        Returns whether nothing was cancelled: a cancelled request may still be executed.
-        """
+        """Accept no more keys, cancel work after `grace` seconds; returns whether nothing was cancelled."""
         self.queue.shut_down()
         if not self._tasks:
             return True
@@ -107,7 +101,7 @@ class Controller(Generic[Key]):
         return not late
 
     def problem(self) -> str | None:
-        """Return why this controller is not healthy; None if it is."""
+        """Return why this controller is not healthy, or None."""
         if any(task.done() for task in self._tasks):
             return f"a worker of {self._name} has exited"
         if self.queue.longest_running > STUCK:
@@ -131,8 +125,8 @@ class Controller(Generic[Key]):
         try:
             reconciled = await self._reconcile(key)
         except KubeError as error:
-            wished = error.retry_after if isinstance(error, Transient) else None
-            delay = self.queue.add_rate_limited(key, wished or 0.0)
+            retry_after = error.retry_after if isinstance(error, Transient) else None
+            delay = self.queue.add_rate_limited(key, retry_after or 0.0)
             _logger.error("%s; retrying in %.1f s", error.message, delay)  # noqa: TRY400 - the sentence says it
             result = "error"
         except Exception:

@@ -1,13 +1,10 @@
-"""What the pods of both revisions of a rollout measure, polled only while it is under way.
-
-Nothing else is kept here: the sidecars keep the measurements, so that a restart of the operator loses none.
-"""
+"""What the pods of both revisions of a rollout measure: polled only during a rollout, and kept by the sidecars."""
 
 import logging
 from collections.abc import Iterable
 from typing import Final
 
-from enginewright_contract.base import TEXT_LENGTH
+from enginewright_contract.base import TEXT_LENGTH, first_problem
 from enginewright_contract.measurements import PROBE_QUERY, Measurements
 from pydantic import ValidationError
 
@@ -32,50 +29,53 @@ class MeasurementPolls:
         self._cache = cache
         self._http = http
         self._compared: frozenset[ModelKey] = frozenset()  # models that have a canary
-        self._known: dict[str, Measurements | None] = {}  # by uid of the pod; None: it has none
+        self._measurements: dict[
+            str, Measurements | None
+        ] = {}  # by uid; None if its sidecar has none
         self._logged: set[str] = set()  # pods whose invalid response was logged
 
     def compare(self, deployments: Iterable[DeploymentView], pods: Iterable[PodView]) -> None:
         """Find the models that have a canary, and forget pods of others."""
-        self._compared = frozenset(_model(each) for each in deployments if each.is_canary)
-        wanted = {pod.uid for pod in pods if _model(pod) in self._compared}
-        for uid in self._known.keys() - wanted:
-            del self._known[uid]
-        self._logged &= wanted
+        self._compared = frozenset(model_key(each) for each in deployments if each.is_canary)
+        compared = {pod.uid for pod in pods if model_key(pod) in self._compared}
+        for uid in self._measurements.keys() - compared:
+            del self._measurements[uid]
+        self._logged &= compared
 
     def concerns(self, pod: PodView) -> bool:
         """Return whether the pod's model has a canary."""
-        return _model(pod) in self._compared
+        return model_key(pod) in self._compared
 
     def measured(self, pods: Iterable[PodView]) -> dict[str, Measurements | None]:
-        """Return the measurements of `pods` by name; None: its sidecar's version has none.
-
-        Those that are not known are left out.
-        """
-        return {pod.name: self._known[pod.uid] for pod in pods if pod.uid in self._known}
+        """Return the measurements of those of `pods` that were polled, by name; None if its sidecar has none."""
+        return {
+            pod.name: self._measurements[pod.uid] for pod in pods if pod.uid in self._measurements
+        }
 
     async def poll(self, address: PodAddress, pod: PodView) -> None:
         """Get the measurements of a pod; the last ones stay if it does not respond."""
         query = f"{PROBE_QUERY}=1" if self._wants_probes(pod) else ""
         try:
             body = await self._http.get(address, PATH, query)
-            found = Measurements.model_validate_json(body)
+            measurements = Measurements.model_validate_json(body)
         except NoAnswer:
             return
         except (BadAnswer, ValidationError) as error:
             if isinstance(error, BadAnswer) and error.status == _NOT_FOUND:
-                # unless it has answered before: then something else responded
-                self._known.setdefault(pod.uid, None)
-            self._log_invalid(pod, _described(error))
+                # unless it has reported before: then another pod answered
+                self._measurements.setdefault(pod.uid, None)
+            why = str(error) if isinstance(error, BadAnswer) else first_problem(error)[:TEXT_LENGTH]
+            self._log_invalid(pod, why)
             return
-        mine = model_value(found.model) == pod.label(MODEL)
-        if mine and found.revision == pod.label(REVISION) and found != self._known.get(pod.uid):
-            self._known[pod.uid] = (
-                found  # equal ones stay the same object: nothing to compare again
-            )
+        is_own = model_value(measurements.model) == pod.label(
+            MODEL
+        ) and measurements.revision == pod.label(REVISION)
+        # equal ones stay the same object, so that they are not compared again
+        if is_own and measurements != self._measurements.get(pod.uid):
+            self._measurements[pod.uid] = measurements
 
     def _wants_probes(self, pod: PodView) -> bool:
-        key = _model(pod)
+        key = model_key(pod)
         model = self._cache.get(INFERENCE_MODELS, key.namespace, key.name) or {}
         spec = model.get("spec") or {}
         canary = (spec.get("rollout") or {}).get("canary") or {}
@@ -92,13 +92,6 @@ class MeasurementPolls:
             )
 
 
-def _described(error: BadAnswer | ValidationError) -> str:
-    """Return the first fault, without the rest of what the pod sent."""
-    if isinstance(error, BadAnswer):
-        return str(error)
-    first = error.errors(include_url=False, include_input=False)[0]
-    return f"{'.'.join(map(str, first['loc'])) or 'the document'}: {first['msg']}"[:TEXT_LENGTH]
-
-
-def _model(view: PodView | DeploymentView) -> ModelKey:
+def model_key(view: PodView | DeploymentView) -> ModelKey:
+    """Return the model that an object belongs to."""
     return ModelKey(view.namespace, view.label(MODEL))

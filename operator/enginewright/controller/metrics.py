@@ -1,7 +1,7 @@
 """The operator's own metrics about models and engines.
 
 Models are counted from the cache at every scrape, engines when one of their Jobs has finished. Only
-models that are not ready have series of their own, and only a limited number of them.
+models that are not ready have named series, up to a limit.
 """
 
 from collections import Counter
@@ -23,7 +23,7 @@ from enginewright.kube.api import JsonObject
 from enginewright.kube.resources import INFERENCE_MODELS
 from enginewright.plan.engines.engine import Ended
 
-NAMED_MODELS: Final = 100  # not ready, with series of their own; the rest are counted
+NAMED_MODELS: Final = 100  # not ready, with named series; the rest are counted
 _STATUSES: Final = ("True", "False", "Unknown")
 _BUILD_SECONDS: Final = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200)
 
@@ -32,7 +32,7 @@ _BUILD_SECONDS: Final = (0.5, 1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 36
 class _NotReady:
     """A model that is not ready, in the order in which models are named."""
 
-    rank: int  # what needs somebody first: stalled, on its way, held back on purpose
+    rank: int  # what a user looks at first: stalled, in progress, suspended
     namespace: str
     name: str
     reason: str
@@ -58,11 +58,7 @@ class ModelCollector(Collector):
     """The conditions of models, counted, and by name where they are not ready."""
 
     def __init__(
-        self,
-        cache: ObjectCache,
-        registry: CollectorRegistry,
-        *,
-        leads: Callable[[], bool] = lambda: True,
+        self, cache: ObjectCache, registry: CollectorRegistry, *, leads: Callable[[], bool]
     ) -> None:
         self._cache = cache
         self._leads = leads
@@ -103,27 +99,25 @@ class ModelCollector(Collector):
         return family
 
     def _not_ready(self, models: list[JsonObject]) -> Iterator[GaugeMetricFamily]:
-        """Name the models that are not ready, up to a limit, and count those beyond it."""
-        found = sorted(filter(None, map(_NotReady.of, models)))
+        models_not_ready = sorted(filter(None, map(_NotReady.of, models)))
         family = GaugeMetricFamily(
             "enginewright_model_not_ready",
             "1 for an InferenceModel that is not Ready, with the reason of its condition; stalled"
             f" ones first, {NAMED_MODELS} at most. `namespace` is the scrape's, hence model_namespace.",
             labels=("model_namespace", "model", "reason", "stalled"),
         )
-        for each in found[:NAMED_MODELS]:
+        for each in models_not_ready[:NAMED_MODELS]:
             stalled = "true" if each.stalled else "false"
             family.add_metric((each.namespace, each.name, each.reason, stalled), 1)
         yield family
         yield GaugeMetricFamily(
             "enginewright_model_not_ready_omitted",
             "InferenceModels that are not Ready and have no series of their own.",
-            value=max(0, len(found) - NAMED_MODELS),
+            value=max(0, len(models_not_ready) - NAMED_MODELS),
         )
 
 
 def _phases(models: list[JsonObject]) -> GaugeMetricFamily:
-    """Count the revisions that are being brought up, by phase."""
     targets = ((model.get("status") or {}).get("target") or {} for model in models)
     counts = Counter(target.get("phase") for target in targets)
     family = GaugeMetricFamily(
@@ -137,7 +131,6 @@ def _phases(models: list[JsonObject]) -> GaugeMetricFamily:
 
 
 def _interims(models: list[JsonObject]) -> GaugeMetricFamily:
-    """Count the models of which a class serves without an engine until its first one is built."""
     serving = ((model.get("status") or {}).get("serving") or {} for model in models)
     count = sum(any(each.get("interim") for each in one.get("classes") or ()) for one in serving)
     return GaugeMetricFamily(
@@ -161,8 +154,8 @@ class RolloutMetrics:
     def count(self, reason: str) -> None:
         """Count a rejection."""
         # only reasons in the enums, so that no pod can create series
-        known = reason in {*Reason, *StatusReason}
-        self._rollbacks.labels(reason if known else Reason.INTERNAL_ERROR).inc()
+        is_listed = reason in {*Reason, *StatusReason}
+        self._rollbacks.labels(reason if is_listed else Reason.INTERNAL_ERROR).inc()
 
 
 class EngineMetrics:
@@ -195,9 +188,9 @@ class EngineMetrics:
     def count(self, ended: Ended) -> None:
         """Count how a Job ended."""
         if ended.reason:
-            # Only reasons in the enum, so that no pod can create series.
-            known = ended.reason in set(Reason)
-            self._builds.labels("failed", ended.reason if known else Reason.INTERNAL_ERROR).inc()
+            # likewise
+            reason = ended.reason if ended.reason in set(Reason) else Reason.INTERNAL_ERROR
+            self._builds.labels("failed", reason).inc()
             return
         self._cache.labels("hit" if ended.cached else "miss").inc()
         if not ended.cached:

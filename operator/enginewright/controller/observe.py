@@ -63,7 +63,7 @@ class Views:
     """Cached views; objects are replaced, never modified."""
 
     def __init__(self) -> None:
-        self._made: dict[Resource, dict[tuple[str, str], tuple[JsonObject, ObservedObject]]] = {}
+        self._views: dict[Resource, dict[tuple[str, str], tuple[JsonObject, ObservedObject]]] = {}
 
     def of(self, kind: Kind[Viewed], objects: Iterable[JsonObject]) -> tuple[Viewed, ...]:
         """Return the views of `objects`, in their order."""
@@ -71,15 +71,15 @@ class Views:
 
     def forget(self, resource: Resource, obj: Json) -> None:
         """Forget a deleted object."""
-        self._made.get(resource, {}).pop(name_of(obj), None)
+        self._views.get(resource, {}).pop(name_of(obj), None)
 
     def _view(self, kind: Kind[Viewed], obj: JsonObject) -> Viewed:
-        made = self._made.setdefault(kind.resource, {})
-        known = made.get(name_of(obj))
-        if known is not None and known[0] is obj:
-            return cast("Viewed", known[1])  # one kind has one view
+        views = self._views.setdefault(kind.resource, {})
+        cached = views.get(name_of(obj))
+        if cached is not None and cached[0] is obj:
+            return cast("Viewed", cached[1])  # one kind has one view
         view = kind.view(obj)
-        made[name_of(obj)] = (obj, view)
+        views[name_of(obj)] = (obj, view)
         return view
 
 

@@ -1,7 +1,4 @@
-"""Objects in the operator's own namespace, which its Deployment owns.
-
-So they are garbage collected when the release is uninstalled, without the operator.
-"""
+"""Objects in the operator's own namespace, owned by its Deployment: deleted when the release is uninstalled."""
 
 import logging
 from collections.abc import Mapping

@@ -19,22 +19,19 @@ _logger = logging.getLogger(__name__)
 
 def parsed(model: type[Typed], objects: Iterable[JsonObject]) -> list[Typed]:
     """Return the valid objects, sorted by name; the others are logged and left out."""
-    found: list[Typed] = []
+    valid: list[Typed] = []
     for obj in sorted(objects, key=lambda one: str(one["metadata"]["name"])):
         try:
-            found.append(model.model_validate(obj))
+            valid.append(model.model_validate(obj))
         except ValidationError as error:
             _logger.warning(
                 "ignoring %s %s: %s", obj["kind"], obj["metadata"]["name"], summary(error)
             )
-    return found
+    return valid
 
 
 def readable(model: type[Typed], observed: JsonObject, recorder: EventRecorder) -> Typed | None:
-    """Return the object; None if it is invalid, which an Event and the log report.
-
-    Its schema accepted it, so the installed CRD is another version's: only a change can help.
-    """
+    """Return the object, or None, with an Event and a log line, if it is invalid: the CRD is another version's."""
     try:
         return model.model_validate(observed)
     except ValidationError as error:

@@ -1,7 +1,4 @@
-"""When pods are polled: often while something may change, else rarely, at a limited rate.
-
-Pure: times, in seconds of any monotonic clock, and random numbers are arguments.
-"""
+"""When pods are polled: often while something may change, else rarely, at a limited rate. Pure; times are seconds."""
 
 import heapq
 from collections.abc import Callable
@@ -44,7 +41,7 @@ class PollSchedule:
         self._due.pop(pod, None)
 
     def take(self, now: float) -> str | None:
-        """Return the pod that is overdue longest; None if none is due."""
+        """Return the pod that is overdue longest, or None if none is due."""
         self._drop_stale()
         if not self._heap or self._heap[0][0] > now:
             return None
@@ -56,7 +53,7 @@ class PollSchedule:
         return pod
 
     def next_time(self) -> float | None:
-        """Return when `take` may return a pod; None while no pod waits."""
+        """Return when `take` may return a pod, or None while no pod waits."""
         self._drop_stale()
         if not self._heap:
             return None

@@ -32,7 +32,7 @@ class PollTarget:
 
 
 def poll_target(pod: PodView) -> PollTarget | None:
-    """Return what the pod can be polled for now; None while its polled container does not run."""
+    """Return what the pod can be polled for now, or None while its polled container does not run."""
     if not pod.ip or pod.leaving:
         return None
     address = PodAddress(pod.namespace, pod.name, pod.ip, SIDECAR_PORT)
@@ -61,7 +61,7 @@ class ServingPod:
     revision: str
     stays: bool  # it gets requests, and is no canary
     ready: bool
-    verdict: Verdict | None  # None: not known
+    verdict: Verdict | None  # once it is polled
 
     @classmethod
     def of(cls, pod: PodView, verdict: Verdict | None) -> Self:
@@ -84,16 +84,16 @@ class ServingPod:
 
 def may_be_released(verdict: Verdict) -> bool:
     """Return whether the pod would become unready if it were released."""
-    found = verdict.fallback
-    return found is not None and found.broken and found.policy == "Forbid"
+    fallback = verdict.fallback
+    return fallback is not None and fallback.broken and fallback.policy == "Forbid"
 
 
 def releasable(pods: Iterable[ServingPod], before: str | None) -> str | None:
-    """Return the pod of a model that may become unready for its broken promise; None: none may.
+    """Return the pod of a model that may become unready for its broken promise, if any.
 
-    At most one at a time, and only while another ready pod of its class and revision gets requests and
-    keeps its promise: a canary may get none, or be rejected. The one released `before` stays released:
-    otherwise it would become ready again.
+    At most one at a time, and only while another ready pod of its class and revision gets requests and keeps
+    its promise: a canary may get none, or be rejected. The one released `before` stays released: else it
+    would become ready again.
     """
     every = tuple(pods)
     compliant = {
@@ -120,5 +120,5 @@ def releasable(pods: Iterable[ServingPod], before: str | None) -> str | None:
 
 
 def _runs(pod: PodView, container: str) -> bool:
-    found = pod.container(container)
-    return found is not None and found.running
+    status = pod.container(container)
+    return status is not None and status.running

@@ -8,15 +8,13 @@ import logging
 from typing import Final
 
 from enginewright.api.accelerator_class import AcceleratorClass
-from enginewright.controller.cache import ObjectCache
 from enginewright.controller.loop import ReconcileResult
 from enginewright.controller.observe import NODE
-from enginewright.controller.operator_namespace import ConfigMapStore, OperatorNamespace
+from enginewright.controller.operator_namespace import ConfigMapStore
 from enginewright.controller.parse import parsed
-from enginewright.kube.api import KubeApi
+from enginewright.controller.shared import Shared
 from enginewright.kube.resources import ACCELERATOR_CLASSES, NODES
 from enginewright.plan.resolve.classes import propose
-from enginewright.plan.types import Config
 
 CONFIG_MAP: Final = "enginewright-proposals"  # key of a kind of GPU -> name of its class
 KEY: Final = "nodes"  # the only key of this controller's queue: all nodes are handled together
@@ -27,45 +25,38 @@ _logger = logging.getLogger(__name__)
 class ProposalReconciler:
     """Compares nodes with classes; runs when either changes."""
 
-    def __init__(
-        self,
-        api: KubeApi,
-        cache: ObjectCache,
-        config: Config,
-        namespace: OperatorNamespace,
-    ) -> None:
-        self._api = api
-        self._memory = ConfigMapStore(api, namespace, CONFIG_MAP)
-        self._cache = cache
-        self._config = config
-        self._kept: dict[str, str] | None = None  # as the ConfigMap has it; None: not read yet
+    def __init__(self, shared: Shared) -> None:
+        self._shared = shared
+        self._store = ConfigMapStore(shared.api, shared.own_namespace, CONFIG_MAP)
+        self._proposed: dict[str, str] | None = None  # as the ConfigMap has it, once it is read
 
     async def reconcile(self, _key: str) -> ReconcileResult:
         """Propose what is missing. Raises KubeError."""
-        if not self._config.propose_classes:
+        cache, config = self._shared.cache, self._shared.config
+        if not config.propose_classes:
             return ReconcileResult()
-        if self._kept is None:
-            self._kept = await self._memory.load()
+        if self._proposed is None:
+            self._proposed = await self._store.load()
         proposals = propose(
-            self._cache.views(NODE, self._cache.all(NODES)),
-            parsed(AcceleratorClass, self._cache.all(ACCELERATOR_CLASSES)),
-            self._config.images.keys(),
-            self._kept,
-            self._config.product_labels,
+            cache.views(NODE, cache.all(NODES)),
+            parsed(AcceleratorClass, cache.all(ACCELERATOR_CLASSES)),
+            config.images.keys(),
+            self._proposed,
+            config.product_labels,
         )
-        for wanted in proposals.apply:
+        for proposal in proposals.apply:
             # Not forced: if the name has been taken meanwhile, the next reconcile finds another one.
-            await self._api.apply(wanted, force=False)
-            spec = wanted["spec"]
+            await self._shared.api.apply(proposal, force=False)
+            spec = proposal["spec"]
             (selector,) = spec["nodeSelector"].items()
             _logger.info(
                 "proposed AcceleratorClass %s: nodes with %s=%s, resource %s, backends %s",
-                wanted["metadata"]["name"],
+                proposal["metadata"]["name"],
                 *selector,
                 spec["resourceName"],
                 ", ".join(spec["backends"]),
             )
-        if proposals.made != self._kept:
-            await self._memory.save(proposals.made)
-            self._kept = proposals.made
+        if proposals.made != self._proposed:
+            await self._store.save(proposals.made)
+            self._proposed = proposals.made
         return ReconcileResult()

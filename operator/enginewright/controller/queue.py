@@ -5,7 +5,6 @@ is queued again when that work is done, so no two workers ever hold one key and 
 """
 
 import asyncio
-import random
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Final, Generic, TypeVar
@@ -60,9 +59,7 @@ class QueueMetrics:
 class WorkQueue(Generic[Key]):
     """Keys for workers of one event loop; times are the loop's, so tests can turn its clock."""
 
-    def __init__(
-        self, name: str, metrics: QueueMetrics, *, jitter: Callable[[], float] = random.random
-    ) -> None:
+    def __init__(self, name: str, metrics: QueueMetrics, *, jitter: Callable[[], float]) -> None:
         self._loop = asyncio.get_running_loop()
         self._jitter = jitter
         self._waiting: deque[Key] = deque()
@@ -119,10 +116,6 @@ class WorkQueue(Generic[Key]):
         self.add_after(key, delay)
         return delay
 
-    def failures(self, key: Key) -> int:
-        """Return how often `key` failed since it was last forgotten."""
-        return self._failures.get(key, 0)
-
     def forget(self, key: Key) -> None:
         """Reset the backoff of `key`: its next failure starts at the shortest delay."""
         self._failures.pop(key, None)
@@ -137,7 +130,7 @@ class WorkQueue(Generic[Key]):
             try:
                 await getter
             except asyncio.CancelledError:
-                # The wake-up was for us but we are leaving: pass it on.
+                # The wake-up was for this getter, which is leaving: pass it on.
                 if getter.done() and not getter.cancelled() and self._waiting:
                     self._wake()
                 raise
@@ -169,7 +162,7 @@ class WorkQueue(Generic[Key]):
 
     @property
     def longest_running(self) -> float:
-        """Seconds that the oldest work in progress has taken; 0 when there is none."""
+        """Seconds since the oldest work in progress began; 0 without any."""
         now = self._loop.time()
         return max((now - started for started in self._processing.values()), default=0.0)
 

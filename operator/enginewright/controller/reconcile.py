@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Protocol
 
 from enginewright_contract.images import ImageFacts
@@ -11,28 +10,19 @@ from enginewright_contract.verdict import Verdict
 
 from enginewright.api.inference_model import InferenceModel
 from enginewright.controller.apply_plan import apply_plan
-from enginewright.controller.bucket_user import BucketUser
-from enginewright.controller.cache import ObjectCache
-from enginewright.controller.catch_up import PodCatchUp
 from enginewright.controller.comparisons import Comparisons
-from enginewright.controller.events import EventRecorder
-from enginewright.controller.execute import Executor
 from enginewright.controller.facts import gather
 from enginewright.controller.job_turns import JobTurns
 from enginewright.controller.loop import ReconcileResult
-from enginewright.controller.observe import (
-    JOB,
-)
+from enginewright.controller.observe import JOB
 from enginewright.controller.parse import readable
 from enginewright.controller.routing import ModelKey
+from enginewright.controller.shared import Shared
 from enginewright.controller.single_flight import SingleFlight
 from enginewright.kube.errors import Transient
-from enginewright.kube.resources import (
-    INFERENCE_MODELS,
-    JOBS,
-)
+from enginewright.kube.resources import INFERENCE_MODELS, JOBS
 from enginewright.observed.pods import PodView
-from enginewright.plan.types import Config, Facts, Plan
+from enginewright.plan.types import Facts, Plan
 
 
 class Images(Protocol):
@@ -41,39 +31,30 @@ class Images(Protocol):
     @property
     def facts(self) -> dict[str, ImageFacts]:
         """Return what the probed images hold."""
-        ...
 
     def require(self, images: Iterable[str]) -> None:
         """Probe images that are not configured, if they are not known."""
-        ...
 
     @property
     def failures(self) -> dict[str, str]:
         """Return why images could not be probed."""
-        ...
 
 
 @dataclass(frozen=True)
 class ModelReconciler:
     """Reconciles one model."""
 
-    pods: PodCatchUp
-    cache: ObjectCache
-    executor: Executor
-    recorder: EventRecorder
+    shared: Shared
     images: Images
-    config: Config
     plan: Callable[[Facts], Plan]
     flights: SingleFlight
     turns: JobTurns
-    bucket_user: BucketUser
     verdicts: Callable[[Iterable[PodView]], Mapping[str, Verdict]] = lambda _pods: {}
     silent: Callable[[Iterable[PodView]], frozenset[str]] = lambda _pods: frozenset()
     measured: Callable[[Iterable[PodView]], Mapping[str, Measurements | None]] = lambda _pods: {}
     rolled_back: Callable[[str], None] = lambda _reason: None
     takes_turn: Callable[[ModelKey], bool] = lambda _key: True  # to move to new runtime images
     planned: Callable[[ModelKey], None] = lambda _key: None
-    now: Callable[[], datetime] = lambda: datetime.now(UTC)
     comparisons: Comparisons = field(default_factory=Comparisons)
 
     async def reconcile(self, key: ModelKey) -> ReconcileResult:
@@ -89,27 +70,28 @@ class ModelReconciler:
             self.turns.done(key)
 
     async def _reconcile(self, key: ModelKey) -> ReconcileResult:
-        observed = self.cache.get(INFERENCE_MODELS, key.namespace, key.name)
+        shared, cache = self.shared, self.shared.cache
+        observed = cache.get(INFERENCE_MODELS, key.namespace, key.name)
         if observed is None or observed["metadata"].get("deletionTimestamp"):
             # its objects are garbage collected
             self.comparisons.forget(key)
             self.planned(key)
             return ReconcileResult(exists=False)
-        model = readable(InferenceModel, observed, self.recorder)
+        model = readable(InferenceModel, observed, shared.recorder)
         if model is None:
             return ReconcileResult()
-        jobs = self.cache.of_model(JOBS, key.namespace, key.name)
-        await self.pods.catch_up(self.cache.views(JOB, jobs))
+        jobs = cache.of_model(JOBS, key.namespace, key.name)
+        await shared.pods.catch_up(cache.views(JOB, jobs))
         if model.status.images:
             self.images.require(each.image for each in model.status.images.current)
         facts = gather(
-            self.cache,
+            cache,
             model,
-            self.config,
-            self.now(),
+            shared.config,
+            shared.now(),
             self.images.facts,
             image_failures=self.images.failures,
-            bucket_user=self.bucket_user.known,
+            bucket_user=shared.bucket_user.known,
             may_move=self.takes_turn(key),
             verdicts=self.verdicts,
             silent=self.silent,
@@ -117,22 +99,22 @@ class ModelReconciler:
         )
 
         def decide(facts: Facts) -> Plan:
-            """Plan with what other models do at this moment: none is planned before what it starts is noted."""
-            leaders, followed = self.flights.leaders(key), self.flights.followed(model)
-            known = replace(
-                facts,
-                leaders=leaders,
-                followed=followed,
-                job_limit=self.turns.why_not_now(model),
+            """Plan with what other models do now, and note what this one starts before another is planned."""
+            plan = self.plan(
+                replace(
+                    facts,
+                    leaders=self.flights.leaders(key),
+                    followed=self.flights.followed(model),
+                    job_limit=self.turns.why_not_now(model),
+                )
             )
-            made = self.plan(known)
-            if not made.needs:  # else it is made again
-                self.flights.planned(key, made)
-                self.turns.planned(model, made)
-            return made
+            if not plan.needs:  # else it is made again
+                self.flights.planned(key, plan)
+                self.turns.planned(model, plan)
+            return plan
 
         plan = await self.comparisons.plan(key, decide, facts)
-        requeue = await apply_plan(plan, observed, self.executor, self.recorder)
+        requeue = await apply_plan(plan, observed, shared.executor, shared.recorder)
         if plan.rolled_back:
             self.rolled_back(plan.rolled_back)
         self.planned(key)

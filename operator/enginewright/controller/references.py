@@ -14,7 +14,7 @@ from enginewright.kube.resources import INFERENCE_MODELS
 
 
 def references(cache: ObjectCache, engine: EngineKey) -> dict[str, EngineReference]:
-    """Return the references to an engine from its namespace's models, except those being deleted, by model."""
+    """Return the references to an engine from its namespace's models by model, except those being deleted."""
     return {
         model["metadata"]["name"]: EngineReference.model_validate(each)
         for model, each in _referring(cache, engine)
@@ -23,16 +23,15 @@ def references(cache: ObjectCache, engine: EngineKey) -> dict[str, EngineReferen
 
 def preparations(cache: ObjectCache, engine: EngineKey) -> tuple[Prepared, ...]:
     """Return the prepared models of those that refer to an engine; likewise."""
-    found = parsed(InferenceModel, (model for model, _ in _referring(cache, engine)))
-    return tuple(each.status.prepared for each in found if each.status.prepared)
+    models = parsed(InferenceModel, (model for model, _ in _referring(cache, engine)))
+    return tuple(each.status.prepared for each in models if each.status.prepared)
 
 
 def _referring(
     cache: ObjectCache, engine: EngineKey
 ) -> Iterator[tuple[JsonObject, Mapping[str, Any]]]:
-    for model in cache.all(INFERENCE_MODELS):
-        metadata = model["metadata"]
-        if metadata["namespace"] != engine.namespace or "deletionTimestamp" in metadata:
+    for model in cache.in_namespace(INFERENCE_MODELS, engine.namespace):
+        if "deletionTimestamp" in model["metadata"]:
             continue
         for each in (model.get("status") or {}).get("engines") or ():
             if each["name"] == engine.name:
@@ -41,10 +40,9 @@ def _referring(
 
 def is_tried_again(cache: ObjectCache, namespace: str, engine: InferenceEngine) -> bool:
     """Return whether a model has rejected the backend of an engine, and may try it again with that."""
-    wanted = str(engine.spec.backend), engine.spec.prepared_key
+    rejected = str(engine.spec.backend), engine.spec.prepared_key
     return any(
-        (each.get("backend"), (each.get("prepared") or {}).get("key")) == wanted
-        for model in cache.all(INFERENCE_MODELS)
-        if model["metadata"]["namespace"] == namespace
+        (each.get("backend"), (each.get("prepared") or {}).get("key")) == rejected
+        for model in cache.in_namespace(INFERENCE_MODELS, namespace)
         for each in (model.get("status") or {}).get("rejectedBackends") or ()
     )

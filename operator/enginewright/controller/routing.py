@@ -22,7 +22,7 @@ from enginewright.manifests.collect_job import COLLECT
 # kinds whose objects show that a namespace has a store
 _WITH_STORE: Final = (INFERENCE_MODELS, INFERENCE_ENGINES, CLAIMS)
 
-# in the status of an InferenceEngine, of no concern to models that are planned already
+# in the status of an InferenceEngine: decides nothing for models that are planned already
 _USE: Final = frozenset({"users", "lastUsed", "unusedSince", "prepared"})
 
 
@@ -115,13 +115,9 @@ class Router:
 
     def all_collections(self) -> None:
         """Queue every namespace that has a store, or has had one."""
-        stores = {
-            each["metadata"]["namespace"] for kind in _WITH_STORE for each in self._cache.all(kind)
-        }
-        collected = {
-            each["metadata"]["namespace"] for each in self._cache.all(JOBS) if _collects(each)
-        }
-        for namespace in sorted(stores | collected):
+        objects = [each for kind in _WITH_STORE for each in self._cache.all(kind)]
+        objects += [each for each in self._cache.all(JOBS) if _collects(each)]
+        for namespace in sorted({each["metadata"]["namespace"] for each in objects}):
             self._sinks.collection(namespace)
 
     def _route(self, resource: Resource, obj: Mapping[str, Any]) -> None:
@@ -151,30 +147,24 @@ class Router:
         key = EngineKey(obj["metadata"]["namespace"], obj["metadata"]["name"])
         self._sinks.engine(key)
         before = self._engines.pop(key, None)
-        if (known := self._cache.get(INFERENCE_ENGINES, *key)) is not None:
-            self._engines[key] = _without_use(known)
+        if (engine := self._cache.get(INFERENCE_ENGINES, *key)) is not None:
+            self._engines[key] = _without_use(engine)
             if before == self._engines[key]:
                 return
         self._models_of(key.namespace)
 
     def _collection(self, resource: Resource, obj: Mapping[str, Any]) -> None:
-        """Queue the collection of a namespace whose store an object shows."""
         if resource in _WITH_STORE:
             self._sinks.collection(obj["metadata"]["namespace"])
 
     def _unbuilt_engines(self, namespace: str) -> None:
         """Queue the unbuilt engines of a namespace: its models may need others than before."""
-        for engine in self._cache.all(INFERENCE_ENGINES):
-            metadata = engine["metadata"]
-            if metadata["namespace"] == namespace and is_unbuilt(engine):
-                self._sinks.engine(EngineKey(namespace, metadata["name"]))
+        for engine in self._cache.in_namespace(INFERENCE_ENGINES, namespace):
+            if is_unbuilt(engine):
+                self._sinks.engine(EngineKey(namespace, engine["metadata"]["name"]))
 
     def _models_of(self, namespace: str) -> None:
-        self._models(
-            model
-            for model in self._cache.all(INFERENCE_MODELS)
-            if model["metadata"]["namespace"] == namespace
-        )
+        self._models(self._cache.in_namespace(INFERENCE_MODELS, namespace))
 
     def _models(self, models: Iterable[Mapping[str, Any]]) -> None:
         for model in models:
@@ -190,7 +180,6 @@ def _without_use(engine: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _collects(obj: Mapping[str, Any]) -> bool:
-    """Return whether a Job or a pod collects garbage in its namespace's store."""
     return (obj["metadata"].get("labels") or {}).get(labels.COMPONENT) == COLLECT
 
 

@@ -74,7 +74,7 @@ class OperatorSettings:
     log_level: str
     http_port: int
     deployment: str | None = None  # the operator's own, which owns what is made in its namespace
-    namespaces: frozenset[str] | None = None  # watched, with the operator's own; None: all
+    namespaces: frozenset[str] | None = None  # watched, with the operator's own; None means all
 
 
 class _Document(BaseModel):
@@ -210,6 +210,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
         read = SettingsDocument.model_validate_json(text)
     except ValidationError as error:
         raise BadSettings(f"{CONFIG_VARIABLE} cannot be used: {summary(error)}") from None
+    images = read.store.images
     return OperatorSettings(
         config=Config(
             namespace=namespace,
@@ -223,7 +224,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
                 storage_class=read.store.storage_class or None,
                 bucket=_bucket(read.store.bucket),
                 node_cache=read.store.node_cache,
-                images=_images(read.store.images),
+                images=ImageRepository(images.repository, images.secret_ref) if images else None,
                 gc=_collection(read.store.gc, is_shared=read.store.bucket is not None),
             ),
             openshift=read.openshift,
@@ -233,11 +234,7 @@ def load_settings(environment: Mapping[str, str] = os.environ) -> OperatorSettin
             job_limits=JobLimits(read.jobs.limit, read.jobs.namespace_limit),
             propose_classes=read.propose_classes,
             product_labels=read.product_labels,
-            fleet=FleetConfig(
-                limit=read.fleet.limit,
-                max_failures=read.fleet.max_failures,
-                paused=read.fleet.paused,
-            ),
+            fleet=FleetConfig(**read.fleet.model_dump()),
         ),
         log_level=read.log_level,
         http_port=read.http_port,
@@ -263,7 +260,3 @@ def _bucket(read: BucketSettings | None) -> StoreBucket | None:
     if read is None:
         return None
     return StoreBucket(uri=read.uri, secret=read.secret_ref, account=read.service_account_name)
-
-
-def _images(read: ImageSettings | None) -> ImageRepository | None:
-    return None if read is None else ImageRepository(read.repository, read.secret_ref)

@@ -6,7 +6,7 @@ no models, and the Jobs that are being created.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, TypeAlias
 
 from typing_extensions import override
@@ -45,8 +45,6 @@ class _Start:
 
 @dataclass
 class _Flight:
-    """What is known about one shared preparation."""
-
     views: dict[str, PreparationView] = field(default_factory=dict)  # by model
     jobs: dict[str, _SharedJob] = field(default_factory=dict)  # by name
 
@@ -62,7 +60,7 @@ class SingleFlight:
         cache: ObjectCache,
         *,
         queue: Callable[[ModelKey], None] = lambda _key: None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        now: Callable[[], datetime],
     ) -> None:
         """Create it; `queue` plans a model again."""
         self._cache = cache
@@ -72,9 +70,8 @@ class SingleFlight:
         self._hashes: dict[_Name, str] = {}  # of models' views
         self._job_hashes: dict[_Name, str] = {}
         self._starts: dict[_Name, _Start] = {}  # by model
-        self._called: dict[
-            _Name, _Shared
-        ] = {}  # models that are about to be planned, since one may lead
+        # models that are about to be planned, because one of them may lead
+        self._called: dict[_Name, _Shared] = {}
         cache.listen(INFERENCE_MODELS, self._model_observed)
         cache.listen(JOBS, self._job_observed)
 
@@ -83,15 +80,15 @@ class SingleFlight:
         return _Leaders(self, key)
 
     def followed(self, model: InferenceModel) -> InferenceModel | None:
-        """Return the model whose result this one waits for; None: it waits for none, or that is gone."""
-        known = model.status.preparation
-        if known is None or not known.leader:
+        """Return the model whose result this one waits for, if there is one and it exists."""
+        preparation = model.status.preparation
+        if preparation is None or not preparation.leader:
             return None
-        found = self._cache.get(INFERENCE_MODELS, model.metadata.namespace, known.leader)
-        return next(iter(parsed(InferenceModel, (found,) if found else ())), None)
+        leader = self._cache.get(INFERENCE_MODELS, model.metadata.namespace, preparation.leader)
+        return next(iter(parsed(InferenceModel, (leader,) if leader else ())), None)
 
     def planned(self, key: ModelKey, plan: Plan) -> None:
-        """Take note of the Job that a plan creates, before another model is planned."""
+        """Record the Job that a plan creates, before another model is planned."""
         called = self._called.pop(key, None)
         before = self._starts.pop(key, None)
         for each in plan.apply:
@@ -107,10 +104,10 @@ class SingleFlight:
             self._give_way(called, key.name)
 
     def done(self, key: ModelKey, *, unsure: bool = False) -> None:
-        """Take note that a plan was carried out, so that what it created is in the cache, or failed.
+        """Record that a plan was carried out, so that what it created is in the cache, or failed.
 
-        `unsure`: a write may have been executed although it failed. It is repeated, so that the model leads until
-        then, for as long as others are patient.
+        `unsure`: a write may have been executed although it failed. It is repeated, so that the model leads
+        until then, for `PATIENCE` at most.
         """
         if called := self._called.pop(key, None):  # it was not planned
             self._give_way(called, key.name)
@@ -122,8 +119,8 @@ class SingleFlight:
 
     def of(self, shared: _Shared, but: str) -> tuple[Leader, ...]:
         """Return the leaders of a preparation, except one model; else an earlier model that is about to lead."""
-        if found := leaders(self._members(shared, but), self._now()):
-            return found
+        if current := leaders(self._members(shared, but), self._now()):
+            return current
         flight, own = self._flights.get(shared), self._cache.get(INFERENCE_MODELS, shared[0], but)
         if flight is None or own is None:
             return ()
@@ -141,8 +138,8 @@ class SingleFlight:
     def shared(self, namespace: str) -> list[str]:
         """Return the shared hashes of a namespace."""
         starting = (each.shared_hash for (at, _), each in self._starts.items() if at == namespace)
-        known = (each for at, each in self._flights if at == namespace)
-        return sorted({*starting, *known})
+        observed = (each for at, each in self._flights if at == namespace)
+        return sorted({*starting, *observed})
 
     def _members(self, shared: _Shared, but: str) -> Iterator[FlightMember]:
         namespace, digest = shared
@@ -173,19 +170,19 @@ class SingleFlight:
     def _model_observed(self, name: _Name, obj: Mapping[str, Any] | None) -> None:
         namespace, model = name
         view = preparation_view(obj) if obj is not None else None
-        known = self._hashes.pop(name, "")
-        before = self._flights[namespace, known].views.pop(model) if known else None
+        old = self._hashes.pop(name, "")
+        before = self._flights[namespace, old].views.pop(model) if old else None
         if view is not None:
             self._hashes[name] = view.shared_hash
             flight = self._flights.setdefault((namespace, view.shared_hash), _Flight())
             flight.views[model] = view
-        if known and not self._flights[namespace, known]:
-            del self._flights[namespace, known]
+        if old and not self._flights[namespace, old]:
+            del self._flights[namespace, old]
         if obj is None:
             self._starts.pop(name, None)
             self._called.pop(name, None)
-        if known and (view is None or view.shared_hash != known):
-            self._give_way((namespace, known), model)
+        if old and (view is None or view.shared_hash != old):
+            self._give_way((namespace, old), model)
         if view == before:
             return
         concerned = {each.shared_hash for each in (before, view) if each and not each.waits}
@@ -195,17 +192,17 @@ class SingleFlight:
 
     def _job_observed(self, name: _Name, obj: Mapping[str, Any] | None) -> None:
         namespace, job = name
-        known = self._job_hashes.pop(name, "")
-        before = self._flights[namespace, known].jobs.pop(job) if known else None
+        old = self._job_hashes.pop(name, "")
+        before = self._flights[namespace, old].jobs.pop(job) if old else None
         after = _shared_job(obj) if obj is not None else None
         if after is not None:
             self._job_hashes[name] = after.job.shared_hash
             flight = self._flights.setdefault((namespace, after.job.shared_hash), _Flight())
             flight.jobs[job] = after
-        if known and not self._flights[namespace, known]:
-            del self._flights[namespace, known]
+        if old and not self._flights[namespace, old]:
+            del self._flights[namespace, old]
         if before is not None:
-            self._wake_if_free((namespace, known), before.model)
+            self._wake_if_free((namespace, old), before.model)
 
     def _wake_if_free(self, shared: _Shared, model: str) -> None:
         """Have the models planned that wait, unless the one that led does so still."""
@@ -230,10 +227,7 @@ class SingleFlight:
 
 
 class _Leaders(Mapping[str, tuple[Leader, ...]]):
-    """The leaders of each preparation of a namespace; none of one that is unknown.
-
-    Computed on access, since a plan reads one.
-    """
+    """The leaders of each preparation of a namespace, computed on access: a plan reads those of one."""
 
     def __init__(self, flights: SingleFlight, key: ModelKey) -> None:
         self._flights = flights
@@ -258,11 +252,11 @@ def _news(shared: str, before: PreparationView | None, view: PreparationView | N
     They do not say which stage runs, so that a stage's end plans no other model, except that of the first:
     those that come later read the sources again.
     """
-    known = before if before and before.shared_hash == shared else None
-    now = view if view and view.shared_hash == shared else None
-    if known is None or now is None:
+    old = before if before and before.shared_hash == shared else None
+    new = view if view and view.shared_hash == shared else None
+    if old is None or new is None:
         return True
-    return (known.leads, known.failure) != (now.leads, now.failure)
+    return (old.leads, old.failure) != (new.leads, new.failure)
 
 
 def _shared_job(obj: Mapping[str, Any]) -> _SharedJob | None:

@@ -23,7 +23,7 @@ _READY: Final = "Ready"
 
 def slim(resource: Resource, obj: Mapping[str, Any]) -> JsonObject:
     """Return a copy of `obj` with what is read of its kind; nested values are shared."""
-    kept = _KEPT.get(resource, _whole)(obj)
+    kept = _KEPT.get(resource, dict)(obj)
     kept["apiVersion"] = resource.api_version
     kept["kind"] = resource.kind
     kept["metadata"] = _metadata(resource, obj["metadata"])
@@ -48,10 +48,6 @@ def _metadata(resource: Resource, metadata: Mapping[str, Any]) -> JsonObject:
     elif _LAST_APPLIED in (annotations := kept.get("annotations") or {}):
         kept["annotations"] = {k: v for k, v in annotations.items() if k != _LAST_APPLIED}
     return kept
-
-
-def _whole(obj: Mapping[str, Any]) -> JsonObject:
-    return dict(obj)
 
 
 def _pod(obj: Mapping[str, Any]) -> JsonObject:

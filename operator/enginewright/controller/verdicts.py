@@ -8,18 +8,18 @@ known until the pods have been polled again.
 import asyncio
 import logging
 import random
-import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from enginewright_contract.base import first_problem
 from enginewright_contract.report import Progress
 from enginewright_contract.verdict import RELEASE_ANNOTATION, RELEASE_SECONDS, Verdict
 from prometheus_client import CollectorRegistry, Counter
 from pydantic import ValidationError
 
 from enginewright.controller.cache import ObjectCache
-from enginewright.controller.measured import MeasurementPolls
+from enginewright.controller.measured import MeasurementPolls, model_key
 from enginewright.controller.observe import DEPLOYMENT, POD
 from enginewright.controller.poll_schedule import SWEEP, PollSchedule, sweep_interval
 from enginewright.controller.poll_targets import (
@@ -34,8 +34,7 @@ from enginewright.controller.routing import ModelKey
 from enginewright.kube.errors import KubeError
 from enginewright.kube.pod_http import BadAnswer, NoAnswer, PodHttp
 from enginewright.kube.resources import DEPLOYMENTS, PODS
-from enginewright.manifests.labels import ENGINE, MODEL
-from enginewright.observed.deployments import DeploymentView
+from enginewright.manifests.labels import ENGINE
 from enginewright.observed.pods import PodView
 
 CONCURRENCY: Final = 32  # requests in progress
@@ -54,13 +53,11 @@ _logger = logging.getLogger(__name__)
 
 @dataclass
 class _Pod:
-    """What is known of one pod."""
-
     view: PodView
     target: PollTarget
     since: float  # when it first was this target
     changed: float  # when its readiness or its verdict changed
-    renewed: float = 0.0  # when a poll of it last succeeded
+    renewed: float = 0.0  # when it was last polled successfully
     failures: int = 0  # consecutive failed polls
     failure_logged: bool = False
     body: bytes | None = None  # the last valid response
@@ -101,7 +98,7 @@ class VerdictPoller:
         changed: Callable[[ModelKey], None],
         engine_changed: Callable[[str, str], None],
         write: Callable[[Mapping[str, Any]], Awaitable[object]],
-        wall: Callable[[], float] = time.time,
+        wall: Callable[[], float],
     ) -> None:
         self._cache = cache
         self._http = http
@@ -121,21 +118,22 @@ class VerdictPoller:
         self._task: asyncio.Task[None] | None = None
 
     def verdicts_of(self, pods: Iterable[PodView]) -> dict[str, Verdict]:
-        """Return the verdicts of `pods` by pod name; those that are not known are left out."""
-        found = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
-        return {name: pod.verdict for name, pod in found if pod and pod.verdict}
+        """Return the known verdicts of `pods` by pod name."""
+        polled = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
+        return {name: pod.verdict for name, pod in polled if pod and pod.verdict}
 
     def silent(self, pods: Iterable[PodView]) -> frozenset[str]:
         """Return the names of those of `pods` that have not responded for `SILENCE` seconds."""
-        found = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
-        return frozenset(name for name, pod in found if pod and pod.silent)
+        polled = ((pod.name, self._pods.get(pod.uid)) for pod in pods)
+        return frozenset(name for name, pod in polled if pod and pod.silent)
 
     def progress_of(self, namespace: str, job: str) -> Progress | None:
-        """Return the progress of a Job's build; None while it is not known."""
-        for pod in self._pods.values():
-            if pod.progress is not None and (pod.view.namespace, pod.view.job) == (namespace, job):
-                return pod.progress
-        return None
+        """Return the progress of a Job's build, or None while it is not known."""
+        pods = (pod for pod in self._pods.values() if pod.progress is not None)
+        key = (namespace, job)
+        return next(
+            (pod.progress for pod in pods if (pod.view.namespace, pod.view.job) == key), None
+        )
 
     def start(self) -> None:
         """Start polling."""
@@ -150,7 +148,7 @@ class VerdictPoller:
         await self._http.close()
 
     def problem(self) -> str | None:
-        """Return why pods are not polled; None if they are."""
+        """Return why pods are not polled, or None."""
         if self._task is not None and self._task.done():
             return "the verdict poller has stopped"
         return None
@@ -191,17 +189,16 @@ class VerdictPoller:
                 self._notify(pod)
 
     def _compare(self, now: float) -> None:
-        """Find pods added, deleted and changed."""
         deployments = self._cache.views(DEPLOYMENT, self._cache.all(DEPLOYMENTS))
         self._rolling = frozenset(
-            _model(each) for each in deployments if each.is_rolling_out and not each.is_trial
+            model_key(each) for each in deployments if each.is_rolling_out and not each.is_trial
         )
         views = self._cache.views(POD, self._cache.all(PODS))
         self.measurements.compare(deployments, views)
         present = set()
         for view in views:
-            known = self._pods.get(view.uid)
-            if known is not None and known.view is view:
+            pod = self._pods.get(view.uid)
+            if pod is not None and pod.view is view:
                 present.add(view.uid)
             elif target := poll_target(view):
                 present.add(view.uid)
@@ -210,9 +207,8 @@ class VerdictPoller:
             self._forget(uid)
 
     def _observe(self, view: PodView, target: PollTarget, now: float) -> None:
-        """Record a pod that is new, or whose object has changed."""
-        known = self._pods.get(view.uid)
-        if known is None or known.target != target:
+        pod = self._pods.get(view.uid)
+        if pod is None or pod.target != target:
             # Not "changed": after a restart of ours all pods are new, and most of them settled.
             marked = _marked_until(view)
             self._pods[view.uid] = _Pod(
@@ -220,13 +216,12 @@ class VerdictPoller:
             )
             self._schedule.poll_now(view.uid, now)
             return
-        before, known.view = known.view, view
+        before, pod.view = pod.view, view
         if before.ready != view.ready:
-            known.changed = now
+            pod.changed = now
             self._schedule.poll_now(view.uid, now)
 
     def _forget(self, uid: str) -> None:
-        """Forget a pod that was deleted or can no longer be polled."""
         pod = self._pods.pop(uid)
         self._schedule.forget(uid)
         self._withdraw_release(uid, pod)
@@ -313,9 +308,7 @@ class VerdictPoller:
                 return pod.progress.to_json()
             verdict = _shortened(Verdict.model_validate_json(body))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            where = ".".join(str(step) for step in first["loc"])
-            raise BadAnswer(f"not a {pod.target.kind}: {where}: {first['msg']}") from None
+            raise BadAnswer(f"not a {pod.target.kind}: {first_problem(error)}") from None
         if not is_verdict_of(verdict, pod.view):
             raise BadAnswer(
                 f"the verdict is for model {verdict.model[:63]}, revision {verdict.revision[:63]},"
@@ -339,14 +332,13 @@ class VerdictPoller:
             )
 
     def _is_young(self, pod: _Pod, now: float) -> bool:
-        """Return whether the pod is likely to report something new soon."""
         return (
             pod.target.kind == "progress"
             or now - pod.changed < FRESH
             or (not pod.view.ready and now - max(pod.since, pod.changed) < STARTING)
-            or _model(pod.view) in self._rolling
+            or model_key(pod.view) in self._rolling
             or self.measurements.concerns(pod.view)
-            or _model(pod.view) in self._released  # the others must go on keeping the promise
+            or model_key(pod.view) in self._released  # the others must go on keeping the promise
         )
 
     async def _mark(self, pod: _Pod, *, released: bool) -> None:
@@ -379,8 +371,7 @@ class VerdictPoller:
         pod.marked_until = until
 
     def _withdraw_release(self, uid: str, pod: _Pod) -> None:
-        """Withdraw the pod's permission to become unready."""
-        key = _model(pod.view)
+        key = model_key(pod.view)
         if self._released.get(key) == uid:
             del self._released[key]
 
@@ -389,13 +380,13 @@ class VerdictPoller:
         if not verdict or not may_be_released(verdict):
             self._withdraw_release(uid, pod)
             return False
-        key = _model(pod.view)
+        key = model_key(pod.view)
         siblings = self._cache.views(POD, self._cache.of_model(PODS, *key))
         chosen = releasable(
             (
-                ServingPod.of(each, known.verdict)
+                ServingPod.of(each, sibling.verdict)
                 for each in siblings
-                if (known := self._pods.get(each.uid))
+                if (sibling := self._pods.get(each.uid))
             ),
             self._released.get(key),
         )
@@ -415,18 +406,13 @@ class VerdictPoller:
         if pod.target.kind == "progress":
             self._engine_changed(pod.view.namespace, pod.view.label(ENGINE))
         else:
-            self._changed(_model(pod.view))
+            self._changed(model_key(pod.view))
 
 
 def _marked_until(pod: PodView) -> float:
-    """Return the time in the pod's annotation, which an earlier operator process may have written."""
+    """Return the Unix time in the pod's annotation, which an earlier process may have written."""
     text = str(pod.annotations.get(RELEASE_ANNOTATION) or "")
     return float(text) if text.isascii() and text.isdigit() else 0.0
-
-
-def _model(view: PodView | DeploymentView) -> ModelKey:
-    """Return the model that it serves; all pods polled for a verdict have the label."""
-    return ModelKey(view.namespace, view.label(MODEL))
 
 
 def _advanced(before: Progress | None, now: Progress) -> bool:

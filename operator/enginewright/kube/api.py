@@ -33,7 +33,6 @@ class Lists(Protocol):
         fields: str | None = None,
     ) -> Listing:
         """Return all objects that match the selectors; without a namespace, of all namespaces."""
-        ...
 
 
 class KubeApi(Lists, Protocol):
@@ -41,17 +40,14 @@ class KubeApi(Lists, Protocol):
 
     async def get(self, resource: Resource, namespace: str | None, name: str) -> JsonObject:
         """Return one object; NotFound if it does not exist."""
-        ...
 
     async def apply(
         self, obj: Mapping[str, Any], *, force: bool = True, manager: str = FIELD_MANAGER
     ) -> JsonObject:
         """Server-side apply all of `obj`; without `force`, Conflict if another manager owns a field."""
-        ...
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         """Server-side apply the status of `obj`; NotFound when the object does not exist."""
-        ...
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str
@@ -61,4 +57,3 @@ class KubeApi(Lists, Protocol):
         Returns the object if it still exists (finalizers, grace period), else None. An object that
         is already gone is a success, one with another uid a Conflict.
         """
-        ...

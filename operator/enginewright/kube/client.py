@@ -40,11 +40,7 @@ _logger = logging.getLogger(__name__)
 
 
 class KubeClient:
-    """`KubeApi` over one connection pool to one API server.
-
-    `load` returns the connection, at first use and again after a 401; `may_write` is called immediately
-    before each writing request.
-    """
+    """`KubeApi` over one connection pool, which `load` opens again after a 401; `may_write` precedes writes."""
 
     def __init__(
         self,
@@ -123,10 +119,7 @@ class KubeClient:
         *,
         manager: str,
     ) -> JsonObject:
-        """Merge `changes` into an object (RFC 7386: None removes a field); return all of it.
-
-        NotFound if it does not exist, Conflict if `changes` has another uid.
-        """
+        """Merge `changes` (RFC 7386) into an object and return it; Conflict if they have another uid."""
         return await self._request(
             "PATCH",
             resource.path(namespace, name),

@@ -1,8 +1,4 @@
-"""Address of the API server and credentials for it, shared by our client and kopf's watches.
-
-Loaded again whenever the server no longer accepts a token, because projected tokens, exec plugins
-and kubeconfig files change while the process runs.
-"""
+"""Address of the API server and credentials, for our client and kopf's watches; loaded again once they are refused."""
 
 import os
 from typing import Final
@@ -41,7 +37,7 @@ async def load_connection(context: str | None = None) -> Configuration:
             ) from error
         return configuration
     path = os.environ.get("KUBECONFIG") or _DEFAULT_PATH
-    if not _exists(path):
+    if not any(map(os.path.isfile, path.split(os.pathsep))):
         raise ConnectionNotConfigured(
             f"kubeconfig {path} does not exist; set KUBECONFIG to a valid file or run inside a cluster"
         )
@@ -64,11 +60,6 @@ async def load_connection(context: str | None = None) -> Configuration:
             " set KUBECONFIG to a valid file or run inside a cluster"
         ) from error
     return configuration
-
-
-def _exists(path: str) -> bool:
-    """Return whether any file of a list separated like PATH exists."""
-    return any(os.path.isfile(part) for part in path.split(os.pathsep) if part)
 
 
 async def authorization_of(configuration: Configuration) -> str | None:

@@ -13,10 +13,7 @@ _MAX_RETRY_AFTER: Final = 300.0  # seconds; longer ones are reduced, since every
 
 
 class KubeError(Exception):
-    """A request that the API server did not complete successfully.
-
-    `message` is the server's own, for people.
-    """
+    """A request that the API server did not complete successfully; `message` is the server's own, for people."""
 
     def __init__(self, message: str, *, code: int = 0, reason: str = "") -> None:
         super().__init__(message)
@@ -56,7 +53,7 @@ class Transient(KubeError):  # noqa: N818 - says what to do: try again
         self, message: str, *, code: int = 0, reason: str = "", retry_after: float | None = None
     ) -> None:
         super().__init__(message, code=code, reason=reason)
-        self.retry_after = retry_after  # seconds, from the Retry-After header; None: without it
+        self.retry_after = retry_after  # seconds, from the Retry-After header
 
 
 def error_from(code: int, body: bytes, headers: Mapping[str, str]) -> KubeError:
@@ -99,11 +96,7 @@ def _is_terminating(status: Mapping[str, Any]) -> bool:
 
 
 def _retry_after(value: str | None) -> float | None:
-    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3), at most `_MAX_RETRY_AFTER`.
-
-    None for an HTTP date: it needs a clock that agrees with the server's, and the API server sends
-    seconds.
-    """
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3), capped; the API server sends no HTTP dates."""
     if value is None:
         return None
     try:

@@ -61,11 +61,9 @@ class PodHttp(Protocol):
 
     async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
         """Return the body of a 200, at most `MAX_BODY` bytes. Raises NoAnswer and BadAnswer."""
-        ...
 
     async def close(self) -> None:
         """Close the connections."""
-        ...
 
 
 def pod_http() -> PodHttp:
@@ -101,10 +99,7 @@ class _Connection:
 
 
 class ProxiedPodHttp:
-    """Requests through the API server, which require the verb `get` on `pods/proxy`.
-
-    A 401 closes the connection; the next request loads it again.
-    """
+    """Requests through the API server, which require the verb `get` on `pods/proxy`; a 401 reloads the connection."""
 
     def __init__(self, load: Callable[[], Awaitable[Configuration]]) -> None:
         self._load = load

@@ -1,8 +1,4 @@
-"""The kinds that the operator reads and writes, and their paths in the API.
-
-A table instead of discovery: all kinds are known in advance, so a start needs no discovery request
-and a typo is found by a test instead of at run time.
-"""
+"""The kinds that the operator reads and writes, and their paths in the API: a table instead of discovery requests."""
 
 from dataclasses import dataclass
 from typing import Final

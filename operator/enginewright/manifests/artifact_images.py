@@ -22,7 +22,7 @@ class ArtifactImage(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     reference: str  # REPOSITORY@DIGEST
-    secret: str | None = None  # with which nodes pull it; None: with their own credentials
+    secret: str | None = None  # with which nodes pull it, unless by their own credentials
 
     def volumes(self) -> list[dict[str, Any]]:
         """Return the volumes of a pod."""
@@ -36,10 +36,7 @@ class ArtifactImage(BaseModel):
     def removed_from(
         self, template: Mapping[str, Any], *, other_secrets: Collection[str]
     ) -> dict[str, Any]:
-        """Return a pod template that mounts the image as it is without it.
-
-        Its pull secret stays if it is in `other_secrets`: those that the pods have for their containers.
-        """
+        """Return a pod template without the image, and its pull secret unless in `other_secrets`."""
         spec = template["spec"]
         unneeded = {self.secret} - set(other_secrets)
         return {
@@ -59,7 +56,6 @@ class ArtifactImage(BaseModel):
 
 
 def _without_volume(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return volumes, or mounts, without that of the image."""
     return [each for each in parts if each["name"] != _VOLUME]
 
 
@@ -68,10 +64,10 @@ class ImageRepository:
     """The repository that Jobs push images to."""
 
     repository: str  # HOST/PATH
-    secret: str | None = None  # in every namespace with a model; None: no account
+    secret: str | None = None  # in every namespace with a model
 
     def image(self, reference: str | None) -> ArtifactImage | None:
-        """Return what pods mount of an artefact; None: it has no image here."""
+        """Return what pods mount of an artefact, or None if it has no image here."""
         if reference is None or reference.partition("@")[0] != self.repository:
             return None
         return ArtifactImage(reference=reference, secret=self.secret)

@@ -39,10 +39,7 @@ def horizontal_pod_autoscaler(
 
 
 def _default_metric(revision: Revision, accelerator: str) -> dict[str, Any]:
-    """Return CPU utilization where the server computes on requested CPUs, else its queue.
-
-    No resource metric has the utilization of a device; the queue is known for every backend.
-    """
+    """Return CPU utilization where the server computes on requested CPUs, else its queue, known for every backend."""
     (snapshot,) = (each for each in revision.snapshot.classes if each.name == accelerator)
     if not snapshot.takes_device and _requests_cpu(revision.templates[accelerator]):
         return {

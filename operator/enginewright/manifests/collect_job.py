@@ -1,7 +1,4 @@
-"""The Job that collects garbage in a namespace's store.
-
-It belongs to nobody, since a bucket has no object in the cluster: it ends, and is removed, in time.
-"""
+"""The Job that collects garbage in a namespace's store. It has no owner: a bucket has no object in the cluster."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -9,7 +6,7 @@ from typing import Any, Final
 from enginewright_contract.collection import COLLECT_STAGE, CollectTask
 from enginewright_contract.task import WORK_PATH
 
-from enginewright.api.pods import DEFAULT_JOB_TEMPLATE, JobTemplate
+from enginewright.api.pods import JobTemplate
 from enginewright.manifests.job_limits import COLLECTION_RESOURCES, COLLECTION_SECONDS
 from enginewright.manifests.jobs import stages_job
 from enginewright.manifests.labels import COMPONENT, MANAGED_BY, OPERATOR
@@ -29,24 +26,11 @@ def collect_job(
     pull_secrets: Iterable[str],
     store: StoreAccess,
     kept_seconds: float,
-    template: JobTemplate = DEFAULT_JOB_TEMPLATE,
-    assigned_ids: bool = False,
-    architecture: str = "",
+    template: JobTemplate,
+    assigned_ids: bool,
+    architecture: str,
 ) -> dict[str, Any]:
-    """Return the Job.
-
-    Args:
-        namespace: where it runs, whose store it is.
-        task: what it does.
-        image: runtime image.
-        pull_policy: of the image.
-        pull_secrets: names of Secrets for the image's registry.
-        store: of the namespace.
-        kept_seconds: for which it is kept after its end, as its annotation has the result.
-        template: where it runs.
-        assigned_ids: whether the cluster assigns user and groups.
-        architecture: that the nodes must have; empty: any.
-    """
+    """Return the Job; it is kept for `kept_seconds` after its end, because its annotation has the result."""
     stage = container(
         COLLECT_STAGE,
         image,

@@ -1,35 +1,21 @@
 """How a collection ended, kept in an annotation of its Job: pods may be deleted before their Job."""
 
-from collections.abc import Mapping
-from typing import Annotated, Self
+from typing import Annotated
 
 from enginewright_contract.base import Number
 from enginewright_contract.collection import Collected
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import AwareDatetime, BeforeValidator
 
 from enginewright.manifests.labels import COLLECTION
+from enginewright.manifests.outcome import MESSAGE, AnnotatedOutcome
 
-_MESSAGE = 4096  # characters; all annotations of an object may have 256 KiB
 
-
-class CollectionOutcome(BaseModel):
+class CollectionOutcome(AnnotatedOutcome):
     """Either what was found and removed, or why not."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
+    annotation = COLLECTION
 
-    collected: Collected | None = None  # None: it failed
-    limit_bytes: Number | None = None  # of the namespace's artefacts; None: no limit
-    empty_since: AwareDatetime | None = None  # since when there is no artefact; None: there is one
-    failure: Annotated[str, BeforeValidator(lambda text: str(text)[:_MESSAGE])] = ""
-
-    def annotations(self) -> dict[str, str]:
-        """Return it as the annotation of a Job."""
-        return {COLLECTION: self.model_dump_json(exclude_defaults=True)}
-
-    @classmethod
-    def read(cls, annotations: Mapping[str, str]) -> Self | None:
-        """Return the outcome in a Job's annotations; None: there is none that can be read."""
-        try:
-            return cls.model_validate_json(annotations[COLLECTION])
-        except (KeyError, ValidationError):
-            return None
+    collected: Collected | None = None  # unless it failed
+    limit_bytes: Number | None = None  # of the namespace's artefacts
+    empty_since: AwareDatetime | None = None  # since when there is no artefact
+    failure: Annotated[str, BeforeValidator(lambda text: str(text)[:MESSAGE])] = ""

@@ -74,18 +74,18 @@ def canary_deployment(
 
     No Service selects its pods until each of them gets the component of serving pods, which is not
     part of the selector. `stable_key` is the prepared model that serves, with whose golden outputs
-    their sidecars compare answers; None: none.
+    their sidecars compare answers, if there is one.
     """
     name = canary_name(model.metadata.name, accelerator)
-    found = _beside(
+    deployment = _beside(
         serving_deployment(model, revision, accelerator, name=name, replicas=replicas),
         labels={COMPONENT: CANARY, TRACK: CANARY},
         selector={TRACK: CANARY},
     )
-    template = found["spec"]["template"]
+    template = deployment["spec"]["template"]
     first = [_comparing(each, stable_key) for each in template["spec"]["initContainers"]]
     template["spec"] = {**template["spec"], "initContainers": first}
-    return found
+    return deployment
 
 
 def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str, Any]:
@@ -100,10 +100,7 @@ def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str
 
 
 def _with_stable_key(task: str, stable_key: str | None) -> str:
-    """Return a task with the key, written as a `ServeTask` is, and with the fields that only other releases have.
-
-    Without these, an upgrade would restart the canaries of their revisions, and change what they do.
-    """
+    """Return a task with the key and the fields of other releases, without which an upgrade would restart canaries."""
     if stable_key is None:
         return task
     fields: dict[str, Any] = {}
@@ -117,10 +114,7 @@ def _with_stable_key(task: str, stable_key: str | None) -> str:
 def _beside(
     serving: dict[str, Any], *, labels: Mapping[str, str], selector: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Return a Deployment with other labels, whose pods preempt nobody: they do not serve yet.
-
-    `selector` replaces the component in the serving Deployment's selector.
-    """
+    """Return a Deployment with other labels, `selector` in place of the component, and pods without a priority."""
     metadata, spec = serving["metadata"], serving["spec"]
     template = spec["template"]
     pod_labels = {**template["metadata"]["labels"], **labels}

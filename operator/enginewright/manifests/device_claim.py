@@ -1,4 +1,4 @@
-"""A device by Dynamic Resource Allocation: the template of which each pod gets a claim of its own.
+"""A device by Dynamic Resource Allocation: the template from which each pod gets a separate claim.
 
 A template's spec is immutable, so its name has a hash of the request. It belongs to the model or the
 InferenceEngine whose pods name it, and is deleted with that: stored revisions may return to it.

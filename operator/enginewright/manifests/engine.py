@@ -16,11 +16,7 @@ def engine_name(spec: InferenceEngineSpec) -> str:
 
 
 def inference_engine(namespace: str, spec: InferenceEngineSpec, model: str) -> dict[str, Any]:
-    """Return the InferenceEngine; no model owns it, since several may share it.
-
-    Only the requesting `model` decides where its Jobs run: otherwise two models would overwrite each
-    other's settings.
-    """
+    """Return the InferenceEngine. No model owns it, but only the requesting `model` decides where its Jobs run."""
     return {
         "apiVersion": API_VERSION,
         "kind": InferenceEngine.kind,

@@ -48,17 +48,17 @@ class EngineJob:
     pull_policy: str
     store: StoreAccess
     assigned_ids: bool = False
-    images: ImageRepository | None = None  # for OCI images of engines; None: none are made
+    images: ImageRepository | None = None  # for OCI images of engines
 
 
-def lookup_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
+def lookup_job(engine: InferenceEngine, job: EngineJob) -> dict[str, Any]:
     """Return the Job that looks for the engine in the store."""
-    stages = [_stage(engine, wanted, LOOKUP_STAGE, ENGINE_RESOURCES)]
-    pod = {"activeDeadlineSeconds": LOOKUP_SECONDS + pushing_seconds(wanted.images)}
-    return _job(engine, wanted, LOOKUP_COMPONENT, stages, pod)
+    stages = [_stage(engine, job, LOOKUP_STAGE, ENGINE_RESOURCES)]
+    pod = {"activeDeadlineSeconds": LOOKUP_SECONDS + pushing_seconds(job.images)}
+    return _job(engine, job, LOOKUP_COMPONENT, stages, pod)
 
 
-def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
+def engine_job(engine: InferenceEngine, job: EngineJob) -> dict[str, Any]:
     """Return the Job that builds the engine, with one device of the class if it needs one."""
     build = engine.spec.build
     resources = build.resources.manifest() or ENGINE_RESOURCES
@@ -69,12 +69,12 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
         limits = {**resources.get("limits", {}), build.resource_name: "1"}
         on_device = {**resources, "limits": limits}
     stages = [
-        _stage(engine, wanted, stage, on_device if stage in _ON_DEVICE else resources)
+        _stage(engine, job, stage, on_device if stage in _ON_DEVICE else resources)
         for stage in ENGINE_STAGES
     ]
     # The operator polls the build's progress here; the endpoint needs no authorization.
     stages[0]["ports"] = [{"name": "progress", "containerPort": SIDECAR_PORT, "protocol": "TCP"}]
-    seconds = build.timeout_seconds + pushing_seconds(wanted.images)
+    seconds = build.timeout_seconds + pushing_seconds(job.images)
     pod: dict[str, Any] = {"activeDeadlineSeconds": seconds}
     if build.node_selector:
         pod["nodeSelector"] = dict(build.node_selector)
@@ -85,7 +85,7 @@ def engine_job(engine: InferenceEngine, wanted: EngineJob) -> dict[str, Any]:
         pod["resourceClaims"] = pod_claims(named)
     if build.runtime_class_name:
         pod["runtimeClassName"] = build.runtime_class_name
-    return _job(engine, wanted, ENGINE_COMPONENT, stages, pod)
+    return _job(engine, job, ENGINE_COMPONENT, stages, pod)
 
 
 def engine_claim_templates(engine: InferenceEngine) -> Iterator[dict[str, Any]]:
@@ -97,7 +97,7 @@ def engine_claim_templates(engine: InferenceEngine) -> Iterator[dict[str, Any]]:
 
 def _job(
     engine: InferenceEngine,
-    wanted: EngineJob,
+    spec: EngineJob,
     component: str,
     stages: list[dict[str, Any]],
     pod: dict[str, Any],
@@ -107,41 +107,41 @@ def _job(
     volumes = [
         TMP_VOLUME,
         {"name": "work", "emptyDir": {}},
-        *wanted.store.volumes(),
-        *(wanted.images.volumes() if wanted.images else ()),
+        *spec.store.volumes(),
+        *(spec.images.volumes() if spec.images else ()),
     ]
-    if account := wanted.store.account(None):
+    if account := spec.store.account(None):
         pod["serviceAccountName"] = account
     job = stages_job(
-        owned_metadata(engine, wanted.name, labels),
+        owned_metadata(engine, spec.name, labels),
         stages,
         volumes,
         secrets=[each.name for each in engine.spec.build.image_pull_secrets],
         template=engine.spec.pod_template,
-        assigned_ids=wanted.assigned_ids,
+        assigned_ids=spec.assigned_ids,
         architecture=engine.spec.architecture,
         pod=pod,
     )
     metadata = job["spec"]["template"]["metadata"]
-    metadata["labels"] = {**wanted.store.labels(), **metadata["labels"]}
+    metadata["labels"] = {**spec.store.labels(), **metadata["labels"]}
     return job
 
 
 def _stage(
-    engine: InferenceEngine, wanted: EngineJob, stage: str, resources: dict[str, Any]
+    engine: InferenceEngine, job: EngineJob, stage: str, resources: dict[str, Any]
 ) -> dict[str, Any]:
-    images = wanted.images if stage in _WITH_IMAGE else None
+    images = job.images if stage in _WITH_IMAGE else None
     return container(
         stage,
         engine.spec.build.image,
         ("enginewright-runtime", "stage", stage),
-        pull_policy=wanted.pull_policy,
-        task=wanted.task.to_json(),
+        pull_policy=job.pull_policy,
+        task=job.task.to_json(),
         mounts=[
             {"name": "work", "mountPath": WORK_PATH},
-            *wanted.store.mounts(),
+            *job.store.mounts(),
             *(images.mounts() if images else ()),
         ],
         resources=resources,
-        env=(*wanted.store.env(), *(images.env() if images else ())),
+        env=(*job.store.env(), *(images.env() if images else ())),
     )

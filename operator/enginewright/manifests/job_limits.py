@@ -1,7 +1,4 @@
-"""The limits of Jobs: how often they are tried, how long they may take, and what they request unless a spec says it.
-
-How many run at the same time is up to the administrator.
-"""
+"""The limits of Jobs: tries, deadlines, and requests unless a spec has them. How many run at once is a setting."""
 
 from datetime import timedelta
 from typing import Final

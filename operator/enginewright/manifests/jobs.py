@@ -25,15 +25,8 @@ def stages_job(
 ) -> dict[str, Any]:
     """Return a Job whose pod runs `stages` (containers) in order.
 
-    Args:
-        metadata: of the Job; its labels are added to the pod too.
-        stages: the containers.
-        volumes: of the pod.
-        secrets: names of image pull secrets.
-        template: where it runs.
-        assigned_ids: whether the cluster assigns user and groups.
-        architecture: that the nodes must have, unless other fields decide it.
-        pod: fields added to the pod's spec; its placement takes precedence over the template's.
+    `pod` is added to the pod's spec, and its placement takes precedence over the template's. `architecture`
+    is required of nodes unless other fields decide it.
     """
     placement = placement_hash(template)
     annotations = {**template.annotations, **({PLACEMENT: placement} if placement else {})}

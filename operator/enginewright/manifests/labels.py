@@ -53,12 +53,7 @@ def of_model(model: str, component: str | None = None) -> dict[str, str]:
 
 def of_engine(engine: str, accelerator_class: str, component: str) -> dict[str, str]:
     """Return the labels of an object that belongs to an InferenceEngine, and to no model."""
-    return {
-        MANAGED_BY: OPERATOR,
-        ENGINE: engine,
-        CLASS: accelerator_class,
-        COMPONENT: component,
-    }
+    return {MANAGED_BY: OPERATOR, ENGINE: engine, CLASS: accelerator_class, COMPONENT: component}
 
 
 def serving_selector(model: str, accelerator_class: str | None = None) -> dict[str, str]:

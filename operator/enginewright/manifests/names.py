@@ -9,10 +9,7 @@ _HASH_LENGTH: Final = 8
 
 
 def child_name(*parts: str) -> str:
-    """Join `parts` with dashes; a name that is too long is truncated and gets a hash of all parts.
-
-    The last part is never truncated: it distinguishes the children of one model.
-    """
+    """Join `parts` with dashes; a name that is too long is truncated before the last part, and gets a hash of all."""
     full = "-".join(parts)
     if len(full) <= MAX_LABEL:
         return full
@@ -63,7 +60,6 @@ def canary_service_name(model: str) -> str:
 
 
 def _hashed(full: str, unique: str) -> str:
-    """Return `full` truncated to the length of a Deployment's name, with a hash of `unique`."""
     digest = hashlib.sha256(unique.encode()).hexdigest()[:_HASH_LENGTH]
     return f"{full[: _DEPLOYMENT - _HASH_LENGTH - 3].rstrip('-.')}---{digest}"
 

@@ -61,22 +61,22 @@ def pod_metadata(template: JobTemplate, ours: Mapping[str, str]) -> dict[str, An
 
 
 def pod_placement(
-    template: JobTemplate, wanted: Mapping[str, Any], image_architecture: str
+    template: JobTemplate, required: Mapping[str, Any], image_architecture: str
 ) -> dict[str, Any]:
-    """Return the placement fields of a pod's spec; `wanted` are those that the Job itself requires."""
-    selector = {**template.node_selector, **(wanted.get("nodeSelector") or {})}
+    """Return the placement fields of a pod's spec; `required` are those that the Job itself requires."""
+    selector = {**template.node_selector, **(required.get("nodeSelector") or {})}
     # Nodes of a class are known to run the image; for others, a user's choice takes precedence.
     chosen = chooses_architecture(selector, template.affinity)
-    if image_architecture and not wanted.get("nodeSelector") and not chosen:
+    if image_architecture and not required.get("nodeSelector") and not chosen:
         selector[ARCHITECTURE] = image_architecture
     fields = {
         "nodeSelector": selector,
         "tolerations": [
-            *(wanted.get("tolerations") or ()),
+            *(required.get("tolerations") or ()),
             *(each.manifest() for each in template.tolerations),
         ],
         "affinity": template.affinity,
         "priorityClassName": template.priority_class_name,
-        "runtimeClassName": template.runtime_class_name or wanted.get("runtimeClassName"),
+        "runtimeClassName": template.runtime_class_name or required.get("runtimeClassName"),
     }
     return {name: each for name, each in fields.items() if each}

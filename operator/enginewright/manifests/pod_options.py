@@ -16,12 +16,12 @@ class PodOptions(ServingOptions):
     """A new field has a default, which keeps the hashes of revisions without it."""
 
     max_queue: int  # no default: the hash of every revision has it
-    auth_secret: str | None = None  # None: requests need no token
-    tls_secret: str | None = None  # None: plain HTTP and gRPC
+    auth_secret: str | None = None
+    tls_secret: str | None = None  # else HTTP and gRPC in plain text
     pod_template: Mapping[str, Any] = {}  # as in the spec, camelCase
     sidecar_resources: Mapping[str, Any] = {}  # as in the spec
     sidecar_env: tuple[Mapping[str, Any], ...] = ()  # likewise
-    startup_seconds: int | None = None  # None: the default; likewise below
+    startup_seconds: int | None = None  # if not the default; likewise below
     termination_seconds: int | None = None
 
     @property
@@ -52,7 +52,6 @@ class PodOptions(ServingOptions):
         )
 
 
-def _non_default(wanted: str | None, default: int) -> int | None:
-    """Return the seconds if they differ from the default, else None."""
-    seconds = int(duration(wanted).total_seconds()) if wanted else default
+def _non_default(requested: str | None, default: int) -> int | None:
+    seconds = int(duration(requested).total_seconds()) if requested else default
     return None if seconds == default else seconds

@@ -26,17 +26,10 @@ TMP_MOUNT: Final = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108 - the cont
 
 
 def pod_security(own: Mapping[str, Any], *, assigned_ids: bool) -> dict[str, Any]:
-    """Return the securityContext of a pod.
-
-    Args:
-        own: the user's fields, as in the spec.
-        assigned_ids: whether the cluster assigns user and groups, and rejects pods that set them.
-    """
+    """Return the securityContext of a pod; with `assigned_ids` the cluster assigns user and groups."""
     left_out = _IDS if assigned_ids else ()
-    return {
-        **{name: value for name, value in POD_SECURITY.items() if name not in left_out},
-        **own,
-    }
+    defaults = {name: value for name, value in POD_SECURITY.items() if name not in left_out}
+    return {**defaults, **own}
 
 
 def container(

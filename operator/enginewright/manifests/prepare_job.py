@@ -61,80 +61,70 @@ class PrepareJob:
     template: JobTemplate = DEFAULT_JOB_TEMPLATE
     assigned_ids: bool = False
     architecture: str = ""  # of the nodes, unless other fields decide it
-    shared_hash: str = (
-        ""  # of all that models have in common that share the result; empty: it is not shared
-    )
+    shared_hash: str = ""  # of all that models which share the result have in common
     record_hash: str = ""  # by which the result is found again; empty: it is not
-    images: ImageRepository | None = None  # for OCI images of prepared models; None: none are made
+    images: ImageRepository | None = None  # for OCI images of prepared models
     account: str | None = None  # service account whose identity `fetch` may use for object stores
 
 
-def prepare_job(model: InferenceModel, wanted: PrepareJob) -> dict[str, Any]:
+def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
     """Return the Job."""
     labels = of_model(model.metadata.name, "prepare")
-    volumes: list[dict[str, Any]] = [
+    images = spec.images
+    volumes = [
         TMP_VOLUME,
         {"name": "work", "emptyDir": {}},
-        *wanted.store.volumes(),
+        *spec.store.volumes(),
+        *map(_volume, spec.inputs),
+        *(images.volumes() if images else ()),
     ]
-    common = [
-        {"name": "work", "mountPath": WORK_PATH},
-        *wanted.store.mounts(),
-    ]
-    volumes += [_volume(each) for each in wanted.inputs]
+    common = [{"name": "work", "mountPath": WORK_PATH}, *spec.store.mounts()]
     fetch_only = [
-        {"name": each.name, "mountPath": each.path, "readOnly": True} for each in wanted.inputs
+        {"name": each.name, "mountPath": each.path, "readOnly": True} for each in spec.inputs
     ]
-    images = wanted.images
-    volumes += images.volumes() if images else []
     pushing = images.mounts() if images else []
     address = images.env() if images else ()
-    anonymous = True if wanted.store.lends_account(wanted.account) else None
-    task = wanted.task.model_copy(update={"anonymous_sources": anonymous}).to_json()
+    anonymous = True if spec.store.lends_account(spec.account) else None
+    task = spec.task.model_copy(update={"anonymous_sources": anonymous}).to_json()
     stages = [
         container(
             stage,
-            wanted.image,
+            spec.image,
             ("enginewright-runtime", "stage", stage),
-            pull_policy=wanted.pull_policy,
+            pull_policy=spec.pull_policy,
             task=task,
             mounts=[
                 *common,
                 *(fetch_only if stage == "fetch" else ()),
                 *(pushing if stage in _WITH_IMAGE else ()),
             ],
-            resources=wanted.resources or PREPARATION_RESOURCES,
-            env=(*wanted.store.env(), *(address if stage in _WITH_IMAGE else ())),
+            resources=spec.resources or PREPARATION_RESOURCES,
+            env=(*spec.store.env(), *(address if stage in _WITH_IMAGE else ())),
         )
         for stage in PREPARE_STAGES
     ]
-    account = wanted.store.account(wanted.account)
+    account = spec.store.account(spec.account)
     job = stages_job(
-        owned_metadata(model, wanted.name, labels),
+        owned_metadata(model, spec.name, labels),
         stages,
         volumes,
-        secrets=wanted.pull_secrets,
-        template=wanted.template,
-        assigned_ids=wanted.assigned_ids,
-        architecture=wanted.architecture,
+        secrets=spec.pull_secrets,
+        template=spec.template,
+        assigned_ids=spec.assigned_ids,
+        architecture=spec.architecture,
         pod={
-            "activeDeadlineSeconds": wanted.deadline_seconds + pushing_seconds(images),
-            **wanted.nodes,
+            "activeDeadlineSeconds": spec.deadline_seconds + pushing_seconds(images),
+            **spec.nodes,
             **({"serviceAccountName": account} if account else {}),
-            **({"automountServiceAccountToken": True} if wanted.account else {}),
+            **({"automountServiceAccountToken": True} if spec.account else {}),
         },
     )
     metadata = job["spec"]["template"]["metadata"]
     identity = identity_labels(model.spec)
-    metadata["labels"] = {**wanted.store.labels(), **identity, **metadata["labels"]}
-    hashes = {
-        SHARED_PREPARATION: wanted.shared_hash,
-        PREPARATION_RECORD: wanted.record_hash,
-    }
-    if any(hashes.values()):
-        annotations = job["metadata"].get("annotations") or {}
-        known = {name: each for name, each in hashes.items() if each}
-        job["metadata"]["annotations"] = {**annotations, **known}
+    metadata["labels"] = {**spec.store.labels(), **identity, **metadata["labels"]}
+    hashes = {SHARED_PREPARATION: spec.shared_hash, PREPARATION_RECORD: spec.record_hash}
+    if present := {name: each for name, each in hashes.items() if each}:
+        job["metadata"]["annotations"] = {**(job["metadata"].get("annotations") or {}), **present}
     return job
 
 
@@ -147,9 +137,9 @@ def identity_labels(spec: InferenceModelSpec) -> dict[str, str]:
     }
 
 
-def _volume(wanted: Input) -> dict[str, Any]:
-    if wanted.claim is not None:
-        claim = {"claimName": wanted.claim, "readOnly": True}
-        return {"name": wanted.name, "persistentVolumeClaim": claim}
+def _volume(source: Input) -> dict[str, Any]:
+    if source.claim is not None:
+        claim = {"claimName": source.claim, "readOnly": True}
+        return {"name": source.name, "persistentVolumeClaim": claim}
     # Optional, so that the stage reports a missing Secret instead of a pod that never starts.
-    return {"name": wanted.name, "secret": {"secretName": wanted.secret, "optional": True}}
+    return {"name": source.name, "secret": {"secretName": source.secret, "optional": True}}

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from enginewright.api.inference_model import InferenceModel
-from enginewright.api.route import GatewayReference, Route
+from enginewright.api.route import Route
 from enginewright.manifests.labels import CANARY, MODEL, SERVE, TRACK, model_value, of_model
 from enginewright.manifests.names import canary_service_name
 from enginewright.manifests.owner import owned_metadata
@@ -17,14 +17,14 @@ WEIGHTS: Final = 10_000  # the sum of both, so that a share of 0.01% is exact
 
 def canary_service(model: InferenceModel, *, tls: bool) -> dict[str, Any]:
     """Return the Service in front of the canary's ready pods, which gets requests by the route only."""
-    found = service(model, tls=tls)
+    stable = service(model, tls=tls)
     return {
-        **found,
+        **stable,
         "metadata": owned_metadata(
             model, canary_service_name(model.metadata.name), of_model(model.metadata.name, CANARY)
         ),
         "spec": {
-            **found["spec"],
+            **stable["spec"],
             "selector": {MODEL: model_value(model.metadata.name), TRACK: CANARY},
         },
     }
@@ -35,22 +35,21 @@ def http_route(
     route: Route,
     *,
     canary_share: float,
-    tls: bool = False,
-    canary_tls: bool = False,
+    tls: bool,
+    canary_tls: bool,
 ) -> dict[str, Any]:
-    """Return the HTTPRoute that splits requests between the serving pods and the canary's.
+    """Return the HTTPRoute that splits inference requests between the serving pods and the canary's.
 
-    Args:
-        model: whose inference requests it takes; those for metrics and the server's state it leaves.
-        route: which gateways, for which hostnames.
-        canary_share: of the requests for the canary, 0 to 1; above 0 it is at least 1/`WEIGHTS`.
-        tls: whether the serving pods speak TLS.
-        canary_tls: whether the canary's do.
+    `canary_share` is 0 to 1; above 0 it is at least 1/`WEIGHTS`. Requests for metrics and the server's
+    state are not routed.
     """
     name = model.metadata.name
     weight = max(round(canary_share * WEIGHTS), 1 if canary_share > 0 else 0)
     spec = {
-        "parentRefs": [_parent(each) for each in route.parent_refs],
+        "parentRefs": [
+            {"group": GATEWAY_API, "kind": "Gateway", **each.manifest()}
+            for each in route.parent_refs
+        ],
         "rules": [
             {
                 "matches": [{"path": {"type": "PathPrefix", "value": f"/v2/models/{name}"}}],
@@ -67,10 +66,6 @@ def http_route(
         "metadata": owned_metadata(model, name, of_model(name, SERVE)),
         "spec": {**spec, "hostnames": list(route.hostnames)} if route.hostnames else spec,
     }
-
-
-def _parent(reference: GatewayReference) -> dict[str, Any]:
-    return {"group": GATEWAY_API, "kind": "Gateway", **reference.manifest()}
 
 
 def _backend(name: str, tls: bool, weight: int) -> dict[str, Any]:

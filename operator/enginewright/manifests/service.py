@@ -50,10 +50,7 @@ def service(model: InferenceModel, *, tls: bool) -> dict[str, Any]:
 def disruption_budget(
     model: InferenceModel, accelerator_class: str, *, name: str
 ) -> dict[str, Any]:
-    """Return the budget of one class: one eviction at a time; an unready pod does not block a drain.
-
-    `name` is that of the class's Deployment.
-    """
+    """Return the budget of a class: one eviction at a time; unready pods do not block a drain."""
     served = model.metadata.name
     return {
         "apiVersion": "policy/v1",

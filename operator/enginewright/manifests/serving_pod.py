@@ -60,7 +60,7 @@ class PodDefaults:
     pull_policy: str
     pull_secrets: tuple[str, ...]
     assigned_ids: bool = False  # whether the cluster assigns user and groups
-    node_cache: str | None = None  # HOST:PORT of what keeps files of a bucket; None: there is none
+    node_cache: str | None = None  # HOST:PORT of what keeps files of a bucket
     architectures: Mapping[str, str] = field(default_factory=dict)  # of a class' nodes, by its name
 
 
@@ -249,10 +249,7 @@ def _secret_mount(secret: str | None, volume: str, path: str) -> list[dict[str, 
 
 
 def _secret_volumes(snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Return the volumes of the Secrets in spec.serving.
-
-    They are optional, so that the server reports a missing one instead of a pod that never starts.
-    """
+    """Return the volumes of the Secrets in spec.serving, optional, so that the server reports a missing one."""
     secrets = {_TOKENS: snapshot.auth_secret, _TLS: snapshot.tls_secret}
     return [
         {"name": volume, "secret": {"secretName": secret, "optional": True}}
@@ -264,10 +261,7 @@ def _secret_volumes(snapshot: Snapshot) -> list[dict[str, Any]]:
 def _sidecar(
     snapshot: Snapshot, accelerator: ClassSnapshot, task: str, defaults: PodDefaults
 ) -> dict[str, Any]:
-    """Return the native sidecar: it starts before the server and ends after it.
-
-    The pod is ready only if it is, so that an unverified server gets no requests.
-    """
+    """Return the native sidecar: it starts before the server and ends after it. The pod is ready only if it is."""
     built = container(
         SIDECAR,
         accelerator.image,
@@ -291,12 +285,7 @@ def _sidecar(
 
 
 def sidecar_memory(output_bytes: int | None) -> int:
-    """Return the sidecar's memory limit in bytes.
-
-    Args:
-        output_bytes: of the largest golden sample; None: not known. The sidecar holds one response,
-            and a second one if the model's outputs vary; the golden outputs it reads from the file.
-    """
+    """Return the sidecar's memory limit in bytes: it holds up to two responses of `output_bytes`."""
     needed = _SIDECAR_OWN + 2 * (output_bytes or 0)
     return max(_SIDECAR_MIN, -(-needed // _SIDECAR_STEP) * _SIDECAR_STEP)
 
@@ -310,23 +299,23 @@ def _sidecar_resources(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-def _without_devices(wanted: Mapping[str, Any]) -> dict[str, Any]:
+def _without_devices(resources: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resources without extended ones, which have a domain in their names."""
     sides = {
-        side: {name: each for name, each in (wanted.get(side) or {}).items() if "/" not in name}
+        side: {name: each for name, each in (resources.get(side) or {}).items() if "/" not in name}
         for side in ("requests", "limits")
     }
     return {side: each for side, each in sides.items() if each}
 
 
-def _resources(wanted: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:
+def _resources(resources: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:
     """Add one device of the class: a claim, or an extended resource, which is set as a limit."""
     if accelerator.device is not None:
-        return with_claim(wanted)
+        return with_claim(resources)
     if accelerator.resource_name is None:
-        return dict(wanted)
-    limits = {**(wanted.get("limits") or {}), accelerator.resource_name: "1"}
-    return {**wanted, "limits": limits}
+        return dict(resources)
+    limits = {**(resources.get("limits") or {}), accelerator.resource_name: "1"}
+    return {**resources, "limits": limits}
 
 
 def _probe(

@@ -35,20 +35,19 @@ class ClassSnapshot(BaseModel):
     name: str
     backend: str
     image: str
-    engine_key: str | None = None  # None: the prepared model itself is served
+    engine_key: str | None = None  # else the prepared model itself is served
     compute_capability: str | None = None
     node_selector: Mapping[str, str] = {}
     tolerations: tuple[Mapping[str, Any], ...] = ()
     resource_name: str | None = None
     interim: bool = False  # it serves until the first engine is built
     device: Mapping[str, Any] | None = None  # as in the class: requested instead of resource_name
-    # OCI image that the pod template mounts, of the engine or of the prepared model that is served;
-    # None: pods read only the store
+    # OCI image that the pod template mounts, of the engine or of the prepared model that is served
     artifact_image: ArtifactImage | None = None
 
     @property
     def takes_device(self) -> bool:
-        """Return whether each pod has a device of its own."""
+        """Return whether each pod has an exclusive device."""
         return self.resource_name is not None or self.device is not None
 
 
@@ -62,7 +61,7 @@ class Snapshot(PodOptions):
     processes: int = 1
     promise: Promise = Promise()
     store_claim: str  # "": a bucket
-    store_bucket: StoreBucket | None = None  # None: the claim
+    store_bucket: StoreBucket | None = None  # instead of the claim
     # if the sidecar needs more than its default memory for it
     golden_output_bytes: int | None = None
 
@@ -99,14 +98,15 @@ class Revision(BaseModel):
     name: str
     snapshot: Snapshot
     templates: Mapping[str, Mapping[str, Any]] = {}  # by class; empty: stored by an earlier version
-    source: KeptSource | None = None  # None: stored by an earlier version
+    source: KeptSource | None = None  # unless stored by an earlier version
     signature: ModelSignature | None = None  # likewise, or not known
 
     def data(self) -> dict[str, Any]:
         """Return the data of the ControllerRevision."""
         described = {"source": self.source, "signature": self.signature}
+        removed = {"processes"} if self.snapshot.processes == 1 else set()  # no new revision has it
         return {
-            **self.snapshot.model_dump(mode="json", exclude=_removed(self.snapshot)),
+            **self.snapshot.model_dump(mode="json", exclude=removed),
             "templates": dict(self.templates),
             **{name: each.model_dump(mode="json") for name, each in described.items() if each},
         }
@@ -137,11 +137,6 @@ class Revision(BaseModel):
         )
 
 
-def _removed(snapshot: Snapshot) -> set[str]:
-    """Return the fields that no new revision has."""
-    return {"processes"} if snapshot.processes == 1 else set()
-
-
 def class_snapshot(
     accelerator: AcceleratorClass,
     backend: str,
@@ -150,12 +145,9 @@ def class_snapshot(
     *,
     interim: bool = False,
     chosen: bool = False,
-    artifact_image: ArtifactImage | None = None,
+    artifact_image: ArtifactImage | None,
 ) -> ClassSnapshot:
-    """Return the fields of a class that belong to a revision.
-
-    On the CPU an interim requests no device, since the build needs it, nor does a backend `chosen` by a benchmark.
-    """
+    """Return the fields of a class that belong to a revision; an interim or `chosen` CPU backend takes no device."""
     spec = accelerator.spec
     tolerations = [one.manifest() for one in spec.tolerations]
     takes_device = backend in DEVICE_BACKENDS or not (interim or chosen)

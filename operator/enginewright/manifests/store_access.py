@@ -22,7 +22,7 @@ class StoreBucket(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     uri: str  # `BUCKET_ADDRESS`
-    secret: str | None = None  # in the pods' namespace; None: the pods' own identity
+    secret: str | None = None  # in the pods' namespace; else the pods' own identity counts
     account: str | None = None  # service account of pods that have no other
 
 
@@ -39,10 +39,7 @@ class StoreAccess:
         return self.bucket.uri if self.bucket else f"claim {self.claim}"
 
     def volumes(self, *, read_only: bool = False) -> list[dict[str, Any]]:
-        """Return the volumes of a pod.
-
-        The Secret is optional, so that the stage reports a missing one instead of a pod that never starts.
-        """
+        """Return the volumes of a pod; the Secret is optional, so that the stage reports a missing one."""
         if self.bucket is None:
             claim = {"claimName": self.claim, **({"readOnly": True} if read_only else {})}
             return [{"name": STORE_VOLUME, "persistentVolumeClaim": claim}]
@@ -68,7 +65,7 @@ class StoreAccess:
         return ({"name": STORE_VARIABLE, "value": self.bucket.uri},)
 
     def account(self, own: str | None) -> str | None:
-        """Return the service account of a pod: its `own` if it has one; None: the default."""
+        """Return the service account of a pod: its `own` if it has one, or None for the default."""
         return own or (self.bucket.account if self.bucket else None)
 
     def lends_account(self, own: str | None) -> bool:
@@ -84,8 +81,5 @@ class StoreAccess:
         return scheme.identity_labels if scheme else {}
 
     def annotations(self, own: str | None) -> Mapping[str, str]:
-        """Return the annotations that keep the bucket's identity from servers and sidecars.
-
-        Another service account of its `own` is its model's choice, which may be meant for its server.
-        """
+        """Return the annotations that keep the bucket's identity from servers and sidecars."""
         return _WITHOUT_IDENTITY if self.lends_account(own) else {}

@@ -1,7 +1,4 @@
-"""The claim that stores a namespace's artefacts.
-
-No model owns it: artefacts are a cache shared by all models of the namespace, and outlive them.
-"""
+"""The claim that stores a namespace's artefacts. No model owns it: artefacts outlive the models that share them."""
 
 from typing import Any
 
@@ -21,10 +18,6 @@ def store_claim(
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {MANAGED_BY: OPERATOR},
-        },
+        "metadata": {"name": name, "namespace": namespace, "labels": {MANAGED_BY: OPERATOR}},
         "spec": spec,
     }

@@ -10,11 +10,7 @@ _BLOCK: Final = 4096  # bytes: what file systems allocate
 
 
 class Entries:
-    """Files by name, the least recently used first; nothing here touches the disk.
-
-    Files that are being read are not evicted: until their readers end, the disk would not get their
-    space back.
-    """
+    """Files by name, the least recently used first; those being read stay, since the disk would not free them yet."""
 
     def __init__(self) -> None:
         self._sizes: OrderedDict[str, int] = OrderedDict()
@@ -78,17 +74,9 @@ class Entries:
             self._total -= occupied(size)
 
     def victims(self, needed: int, limit: int) -> list[tuple[str, int]] | None:
-        """Return names and sizes of what to evict so that one more file fits.
-
-        Args:
-            needed: bytes that it occupies.
-            limit: of what all files may occupy.
-
-        Returns:
-            The least recently used ones; None: that is not possible, whatever is evicted.
-        """
-        found, fits = self._unused(self._total + needed - limit, files=1)
-        return found if fits else None
+        """Return names and sizes of what to evict for `needed` bytes within `limit`, if that is possible."""
+        victims, fits = self._unused(self._total + needed - limit, files=1)
+        return victims if fits else None
 
     def surplus(self, limit: int) -> list[tuple[str, int]]:
         """Return names and sizes of what to evict so that the files occupy no more than `limit`, as far as possible."""
@@ -97,15 +85,15 @@ class Entries:
     def _unused(self, excess: int, files: int = 0) -> tuple[list[tuple[str, int]], bool]:
         """Return the least recently used files that free `excess` bytes with `files` more, and whether these do."""
         too_many = len(self._sizes) + len(self._expected) + files - MOST_FILES
-        found: list[tuple[str, int]] = []
+        files_to_evict: list[tuple[str, int]] = []
         for name, each in self._sizes.items():
             if excess <= 0 and too_many <= 0:
                 break
             if name not in self._readers:
-                found.append((name, each))
+                files_to_evict.append((name, each))
                 excess -= occupied(each)
                 too_many -= 1
-        return found, excess <= 0 and too_many <= 0
+        return files_to_evict, excess <= 0 and too_many <= 0
 
 
 def occupied(size: int) -> int:

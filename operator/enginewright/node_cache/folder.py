@@ -30,7 +30,7 @@ def file_name(scope: str, sha256: str) -> str:
 
 
 class NoRoom(Exception):  # noqa: N818 - read as a sentence where it is raised
-    """A file does not fit, also if everything is evicted that nobody reads."""
+    """A file does not fit, even if all files that no pod reads are evicted."""
 
 
 class Damaged(Exception):  # noqa: N818 - likewise
@@ -45,12 +45,8 @@ def _free_of(folder: Path) -> tuple[int, int]:
 class CacheFolder:
     """The files of the cache, of one process.
 
-    Args:
-        root: the folder; what else is in it is left alone, and not counted.
-        capacity: bytes that it may occupy.
-        metrics: where evictions are counted.
-        kept_free: share of the disk that is left free.
-        free_of: free and all bytes of the disk that a folder is on.
+    `capacity` is in bytes, `kept_free` a share of the disk; `free_of` returns free and all bytes of a
+    folder's disk. Other files in `root` are neither touched nor counted.
     """
 
     def __init__(
@@ -74,7 +70,7 @@ class CacheFolder:
         self.trim()  # it may have become smaller
 
     def size(self, name: str) -> int | None:
-        """Return the size of a file; None: it is not there."""
+        """Return the size of a file, or None if it is not there."""
         if name not in self.entries:
             return None
         try:
@@ -93,13 +89,7 @@ class CacheFolder:
             yield reader
 
     async def write(self, name: str, sha256: str, size: int, chunks: AsyncIterator[bytes]) -> None:
-        """Write a file, or replace it, if what is received has this digest and size.
-
-        Raises:
-            NoRoom: It does not fit.
-            Damaged: It is something else.
-            OSError: The disk's.
-        """
+        """Write a file whose content has this digest and size. Raises NoRoom, Damaged and OSError."""
         victims = self.entries.victims(occupied(size), self._limit())
         if victims is None:
             raise NoRoom
@@ -134,7 +124,7 @@ class CacheFolder:
 
 def _found(root: Path) -> Iterator[tuple[str, int]]:
     """Yield names and sizes of the files, the least recently used first."""
-    found: list[tuple[int, str, int]] = []
+    files: list[tuple[int, str, int]] = []
     for each in os.scandir(root):
         if each.name == _PARTIAL:
             continue
@@ -142,8 +132,8 @@ def _found(root: Path) -> Iterator[tuple[str, int]]:
             _log.warning("%s is no file of the cache: left alone", each.name)
             continue
         stat = each.stat(follow_symlinks=False)
-        found.append((stat.st_mtime_ns, each.name, stat.st_size))
-    for _, name, size in sorted(found):
+        files.append((stat.st_mtime_ns, each.name, stat.st_size))
+    for _, name, size in sorted(files):
         yield name, size
 
 

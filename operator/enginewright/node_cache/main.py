@@ -61,10 +61,10 @@ def _size(text: str) -> int:
 
 
 def _share(text: str) -> float:
-    found = _SHARE.fullmatch(text)
-    if found is None:
+    match = _SHARE.fullmatch(text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share: write 25%")
-    return int(found[1]) / 100
+    return int(match[1]) / 100
 
 
 async def _run(root: Path, capacity: int, kept_free: float, port: int) -> None:
@@ -86,7 +86,7 @@ async def _run(root: Path, capacity: int, kept_free: float, port: int) -> None:
 
 
 async def _trim_forever(folder: CacheFolder) -> None:
-    """Leave the disk to others, also while nobody offers a file."""
+    """Keep the disk free for others, also while no pod offers a file."""
     while True:
         await asyncio.sleep(_TRIM_SECONDS)
         try:

@@ -43,7 +43,7 @@ class CacheMetrics:
             self._writes.labels(result)
 
     def read(self, size: int | None) -> None:
-        """Count a file that was asked for; None: a miss."""
+        """Count a file that was requested; a miss has no size."""
         self._reads.labels("miss" if size is None else "hit").inc()
         self._read_bytes.inc(size or 0)
 

@@ -8,8 +8,7 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from aiohttp import web
 from enginewright_contract.node_cache import file_path
@@ -43,15 +42,7 @@ _BROKEN: Final = (ConnectionError, TimeoutError, web.RequestPayloadError)
 
 
 class CacheServer:
-    """One folder over HTTP.
-
-    Args:
-        folder: what is served.
-        port: TCP port on all addresses.
-        registry: of the metrics.
-        metrics: registered there.
-        grace_seconds: how long a transfer may make no progress.
-    """
+    """One folder over HTTP; a transfer may make no progress for `grace_seconds`."""
 
     def __init__(
         self,
@@ -91,7 +82,7 @@ class CacheServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         response = await self._answered(request)
-        response.force_close()  # one request each: nobody holds a connection, or sends a refused body
+        response.force_close()  # one request each: no client holds a connection, or sends a refused body
         return response
 
     async def _answered(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -123,11 +114,11 @@ class CacheServer:
         response.force_close()
         try:
             with self._folder.opened(name) as reader:
-                async with _TransferLimit(self._grace) as limit:
+                async with asyncio.timeout(self._grace) as limit:
                     await response.prepare(request)
                     while chunk := await asyncio.to_thread(reader.read, _CHUNK):
                         await response.write(chunk)
-                        limit.add(len(chunk))
+                        _extend(limit, len(chunk))
         except OSError as error:
             if not isinstance(error, _BROKEN):
                 _log.warning("%s cannot be read: %s", name, error)
@@ -144,7 +135,7 @@ class CacheServer:
         return web.Response(status=status)
 
     def _refusal(self, request: web.BaseRequest, name: str) -> int | None:
-        """Return the status that refuses a file before it is received; None: it is received."""
+        """Return the status that refuses a file before it is received, if any."""
         if request.content_length is None:
             return 411
         if request.headers.get("If-None-Match") == "*" and name in self._folder.entries:
@@ -154,10 +145,9 @@ class CacheServer:
         return 503 if self._folder.entries.expected >= MOST_WRITERS else None
 
     async def _receive(self, request: web.BaseRequest, name: str, sha256: str) -> int:
-        """Write a file that is offered; return the status of the answer."""
         size = request.content_length or 0
         try:
-            async with _TransferLimit(self._grace) as limit:
+            async with asyncio.timeout(self._grace) as limit:
                 await self._folder.write(name, sha256, size, _body(request, limit))
         except NoRoom:
             return 507
@@ -171,29 +161,9 @@ class CacheServer:
         return 201
 
 
-class _TransferLimit:
-    """Ends a transfer with TimeoutError once it is slower than it may be: `grace` seconds without any progress."""
-
-    def __init__(self, grace: float) -> None:
-        self._end = asyncio.get_running_loop().time() + grace
-        self._timeout = asyncio.timeout_at(self._end)
-
-    async def __aenter__(self) -> Self:
-        await self._timeout.__aenter__()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._timeout.__aexit__(kind, error, trace)
-
-    def add(self, size: int) -> None:
-        """Allow the time of `size` more bytes."""
-        self._end += size / _SLOWEST
-        self._timeout.reschedule(self._end)
+def _extend(limit: asyncio.Timeout, size: int) -> None:
+    """Allow a transfer the time of `size` more bytes: it ends once it is slower than it may be."""
+    limit.reschedule((limit.when() or 0.0) + size / _SLOWEST)
 
 
 class _BoundedServer(web.Server):
@@ -221,7 +191,7 @@ class _BoundedServer(web.Server):
         super().connection_lost(handler, exc)
 
 
-async def _body(request: web.BaseRequest, limit: _TransferLimit) -> AsyncIterator[bytes]:
+async def _body(request: web.BaseRequest, limit: asyncio.Timeout) -> AsyncIterator[bytes]:
     while chunk := await request.content.readany():
-        limit.add(len(chunk))
+        _extend(limit, len(chunk))
         yield chunk

@@ -5,7 +5,6 @@ from typing import Final, TypeVar
 
 from enginewright.api.accelerator_class import AcceleratorClass
 from enginewright.api.base import ApiModel
-from enginewright.api.conditions import Condition
 from enginewright.api.inference_engine import EngineFacts, InferenceEngine
 from enginewright.controller.images import CONFIG_MAP
 from enginewright.kube.api import JsonObject
@@ -15,6 +14,7 @@ from enginewright.kube.resources import (
     ACCELERATOR_CLASSES,
     INFERENCE_ENGINES,
 )
+from enginewright_contract.base import first_problem
 from enginewright_contract.images import ImageFacts
 from enginewright_contract.manifest import Latency
 from pydantic import ValidationError
@@ -31,28 +31,19 @@ Typed = TypeVar("Typed", bound=ApiModel)
 
 
 def inspect(name: str, namespace: str | None, progress: Progress) -> EngineInspection:
-    """Inspect an InferenceEngine.
-
-    Args:
-        name: of the object.
-        namespace: None: that of the kubeconfig's current context.
-        progress: is called with what is being read.
-
-    Raises:
-        InspectionError: there is no cluster, or no such object.
-    """
+    """Inspect an InferenceEngine; `progress` is called with what is being read. Raises InspectionError."""
     where = namespace or cluster.current_namespace()
     progress(f"reading InferenceEngine {where}/{name}")
 
     async def read(client: KubeClient) -> EngineInspection:
         try:
-            found = await client.get(INFERENCE_ENGINES, where, name)
+            obj = await client.get(INFERENCE_ENGINES, where, name)
         except NotFound as error:
             listing = await client.list(INFERENCE_ENGINES, where)
             raise _missing(
                 "InferenceEngine", f"{name} in namespace {where}", listing.items
             ) from error
-        return _engine(_parsed(InferenceEngine, found), f"InferenceEngine {where}/{name}")
+        return _engine(_parsed(InferenceEngine, obj), f"InferenceEngine {where}/{name}")
 
     return _query(read)
 
@@ -63,17 +54,17 @@ def target(name: str, progress: Progress) -> EngineTarget:
 
     async def read(client: KubeClient) -> EngineTarget:
         try:
-            found = await client.get(ACCELERATOR_CLASSES, None, name)
+            obj = await client.get(ACCELERATOR_CLASSES, None, name)
         except NotFound as error:
             listing = await client.list(ACCELERATOR_CLASSES)
             raise _missing("AcceleratorClass", name, listing.items) from error
-        spec = _parsed(AcceleratorClass, found).spec
-        known, unknown = await _images(client)
+        spec = _parsed(AcceleratorClass, obj).spec
+        facts, unknown = await _images(client)
         return EngineTarget(
             name=f"class {name}",
             compute_capability=spec.compute_capability,
             backends=tuple(str(each) for each in spec.backends),
-            images=known,
+            images=facts,
             unknown=unknown,
         )
 
@@ -147,22 +138,18 @@ def _why_not(obj: InferenceEngine) -> str:
 
 def _ready(obj: InferenceEngine) -> str:
     ready = next((each for each in obj.status.conditions if each.type == "Ready"), None)
-    return "" if ready is None else _condition(ready)
+    if ready is None:
+        return ""
+    text = f"{ready.type}={ready.status}"
+    return f"{text}, {ready.reason}: {ready.message}" if ready.message else text
 
 
-def _condition(condition: Condition) -> str:
-    text = f"{condition.type}={condition.status}"
-    return f"{text}, {condition.reason}: {condition.message}" if condition.message else text
-
-
-def _parsed(model: type[Typed], found: JsonObject) -> Typed:
+def _parsed(model: type[Typed], obj: JsonObject) -> Typed:
     try:
-        return model.model_validate(found)
+        return model.model_validate(obj)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise InspectionError(
-            f"the cluster's {model.__name__} cannot be read: {where}: {first['msg']};"
+            f"the cluster's {model.__name__} cannot be read: {first_problem(error)};"
             " its CRDs belong to another version of Enginewright"
         ) from error
 

@@ -1,9 +1,9 @@
 """The command line of `engine inspect`. Exit code 0: ok, 1: it will not load, 2: not inspected."""
 
 import re
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -11,7 +11,7 @@ import typer
 from enginewright_contract.base import Message
 from rich.console import Console
 
-from enginewright_cli import installing
+from enginewright_cli import installing, output
 from enginewright_cli.inspect import files
 from enginewright_cli.inspect.files import Progress
 from enginewright_cli.inspect.fit import EngineTarget, judge
@@ -26,7 +26,6 @@ from enginewright_cli.inspect.view import one_line, show
 from enginewright_cli.preflight.formatting import visible
 
 _CAPABILITY: Final = re.compile(r"\d{1,2}\.\d")
-_PLAIN_WIDTH: Final = 160  # columns, where standard output is not a terminal
 _INTERRUPTED: Final = 130
 
 
@@ -34,7 +33,7 @@ class Printed(Message):
     """What `--json` prints."""
 
     engine: EngineInspection
-    fit: EngineFit | None = None  # None: no target was given
+    fit: EngineFit | None = None  # if a target was given
 
 
 def inspect(
@@ -65,24 +64,20 @@ def inspect(
     ] = False,
 ) -> None:
     """Show what an engine is, and whether it will load on a class."""
-    console = Console(stderr=True)
     try:
-        with _progress(console) as progress:
-            found = _inspect(what, namespace, progress)
+        with _progress(Console(stderr=True)) as progress:
+            engine = _inspect(what, namespace, progress)
             target = _target(class_name, compute_capability, progress)
-        fit = None if target is None else judge(found, target)
+        fit = None if target is None else judge(engine, target)
     except InspectionError as error:
-        message = f"enginewright engine inspect: {visible(str(error))}"
-        console.print(message, style="red", markup=False, soft_wrap=True)
+        output.print_error("engine inspect", visible(str(error)))
         raise typer.Exit(UNREADABLE) from None
     except KeyboardInterrupt:
-        console.print("enginewright engine inspect: interrupted", style="red")
+        output.print_error("engine inspect", "interrupted")
         raise typer.Exit(_INTERRUPTED) from None
-    if json:
-        sys.stdout.write(Printed(engine=found, fit=fit).to_json() + "\n")
-    else:
-        show(found, fit, Console(width=None if sys.stdout.isatty() else _PLAIN_WIDTH))
-    loads = fit.loads if fit is not None else not found.problems
+    printed = Printed(engine=engine, fit=fit)
+    output.write(printed.to_json() if json else output.rendered(partial(show, engine, fit)))
+    loads = fit.loads if fit is not None else not engine.problems
     raise typer.Exit(0 if loads else WILL_NOT_LOAD)
 
 
@@ -128,7 +123,6 @@ def _needing_client() -> Iterator[None]:
 
 @contextmanager
 def _progress(console: Console) -> Iterator[Progress]:
-    """Show what is being read, on a terminal only."""
     if not console.is_terminal:
         yield lambda _: None
         return

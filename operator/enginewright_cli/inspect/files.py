@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from enginewright_contract.base import first_problem
 from enginewright_contract.images import COMPILED_BACKENDS, PROVIDERS
 from enginewright_contract.layers import LARGEST_LAYERS, LAYERS_NAME, ArtifactLayers
 from enginewright_contract.manifest import (
@@ -37,11 +38,7 @@ Progress = Callable[[str], None]
 
 
 def inspect(path: Path, progress: Progress) -> EngineInspection:
-    """Inspect the file or folder at `path`; `progress` is called with what is being read.
-
-    Raises:
-        InspectionError: there is no engine, or it cannot be read.
-    """
+    """Inspect the file or folder at `path`; `progress` is called with what is being read. Raises InspectionError."""
     try:
         if path.is_dir():
             return _artifact(path, path / MANIFEST_NAME, progress)
@@ -136,11 +133,7 @@ def _manifest(path: Path) -> Manifest:
     try:
         manifest = Manifest.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InspectionError(
-            f"{path} is not a valid manifest: {f'{where}: ' if where else ''}{first['msg']}"
-        ) from error
+        raise InspectionError(f"{path} is not a valid manifest: {first_problem(error)}") from error
     if manifest.version > MANIFEST_VERSION:
         raise InspectionError(
             f"{path} was written by a newer version of Enginewright: update this installation"
@@ -149,12 +142,12 @@ def _manifest(path: Path) -> Manifest:
 
 
 def _file(folder: Path, listed: ArtifactFile, progress: Progress) -> InspectedFile:
-    known = {"path": listed.path, "sha256": listed.sha256}
+    expected = {"path": listed.path, "sha256": listed.sha256}
     path = folder / listed.path
     if Path(listed.path).is_absolute() or ".." in Path(listed.path).parts or path.is_symlink():
-        return InspectedFile(**known, state="changed")
+        return InspectedFile(**expected, state="changed")
     if not path.is_file():
-        return InspectedFile(**known, state="missing")
+        return InspectedFile(**expected, state="missing")
     progress(f"reading {listed.path}")
     size = path.stat().st_size
     state: Literal["whole", "changed", "cut off"] = "whole"
@@ -164,7 +157,7 @@ def _file(folder: Path, listed: ArtifactFile, progress: Progress) -> InspectedFi
         state = "changed"
     read = _header(path) if path.suffix in _ENGINES else None
     return InspectedFile(
-        **known,
+        **expected,
         size_bytes=size,
         state=state,
         version=read.version if read else None,
@@ -246,7 +239,7 @@ def _context_model(path: Path) -> EngineInspection:
     headers = [each for each in files if each.version]
     capability = str(first.get("hardware_architecture", ""))
     declared = (f"{capability[:-1]}.{capability[-1]}",) if capability.isdecimal() else ()
-    known = headers[0].compute_capabilities if headers else ()
+    capabilities = headers[0].compute_capabilities if headers else ()
     return EngineInspection(
         source=str(path),
         kind="context-model",
@@ -254,7 +247,7 @@ def _context_model(path: Path) -> EngineInspection:
         backend_version=(headers[0].version if headers else None)
         or str(first.get("ep_sdk_version", ""))
         or None,
-        compute_capabilities=known or declared,
+        compute_capabilities=capabilities or declared,
         files=tuple(files),
         problems=tuple(problems),
         notes=("no manifest: digests, partitions and ONNX Runtime's version are not known",),
@@ -283,13 +276,13 @@ def _context_nodes(path: Path) -> list["NodeProto"]:
 
 
 def _attributes(node: "NodeProto") -> dict[str, bytes | str | int]:
-    found: dict[str, bytes | str | int] = {}
+    values: dict[str, bytes | str | int] = {}
     for each in node.attribute:
         if each.name == "ep_cache_context":
-            found[each.name] = each.s
+            values[each.name] = each.s
         else:
-            found[each.name] = each.s.decode(errors="replace") if each.s else each.i
-    return found
+            values[each.name] = each.s.decode(errors="replace") if each.s else each.i
+    return values
 
 
 def _engine_of(
@@ -319,14 +312,14 @@ def _layers(path: Path) -> tuple[InspectedLayers, ...]:
     """Return the layers that the artefact lists; () if it was written without."""
     try:
         with path.open("rb") as reader:
-            found = ArtifactLayers.model_validate_json(reader.read(LARGEST_LAYERS))
+            listed = ArtifactLayers.model_validate_json(reader.read(LARGEST_LAYERS))
     except (OSError, ValidationError):
         return ()
     return tuple(
         InspectedLayers(
             **dict(each), types=dict(Counter(layer.type for layer in each.layers).most_common())
         )
-        for each in found.engines
+        for each in listed.engines
     )
 
 

@@ -19,17 +19,17 @@ class EngineTarget:
     unknown: tuple[str, ...] = ()  # what is not known, and why
 
 
-def judge(found: EngineInspection, target: EngineTarget) -> EngineFit:
+def judge(engine: EngineInspection, target: EngineTarget) -> EngineFit:
     """Compare an engine with its target."""
-    obstacles = list(found.problems)
+    obstacles = list(engine.problems)
     not_compared = list(target.unknown)
-    _capability(found, target, obstacles, not_compared)
-    if found.backend and target.backends and found.backend not in target.backends:
+    _capability(engine, target, obstacles, not_compared)
+    if engine.backend and target.backends and engine.backend not in target.backends:
         obstacles.append(
-            f"it requires backend {found.backend}, but {target.name} allows only"
+            f"it requires backend {engine.backend}, but {target.name} allows only"
             f" {', '.join(target.backends)}: add it to spec.backends of the AcceleratorClass"
         )
-    _versions(found, target, obstacles, not_compared)
+    _versions(engine, target, obstacles, not_compared)
     return EngineFit(
         target=target.name,
         loads=not obstacles,
@@ -39,15 +39,15 @@ def judge(found: EngineInspection, target: EngineTarget) -> EngineFit:
 
 
 def _capability(
-    found: EngineInspection, target: EngineTarget, obstacles: list[str], not_compared: list[str]
+    engine: EngineInspection, target: EngineTarget, obstacles: list[str], not_compared: list[str]
 ) -> None:
-    required, runs_on = target.compute_capability, found.compute_capabilities
+    required, runs_on = target.compute_capability, engine.compute_capabilities
     if required is None:
         not_compared.append(
             f"compute capability: {target.name} does not specify that of its devices"
         )
         return
-    unusable = why_unusable(found.backend, required) if found.backend else None
+    unusable = why_unusable(engine.backend, required) if engine.backend else None
     if not runs_on:
         not_compared.append("compute capability: the engine does not record those that it runs on")
     if runs_on and required not in runs_on:
@@ -60,37 +60,37 @@ def _capability(
 
 
 def _versions(
-    found: EngineInspection, target: EngineTarget, obstacles: list[str], not_compared: list[str]
+    engine: EngineInspection, target: EngineTarget, obstacles: list[str], not_compared: list[str]
 ) -> None:
     """Compare with the images that run the backend: one of them must have both versions."""
-    if found.backend is None or found.backend_version is None:
+    if engine.backend is None or engine.backend_version is None:
         not_compared.append("versions: the engine does not record what built it")
         return
-    images = [each for each in target.images if found.backend in each.backends]
+    images = [each for each in target.images if engine.backend in each.backends]
     if not images:
-        variant = VARIANTS.get(found.backend, "right")
+        variant = VARIANTS.get(engine.backend, "right")
         not_compared.append(f"versions: no runtime image of variant {variant} is known")
         return
-    if any(_matches(found, each) for each in images):
+    if any(_matches(engine, each) for each in images):
         return
     have = ", ".join(
         sorted(
             {
-                f"{found.backend} {each.backends[found.backend]} with ONNX Runtime {each.ort_version}"
+                f"{engine.backend} {each.backends[engine.backend]} with ONNX Runtime {each.ort_version}"
                 for each in images
             }
         )
     )
-    built_by = f"{found.backend} {found.backend_version}"
-    if found.ort_version is not None:
-        built_by += f" with ONNX Runtime {found.ort_version}"
+    built_by = f"{engine.backend} {engine.backend_version}"
+    if engine.ort_version is not None:
+        built_by += f" with ONNX Runtime {engine.ort_version}"
     obstacles.append(
         f"it was built by {built_by}, but the runtime images have {have}: serve with the image that"
         " built it, or rebuild it"
     )
 
 
-def _matches(found: EngineInspection, image: ImageFacts) -> bool:
-    return image.backends[found.backend or ""] == found.backend_version and (
-        found.ort_version is None or image.ort_version == found.ort_version
+def _matches(engine: EngineInspection, image: ImageFacts) -> bool:
+    return image.backends[engine.backend or ""] == engine.backend_version and (
+        engine.ort_version is None or image.ort_version == engine.ort_version
     )

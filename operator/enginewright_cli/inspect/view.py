@@ -21,31 +21,31 @@ _UNITS: Final = ("B", "KiB", "MiB", "GiB")
 _STATES: Final = {"whole": "green", "not compared": "dim"}
 
 
-def show(found: EngineInspection, fit: EngineFit | None, console: Console) -> None:
+def show(engine: EngineInspection, fit: EngineFit | None, console: Console) -> None:
     """Print the inspection; without colours where the console is not a terminal."""
-    console.print(one_line(found.source, "bold"), soft_wrap=True)
-    for line in _verdict(found, fit):
+    console.print(one_line(engine.source, "bold"), soft_wrap=True)
+    for line in _verdict(engine, fit):
         console.print(line, soft_wrap=True)
-    console.print(_facts(found))
-    if found.partitions:
-        console.print(_partitions(found))
-    for each in found.layers:
+    console.print(_facts(engine))
+    if engine.partitions:
+        console.print(_partitions(engine))
+    for each in engine.layers:
         console.print(_layers(each), soft_wrap=True)
-    if found.files:
-        console.print(_files(found.files))
+    if engine.files:
+        console.print(_files(engine.files))
 
 
-def _verdict(found: EngineInspection, fit: EngineFit | None) -> Iterator[Text]:
+def _verdict(engine: EngineInspection, fit: EngineFit | None) -> Iterator[Text]:
     if fit is not None:
         verdict = "loads" if fit.loads else "will not load"
         style = "green" if fit.loads else "bold red"
         yield one_line(f"{verdict} on {fit.target}", style)
         yield from _lines(fit.obstacles, "  because ", "red")
         yield from _lines(fit.not_compared, "  not compared: ", "dim")
-    elif found.problems:
+    elif engine.problems:
         yield Text("will not load", style="bold red")
-        yield from _lines(found.problems, "  because ", "red")
-    yield from _lines(found.notes, "note: ", "dim")
+        yield from _lines(engine.problems, "  because ", "red")
+    yield from _lines(engine.notes, "note: ", "dim")
 
 
 def _lines(texts: Iterable[str], before: str, style: str) -> Iterator[Text]:
@@ -53,42 +53,42 @@ def _lines(texts: Iterable[str], before: str, style: str) -> Iterator[Text]:
         yield one_line(f"{before}{text}", style)
 
 
-def _facts(found: EngineInspection) -> Table:
+def _facts(engine: EngineInspection) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in _rows(found):
+    for name, value in _rows(engine):
         if value:
             table.add_row(name, one_line(value))
     return table
 
 
-def _rows(found: EngineInspection) -> Iterator[tuple[str, str]]:
-    yield "state", found.state
-    yield "backend", " ".join(filter(None, (found.backend, found.backend_version)))
-    yield "ONNX Runtime", found.ort_version or ""
-    yield "CUDA", found.cuda_major or ""
-    yield "class", found.accelerator_class or ""
-    yield "compute capability", ", ".join(found.compute_capabilities)
-    yield "opset", "" if found.opset is None else str(found.opset)
-    yield "precision", found.precision or ""
-    yield "compute nodes", _nodes(found)
-    yield "outside the engine", _named(found.elsewhere)
-    yield "engine", _size(found)
-    yield "build", _build(found)
-    yield "latency", _latency(found)
-    if found.parity_max_abs_error is not None:
-        yield "parity", f"largest absolute error {found.parity_max_abs_error:.3g}"
-    yield "model digest", (found.model_digest or "")
-    yield "prepared model", (found.prepared_key or "")
-    yield "key", (found.key or "")
+def _rows(engine: EngineInspection) -> Iterator[tuple[str, str]]:
+    yield "state", engine.state
+    yield "backend", " ".join(filter(None, (engine.backend, engine.backend_version)))
+    yield "ONNX Runtime", engine.ort_version or ""
+    yield "CUDA", engine.cuda_major or ""
+    yield "class", engine.accelerator_class or ""
+    yield "compute capability", ", ".join(engine.compute_capabilities)
+    yield "opset", "" if engine.opset is None else str(engine.opset)
+    yield "precision", engine.precision or ""
+    yield "compute nodes", _nodes(engine)
+    yield "outside the engine", _named(engine.elsewhere)
+    yield "engine", _size(engine)
+    yield "build", _build(engine)
+    yield "latency", _latency(engine)
+    if engine.parity_max_abs_error is not None:
+        yield "parity", f"largest absolute error {engine.parity_max_abs_error:.3g}"
+    yield "model digest", (engine.model_digest or "")
+    yield "prepared model", (engine.prepared_key or "")
+    yield "key", (engine.key or "")
 
 
-def _nodes(found: EngineInspection) -> str:
-    if found.nodes_total is None:
+def _nodes(engine: EngineInspection) -> str:
+    if engine.nodes_total is None:
         return ""
-    text = f"{found.nodes_accelerated} of {found.nodes_total} in the engine"
-    share = found.compute_share_elsewhere
+    text = f"{engine.nodes_accelerated} of {engine.nodes_total} in the engine"
+    share = engine.compute_share_elsewhere
     return text if not share else f"{text}, {share * 100:.3g}% of the time outside"
 
 
@@ -98,26 +98,26 @@ def _named(names: tuple[str, ...]) -> str:
     return f"{shown} and {rest} more" if rest > 0 else shown
 
 
-def _size(found: EngineInspection) -> str:
-    size = "" if found.size_bytes is None else binary_size(found.size_bytes)
-    return f"{size}, sha256 {found.sha256[:_SHORT]}" if found.sha256 else size
+def _size(engine: EngineInspection) -> str:
+    size = "" if engine.size_bytes is None else binary_size(engine.size_bytes)
+    return f"{size}, sha256 {engine.sha256[:_SHORT]}" if engine.sha256 else size
 
 
-def _build(found: EngineInspection) -> str:
+def _build(engine: EngineInspection) -> str:
     parts = []
-    if found.build_seconds is not None:
-        parts.append(f"{found.build_seconds:.1f} s")
-    if found.workspace_bytes is not None:
-        parts.append(f"workspace {binary_size(found.workspace_bytes)}")
-    if found.optimization_level is not None:
-        parts.append(f"optimization level {found.optimization_level}")
-    if found.peak_memory_bytes:
-        parts.append(f"peak memory {binary_size(found.peak_memory_bytes)}")
+    if engine.build_seconds is not None:
+        parts.append(f"{engine.build_seconds:.1f} s")
+    if engine.workspace_bytes is not None:
+        parts.append(f"workspace {binary_size(engine.workspace_bytes)}")
+    if engine.optimization_level is not None:
+        parts.append(f"optimization level {engine.optimization_level}")
+    if engine.peak_memory_bytes:
+        parts.append(f"peak memory {binary_size(engine.peak_memory_bytes)}")
     return ", ".join(parts)
 
 
-def _latency(found: EngineInspection) -> str:
-    latency = found.latency
+def _latency(engine: EngineInspection) -> str:
+    latency = engine.latency
     if latency is None:
         return ""
     p99 = f"p99 {latency.p99 * 1000:.2f} ms"
@@ -129,9 +129,9 @@ def _latency(found: EngineInspection) -> str:
     )
 
 
-def _partitions(found: EngineInspection) -> Table:
+def _partitions(engine: EngineInspection) -> Table:
     table = _table("PARTITION", "NODES", "EXAMPLES")
-    for partition in found.partitions:
+    for partition in engine.partitions:
         table.add_row(
             one_line(partition.context_node),
             str(len(partition.nodes)),

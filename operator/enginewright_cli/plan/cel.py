@@ -7,7 +7,7 @@ compile, which a test detects.
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final, TypeAlias
 
 from cel_expr_python import cel
@@ -32,13 +32,7 @@ class CelError(Exception):
 
 
 def compiled(text: str) -> Program:
-    """Return a function from the value of `self` to the rule's value.
-
-    The function raises CelError where the rule reads a field that does not exist.
-
-    Raises:
-        CelError: the rule is not valid CEL, or uses a function that is not defined here.
-    """
+    """Return a function from the value of `self` to the rule's value; both raise CelError."""
     try:
         expression = _environment().compile(text)
     except RuntimeError as error:
@@ -66,7 +60,7 @@ def _environment() -> cel.Env:
         _function("compareTo", [text, text], cel.Type.INT, _compare_quantities, method=True),
         _function("validate", [text, text], cel.Type.LIST, _violations, method=True),
         _function("hasValue", [cel.Type.LIST], flag, bool, method=True),
-        *(_function(f"format.{name}", [], text, _constant(name)) for name in _FORMATS),
+        *(_function(f"format.{name}", [], text, partial(str, name)) for name in _FORMATS),
     ]
     return cel.NewEnv(
         config=cel.NewEnvConfigFromYaml(_CONFIGURATION),
@@ -86,10 +80,6 @@ def _function(
     return cel.FunctionDecl(
         name, [cel.Overload(name, returned, parameters, method, implementation)]
     )
-
-
-def _constant(value: str) -> Callable[[], str]:
-    return lambda: value
 
 
 def _violations(name: str, text: str) -> list[str]:

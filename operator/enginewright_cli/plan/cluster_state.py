@@ -1,7 +1,4 @@
-"""The state of the cluster to plan for: gathered, read from a file, or assumed.
-
-All three have one format, so that a state can be saved and planned for without the cluster.
-"""
+"""The state of the cluster to plan for: gathered, read from a file, or assumed, in one format."""
 
 import json
 from collections.abc import Mapping
@@ -84,11 +81,7 @@ class ClusterState(BaseModel):
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a file that `--save-facts` has written, or that was written by hand.
-
-        Raises:
-            ClusterStateError: it cannot be read, or is invalid.
-        """
+        """Read a file that `--save-facts` has written, or that was written by hand. Raises ClusterStateError."""
         try:
             return cls.model_validate(yaml.safe_load(file.read_text(encoding="utf-8")))
         except OSError as error:
@@ -101,16 +94,12 @@ class ClusterState(BaseModel):
             raise ClusterStateError(f"{file}: {summary(error)}") from None
 
     def to_yaml(self) -> str:
-        """Return the content of such a file."""
+        """Return the content of a file that `read` accepts."""
         state = self.model_dump(mode="json", exclude_none=True)
         return yaml.safe_dump(state, sort_keys=False, allow_unicode=True)
 
     def settings(self) -> Config:
-        """Return the operator's settings.
-
-        Raises:
-            ClusterStateError: they are invalid.
-        """
+        """Return the operator's settings. Raises ClusterStateError."""
         environment = {
             CONFIG_VARIABLE: json.dumps(dict(self.config)),
             NAMESPACE_VARIABLE: self.namespace,
@@ -131,12 +120,7 @@ class ClusterState(BaseModel):
 
 
 def assumed(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
-    """Return the state of a small cluster whose images contain what is installed here.
-
-    Args:
-        installed: what is installed.
-        own_classes: whether the manifest defines the classes; otherwise the state has one, of CPUs.
-    """
+    """Return the state of a small cluster with what is installed here, and one class of CPUs unless `own_classes`."""
     variants = sorted({VARIANTS[each] for each in installed.backends if each in VARIANTS})
     images = {each: f"assumed.invalid/enginewright-runtime-{each}" for each in variants}
     backends = [each for each in ("cpu", "openvino") if each in installed.backends]
@@ -161,15 +145,11 @@ def assumed(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
 
 
 def facts(
-    applied: Applied, classes: tuple[Applied, ...], known: ClusterState, namespace: str
+    applied: Applied, classes: tuple[Applied, ...], state: ClusterState, namespace: str
 ) -> Facts:
-    """Return the operator's facts right after the manifest is applied.
-
-    Raises:
-        ClusterStateError: the operator's settings are invalid.
-    """
-    config = known.settings()
-    live = live_model(known, namespace, applied.name)
+    """Return the operator's facts right after the manifest is applied. Raises ClusterStateError."""
+    config = state.settings()
+    live = live_model(state, namespace, applied.name)
     model = InferenceModel.model_validate(
         {
             "metadata": _metadata(applied, live, namespace),
@@ -177,40 +157,42 @@ def facts(
             "status": (live or {}).get("status") or {},
         }
     )
-    return gather(_cache(known, classes), model, config, datetime.now(UTC), known.images)
+    return gather(_cache(state, classes), model, config, datetime.now(UTC), state.images)
 
 
-def live_model(known: ClusterState, namespace: str, name: str) -> JsonObject | None:
-    """Return the model as it exists now; None: it is new."""
-    models = known.of(INFERENCE_MODELS, namespace)
+def live_model(state: ClusterState, namespace: str, name: str) -> JsonObject | None:
+    """Return the model as it exists now, or None if it is new."""
+    models = state.of(INFERENCE_MODELS, namespace)
     return next((each for each in models if each["metadata"]["name"] == name), None)
 
 
 def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict[str, Any]:
     """Return the metadata after the apply, which merges the annotations."""
-    known: JsonObject = live["metadata"] if live else {"name": applied.name, "namespace": namespace}
+    before: JsonObject = (
+        live["metadata"] if live else {"name": applied.name, "namespace": namespace}
+    )
     metadata = applied.body.get("metadata")
     added = metadata.get("annotations") if isinstance(metadata, Mapping) else None
     return {
-        **known,
-        "generation": int(known.get("generation") or 0) + 1,
-        "annotations": {**(known.get("annotations") or {}), **(added or {})},
+        **before,
+        "generation": int(before.get("generation") or 0) + 1,
+        "annotations": {**(before.get("annotations") or {}), **(added or {})},
     }
 
 
-def _cache(known: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
+def _cache(state: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
     """Return all objects as the operator would see them after the manifest's classes are applied."""
-    bodies = {each["metadata"]["name"]: each for each in known.of(ACCELERATOR_CLASSES)}
+    bodies = {each["metadata"]["name"]: each for each in state.of(ACCELERATOR_CLASSES)}
     for each in classes:
         bodies[each.name] = {**bodies.get(each.name, {}), **each.body}
     cache = ObjectCache()
     for body in bodies.values():
         cache.observe(ACCELERATOR_CLASSES, body)
     for resource in _OBSERVED:
-        for obj in known.of(resource):
+        for obj in state.of(resource):
             cache.observe(resource, obj)
-    if known.has_device_claims:
+    if state.has_device_claims:
         cache.replace(CLAIM_TEMPLATES, Listing((), ""))
-    if known.has_routes:
+    if state.has_routes:
         cache.replace(HTTP_ROUTES, Listing((), ""))
     return cache

@@ -1,10 +1,10 @@
 """The command line of `plan`. Exit code 0: no model is refused, 1: one is, 2: there is no plan."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.console import Console
 
 from enginewright_cli import installing, output
 from enginewright_cli.plan.result import Forecasts
@@ -58,15 +58,14 @@ def plan(
     ] = False,
 ) -> None:
     """Show what applying InferenceModels would do, without changing the cluster."""
-    console = Console(stderr=True)
     try:
-        found = _plan(manifest, namespace, offline=offline, file=facts, save=save_facts)
+        forecasts = _plan(manifest, namespace, offline=offline, file=facts, save=save_facts)
     except _PlanError as error:
-        message = f"enginewright plan: {error}"
-        console.print(message, style="red", markup=False, highlight=False, soft_wrap=True)
+        output.print_error("plan", str(error))
         raise typer.Exit(NO_PLAN) from None
-    output.write(found.to_json() if json else _table(found))
-    refused = any(each.verdict == "refused" for each in found.models)
+    table = partial(show, forecasts)
+    output.write(forecasts.to_json() if json else output.rendered(table))
+    refused = any(each.verdict == "refused" for each in forecasts.models)
     raise typer.Exit(REFUSED if refused else 0)
 
 
@@ -90,7 +89,3 @@ def _plan(
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise _PlanError(f"{where}{error.strerror or error}") from None
-
-
-def _table(found: Forecasts) -> str:
-    return output.rendered(lambda console: show(found, console))

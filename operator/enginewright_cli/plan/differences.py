@@ -30,17 +30,17 @@ def of_specs(facts: Facts, live: JsonObject | None) -> Iterator[Difference]:
             )
 
 
-def of_revisions(facts: Facts, wanted: Snapshot, *, keys_known: bool) -> Iterator[Difference]:
+def of_revisions(facts: Facts, snapshot: Snapshot, *, keys_known: bool) -> Iterator[Difference]:
     """Yield the differences between the serving revision and the new one."""
     serving = facts.model.status.serving
     revision = serving.revision if serving else None
-    found = next((each for each in facts.revisions if each.revision == revision), None)
-    if found is None:
+    stored = next((each for each in facts.revisions if each.revision == revision), None)
+    if stored is None:
         return
-    if found.kept is None:
+    if stored.kept is None:
         yield Difference(field="revision", before="unreadable: written by another version")
         return
-    before, after = _parts(found.kept.snapshot), _parts(wanted)
+    before, after = _parts(stored.kept.snapshot), _parts(snapshot)
     for field in dict.fromkeys((*before, *after)):
         unknown = not keys_known and field.endswith(("prepared model", "model digest", "engine"))
         new = _LATER if unknown else after.get(field, "")
@@ -49,8 +49,7 @@ def of_revisions(facts: Facts, wanted: Snapshot, *, keys_known: bool) -> Iterato
 
 
 def _parts(snapshot: Snapshot) -> dict[str, str]:
-    """Return the parts of a revision as text, by name."""
-    found = {
+    parts = {
         "prepared model": snapshot.prepared_key[:_SHOWN],
         "model digest": snapshot.model_digest[:_SHOWN],
         "fallback": _text(snapshot.promise.model_dump(mode="json", exclude_none=True)),
@@ -62,24 +61,24 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         },
     }
     for each in snapshot.classes:
-        found[f"class {each.name}: image"] = each.image
+        parts[f"class {each.name}: image"] = each.image
         interim = " (interim)" if each.interim else ""
-        found[f"class {each.name}: backend"] = f"{each.backend}{interim}"
+        parts[f"class {each.name}: backend"] = f"{each.backend}{interim}"
         if each.engine_key:
-            found[f"class {each.name}: engine"] = each.engine_key[:_SHOWN]
-    return {name: text for name, text in found.items() if text}
+            parts[f"class {each.name}: engine"] = each.engine_key[:_SHOWN]
+    return {name: text for name, text in parts.items() if text}
 
 
 def _flat(value: Mapping[str, Any], path: str = "") -> dict[str, str]:
     """Return the leaves by their path; lists are leaves."""
-    found: dict[str, str] = {}
+    leaves: dict[str, str] = {}
     for key, each in value.items():
         place = f"{path}.{key}" if path else key
         if isinstance(each, Mapping) and each:
-            found |= _flat(each, place)
+            leaves |= _flat(each, place)
         elif each not in ({}, [], ()):
-            found[place] = _text(each)
-    return found
+            leaves[place] = _text(each)
+    return leaves
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - any JSON value

@@ -26,15 +26,9 @@ def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: boo
 
 
 def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> Forecast:
-    """Return what would happen.
-
-    Args:
-        facts: of the model as it would be right after it was applied.
-        live: the model as it exists now; None: it is new.
-        nodes_known: whether `facts.nodes` are all nodes, so that an empty list means something.
-    """
+    """Return what would happen; `live` is the existing model, and `nodes_known` whether `facts.nodes` are all nodes."""
     metadata = facts.model.metadata
-    known: dict[str, Any] = {
+    common: dict[str, Any] = {
         "namespace": metadata.namespace,
         "name": metadata.name,
         "exists": live is not None,
@@ -45,10 +39,10 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
     if isinstance(target, Obstacle):
         refusal = Refusal(reason=target.reason, message=target.message, lasting=target.stalled)
         verdict = "refused" if target.stalled else "waits"
-        return Forecast(**known, verdict=verdict, refusals=(refusal,))
+        return Forecast(**common, verdict=verdict, refusals=(refusal,))
     steps = Steps(facts, target, _digest(facts, live))
     return Forecast(
-        **known,
+        **common,
         verdict=steps.verdict(),
         refusals=steps.refusals,
         backend=target.backend,
@@ -63,11 +57,7 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
 
 
 def _digest(facts: Facts, live: JsonObject | None) -> str | None:
-    """Return the digest of the prepared model if the new spec has the same source; otherwise None.
-
-    The status describes the spec that was prepared: it does not hold for another URI or a newly
-    given digest.
-    """
+    """Return the digest of the prepared model, which the earlier spec had, if the source is the same."""
     prepared = facts.model.status.prepared
     if live is None or prepared is None:
         return None

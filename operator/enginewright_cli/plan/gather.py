@@ -34,11 +34,7 @@ Found = TypeVar("Found")
 
 
 async def gather(api: KubeApi, models: Iterable[tuple[str, Applied]]) -> ClusterState:
-    """Return the part of the cluster's state that concerns these models and their namespaces.
-
-    Raises:
-        KubeError: the API server does not respond, or models and classes cannot be read.
-    """
+    """Return the part of the cluster's state that concerns these models and their namespaces. Raises KubeError."""
     return await _Gathering(api).all(list(models))
 
 
@@ -50,16 +46,16 @@ class _Gathering:
     async def all(self, models: list[tuple[str, Applied]]) -> ClusterState:
         objects = list((await self._api.list(ACCELERATOR_CLASSES)).items)
         nodes = await self._nodes()
-        known = await self._allowed(images.known(self._api), "runtime images")
-        config, namespace = await self._config(known or {})
+        image_facts = await self._allowed(images.known(self._api), "runtime images")
+        config, namespace = await self._config(image_facts or {})
         claim = str(config["store"]["claim"])
         live_models: dict[tuple[str, str], JsonObject] = {}
         namespaces = list(dict.fromkeys(where for where, _ in models))
         for each in namespaces:
             objects += (await self._api.list(INFERENCE_ENGINES, each)).items
             objects += await self._one(CLAIMS, each, claim)
-            for found in (await self._api.list(INFERENCE_MODELS, each)).items:
-                live_models[each, found["metadata"]["name"]] = found
+            for obj in (await self._api.list(INFERENCE_MODELS, each)).items:
+                live_models[each, obj["metadata"]["name"]] = obj
         planned = {(where, model.name) for where, model in models} & live_models.keys()
         used = {(each[0], name) for each in planned for name in _engines(live_models[each])}
         objects += [
@@ -77,7 +73,7 @@ class _Gathering:
         return ClusterState(
             namespace=namespace,
             config=config,
-            images=known or {},
+            images=image_facts or {},
             objects=tuple(
                 slim(resource_of(each["apiVersion"], each["kind"]), each)
                 for each in (*objects, *(nodes or ()))
@@ -103,16 +99,14 @@ class _Gathering:
         return True
 
     async def _one(self, resource: Resource, namespace: str, name: str) -> list[JsonObject]:
-        reading = self._allowed(
-            self._api.get(resource, namespace, name), f"{resource.plural} of {namespace}"
-        )
         try:
-            found = await reading
+            obj = await self._allowed(
+                self._api.get(resource, namespace, name), f"{resource.plural} of {namespace}"
+            )
         except NotFound:
-            return []
-        if found is None:
-            return []
-        return [{**found, "apiVersion": resource.api_version, "kind": resource.kind}]
+            obj = None
+        kind = {"apiVersion": resource.api_version, "kind": resource.kind}
+        return [] if obj is None else [{**obj, **kind}]
 
     async def _labelled(
         self, resource: Resource, namespace: str, label: str, value: str
@@ -123,7 +117,7 @@ class _Gathering:
         )
         return [] if listing is None else list(listing.items)
 
-    async def _config(self, known: dict[str, Any]) -> tuple[dict[str, Any], str]:
+    async def _config(self, image_facts: dict[str, Any]) -> tuple[dict[str, Any], str]:
         """Return the operator's settings and namespace, from its Deployment."""
         listing = await self._allowed(
             self._api.list(DEPLOYMENTS, labels=_OPERATOR), "Deployments of all namespaces"
@@ -139,7 +133,7 @@ class _Gathering:
             "the operator's settings are not known; assumed: the images that it has probed, and"
             " the chart's default store"
         )
-        variants = {facts.variant: reference for reference, facts in sorted(known.items())}
+        variants = {facts.variant: reference for reference, facts in sorted(image_facts.items())}
         # the plan waits for an image that was not probed, as the operator would
         return {
             "images": variants or {"cpu": _NO_IMAGE},
@@ -158,7 +152,6 @@ class _Gathering:
 
 
 def _engines(model: JsonObject) -> list[str]:
-    """Return the names of the engines that a model has requested."""
     return [str(each["name"]) for each in (model.get("status") or {}).get("engines") or ()]
 
 
@@ -178,7 +171,7 @@ def _variable(deployment: JsonObject) -> dict[str, Any] | None:
 
 def _json(text: str) -> dict[str, Any] | None:
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return document if isinstance(document, dict) else None

@@ -51,7 +51,7 @@ class Applied:
 
     @property
     def namespace(self) -> str | None:
-        """Return its namespace; None: it sets none."""
+        """Return the namespace that it sets, if any."""
         metadata = self.body.get("metadata")
         namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
         return (
@@ -69,11 +69,7 @@ class AppliedManifest:
 
 
 def read(file: str) -> AppliedManifest:
-    """Read a file, or standard input for "-".
-
-    Raises:
-        ManifestError: it cannot be read, or contains no InferenceModel.
-    """
+    """Read a file, or standard input for "-". Raises ManifestError."""
     try:
         return _read(file)
     except RecursionError:

@@ -3,7 +3,7 @@
 from typing import Literal
 
 from enginewright_contract.base import Message
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 Action = Literal["make", "change", "reuse", "wait", "keep", "delete", "refuse"]
 
@@ -112,9 +112,3 @@ class Forecasts(Message):
     """What is unknown or may not be read, and what is assumed instead."""
     ignored: tuple[str, ...] = ()
     """Kinds of the manifest's other objects."""
-
-    model_config = ConfigDict(
-        validate_by_name=True,
-        validate_by_alias=True,
-        serialize_by_alias=True,
-    )

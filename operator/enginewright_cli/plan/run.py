@@ -31,38 +31,30 @@ _DEFAULT: Final = "default"
 def plan(
     manifest: str, namespace: str | None, *, offline: bool, file: Path | None, save: Path | None
 ) -> Forecasts:
-    """Return what applying a manifest would do.
+    """Return what applying a manifest, a file or "-", would do.
 
-    Args:
-        manifest: a file, or "-".
-        namespace: of models that set none; None: the current context's.
-        offline: whether to use no cluster.
-        file: with the cluster's state; None: it is gathered, or assumed.
-        save: file to write the cluster's state to.
-
-    Raises:
-        ManifestError, ClusterStateError, ClusterError, InstallationError: one of `ERRORS`.
-        OSError: `save` cannot be written.
+    The cluster's state is read from `file`, gathered, or with `offline` assumed; `save` gets it. Raises one
+    of `ERRORS`, and OSError if `save` cannot be written.
     """
     read = manifests.read(manifest)
     online = not offline and file is None
     default = namespace or (cluster.current_namespace() if online else _DEFAULT)
     models = [(each.namespace or default, each) for each in read.models]
     if file:
-        known = ClusterState.read(file)
+        state = ClusterState.read(file)
     else:
-        known = (online and _gathered(models)) or _assumed(own_classes=bool(read.classes))
+        state = (online and _gathered(models)) or _assumed(own_classes=bool(read.classes))
     if save is not None:
-        write(save, known.to_yaml())
+        write(save, state.to_yaml())
     return Forecasts(
-        models=tuple(_one(where, each, read, known) for where, each in models),
-        assumed=(*known.assumed, *_ignored_classes(read)),
+        models=tuple(_one(where, each, read, state) for where, each in models),
+        assumed=(*state.assumed, *_ignored_classes(read)),
         ignored=read.others,
     )
 
 
 def _gathered(models: list[tuple[str, Applied]]) -> ClusterState | None:
-    """Return the cluster's state; None: no cluster is configured."""
+    """Return the cluster's state, or None if no cluster is configured."""
     try:
         return cluster.query(lambda client: gather(client, models))
     except cluster.NoCluster:
@@ -87,12 +79,12 @@ def _assumed(*, own_classes: bool) -> ClusterState:
     return assumed(installed, own_classes=own_classes)
 
 
-def _one(where: str, model: Applied, manifest: AppliedManifest, known: ClusterState) -> Forecast:
-    live = live_model(known, where, model.name)
+def _one(where: str, model: Applied, manifest: AppliedManifest, state: ClusterState) -> Forecast:
+    live = live_model(state, where, model.name)
     if model.problems:
         return refused(where, model.name, model.problems, exists=live is not None)
     valid = tuple(each for each in manifest.classes if not each.problems)
-    return forecast(facts(model, valid, known, where), live, nodes_known=known.nodes_known)
+    return forecast(facts(model, valid, state, where), live, nodes_known=state.nodes_known)
 
 
 def _ignored_classes(manifest: AppliedManifest) -> list[str]:

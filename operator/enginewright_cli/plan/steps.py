@@ -48,13 +48,7 @@ class Steps:
     """All steps of a model that can be resolved."""
 
     def __init__(self, facts: Facts, target: Target, digest: str | None) -> None:
-        """Derive the steps.
-
-        Args:
-            facts: of the model as it would be right after it was applied.
-            target: what `facts` resolve to.
-            digest: of the existing prepared model; None: there is none, or its source was another.
-        """
+        """Derive the steps; `digest` is that of the existing prepared model, if it has the same source."""
         self._facts = facts
         self._target = target
         self._earlier_digest = digest
@@ -129,10 +123,7 @@ class Steps:
         )
 
     def _digest(self) -> tuple[str | None, str]:
-        """Return the digest that the model will have, and the assumption that this depends on.
-
-        None: it is not known, or the key also depends on digests of data, which may change.
-        """
+        """Return the digest that the model will have, if its key depends on no data, and the assumption."""
         recipe = self._target.recipe
         calibrated = recipe.quantization and recipe.quantization.calibration
         if recipe.samples_uri or recipe.processing or calibrated:
@@ -147,7 +138,7 @@ class Steps:
             return _ExpectedModel(outcome.prepared, is_known=True)
         digest, assumption = self._digest()
         key = prepared_key(digest, self._target.recipe, {}) if digest else _UNKNOWN
-        known = self._facts.model.status.prepared
+        current = self._facts.model.status.prepared
         prepared = Prepared(
             inputs_hash=self._target.artifact_hash,
             key=key,
@@ -156,18 +147,18 @@ class Steps:
             ir_version=0,
             nodes=0,
             size_bytes=0,
-            golden_output_bytes=known.golden_output_bytes if known else None,
+            golden_output_bytes=current.golden_output_bytes if current else None,
         )
         return _ExpectedModel(prepared, is_known=digest is not None, assumption=assumption)
 
     def _engines(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
         if engines.failure:
             self._refuse(engines.failure.reason, engines.failure.sentence)
-        wanted = {each["metadata"]["name"]: each for each in engines.apply}
+        new = {each["metadata"]["name"]: each for each in engines.apply}
         for reference in engines.references:
             existing = self._facts.engines.get(reference.name)
-            if reference.name in wanted:
-                engine = InferenceEngine.model_validate(wanted[reference.name])
+            if reference.name in new:
+                engine = InferenceEngine.model_validate(new[reference.name])
                 yield from self._build(engine, reference, expected, exists=existing is not None)
             elif existing is not None:
                 yield self._existing_engine(existing)
@@ -195,15 +186,14 @@ class Steps:
         *,
         exists: bool,
     ) -> Iterator[PlanStep]:
-        """Yield the engine and the Jobs that the operator would create for it."""
-        known = engine.metadata.name if expected.is_known else None
+        name = engine.metadata.name if expected.is_known else None
         key = engine.spec.key if expected.is_known else None
         class_name = engine.spec.class_name
         limit = whole_only(engine.spec.backend)
         yield PlanStep(
             action="change" if exists else "make",
             kind=InferenceEngine.kind,
-            name=known,
+            name=name,
             class_name=class_name,
             key=key,
             message=f"must contain the whole model, whatever spec.fallback allows: {limit}"
@@ -240,7 +230,6 @@ class Steps:
             )
 
     def _interim(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
-        """Yield the Deployments that serve until the engines are built."""
         interim = interim_of(self._facts, self._target, expected.prepared, engines)
         if interim is None:
             return
@@ -267,16 +256,16 @@ class Steps:
         existing = {each.name: each for each in (*self._facts.deployments, *self._facts.canaries)}
         for each in rollout.apply:
             if each["kind"] == "Deployment":
-                wanted = deployment_view(each)
-                yield self._deployment(wanted, existing.get(wanted.name), expected, paused)
+                new = deployment_view(each)
+                yield self._deployment(new, existing.get(new.name), expected, paused)
         classes = {each.name for each in snapshot.classes}
-        for name, known in existing.items():
-            if known.accelerator_class not in classes and known.is_serving:
+        for name, deployment in existing.items():
+            if deployment.accelerator_class not in classes and deployment.is_serving:
                 yield PlanStep(
                     action="keep" if paused else "delete",
                     kind="Deployment",
                     name=name,
-                    class_name=known.accelerator_class,
+                    class_name=deployment.accelerator_class,
                     message="once the new revision serves",
                 )
         if paused and not rollout.apply:
@@ -286,12 +275,12 @@ class Steps:
 
     def _deployment(
         self,
-        wanted: DeploymentView,
+        new: DeploymentView,
         existing: DeploymentView | None,
         expected: _ExpectedModel,
         paused: bool,
     ) -> PlanStep:
-        revision, replicas = wanted.revision, wanted.desired
+        revision, replicas = new.revision, new.desired
         now = existing.desired if existing else 0
         same = existing is not None and existing.revision == revision
         message = "spec.rollout.paused keeps the serving revision" if paused else ""
@@ -302,7 +291,7 @@ class Steps:
             message = ", ".join(filter(None, (f"{moved}{to}", scale, message)))
         elif existing is None:
             message = f"{replicas} pods" if replicas != 1 else "1 pod"
-            if wanted.is_canary:
+            if new.is_canary:
                 name = revision if expected.is_known else self._new()
                 message += f" of revision {name}, to replace the serving ones once they pass"
         action: Action = "make" if existing is None else "keep"
@@ -313,17 +302,15 @@ class Steps:
         return PlanStep(
             action=action,
             kind="Deployment",
-            name=wanted.name,
-            class_name=wanted.accelerator_class,
+            name=new.name,
+            class_name=new.accelerator_class,
             message=message,
         )
 
     def _new(self) -> str:
-        """Return the text for a revision that is not known yet."""
         return _NEW_UNLESS_IDENTICAL if self._facts.model.status.prepared else "a new one"
 
     def _engine_keys(self, engines: Engines) -> Mapping[str, str]:
-        """Return the keys of all engines, built or not, by class."""
         keys = {each["metadata"]["name"]: str(each["spec"]["key"]) for each in engines.apply}
         for each in engines.references:
             if engine := self._facts.engines.get(each.name):
@@ -334,7 +321,6 @@ class Steps:
 
 
 def _refresh(outcome: PrepareOutcome | None) -> Iterator[PlanStep]:
-    """Yield the Job that fetches the sources again."""
     if outcome is not None:
         yield PlanStep(
             action="make" if outcome.apply else "wait",

@@ -24,17 +24,17 @@ _STYLES: Final = {
 _SHOWN: Final = 12  # characters of a key
 
 
-def show(found: Forecasts, console: Console) -> None:
+def show(forecasts: Forecasts, console: Console) -> None:
     """Print the forecasts; without colours where the console is not a terminal."""
-    for number, each in enumerate(found.models):
+    for number, each in enumerate(forecasts.models):
         if number:
             console.print()
         for part in _model(each):
             console.print(part, soft_wrap=isinstance(part, Text))
-    for message in found.assumed:
+    for message in forecasts.assumed:
         console.print(Text(f"\nassumed: {visible(message)}", style="dim"), soft_wrap=True)
-    if found.ignored:
-        message = f"\nnot planned: {', '.join(map(visible, found.ignored))}"
+    if forecasts.ignored:
+        message = f"\nnot planned: {', '.join(map(visible, forecasts.ignored))}"
         console.print(Text(message, style="dim"), soft_wrap=True)
 
 

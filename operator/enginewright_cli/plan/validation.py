@@ -37,29 +37,26 @@ _SERVER_FIELDS: Final = frozenset({"status"})  # written by the operator, never 
 
 
 def problems(obj: Mapping[str, Any]) -> list[str]:
-    """Return why an object would be rejected, each as "field: reason"; []: it is valid.
-
-    `obj` is of a kind that Enginewright defines.
-    """
+    """Return why an object of a kind of ours would be rejected, each as "field: reason"."""
     schema = _schemas()[str(obj["kind"])]
-    found = []
+    faults = []
     if obj.get("apiVersion") != API_VERSION:
-        found.append(f"apiVersion: write {API_VERSION}")
+        faults.append(f"apiVersion: write {API_VERSION}")
     metadata = obj.get("metadata")
     name = metadata.get("name") if isinstance(metadata, Mapping) else None
     if not isinstance(name, str) or not _OBJECT_NAME.fullmatch(name):
-        found.append("metadata.name: write lowercase letters, digits, '-' and '.'")
-        return found
+        faults.append("metadata.name: write lowercase letters, digits, '-' and '.'")
+        return faults
     namespace = metadata.get("namespace") if isinstance(metadata, Mapping) else None
     if namespace is not None and (
         not isinstance(namespace, str) or not _NAMESPACE.fullmatch(namespace)
     ):
-        found.append(
+        faults.append(
             "metadata.namespace: write lowercase letters, digits and '-', numbers in quotes"
         )
     body = {key: value for key, value in obj.items() if key not in _SERVER_FIELDS}
     _, wrong = _checked(body, schema, "")
-    return [*found, *wrong]
+    return [*faults, *wrong]
 
 
 def rules(schema: Schema) -> Iterator[Mapping[str, str]]:
@@ -83,77 +80,77 @@ def _checked(value: Value, schema: Schema, path: str) -> tuple[Value, list[str]]
     """Return the value with its defaults, and its problems."""
     if wrong := _of_type(value, schema, path):
         return value, [wrong]
-    found: list[str] = []
+    faults: list[str] = []
     if isinstance(value, dict) and PRESERVE_KEYWORD not in schema:
-        value, found = _object(value, schema, path)
+        value, faults = _object(value, schema, path)
     elif isinstance(value, list):
-        value, found = _list(value, schema, path)
-    found += _limits(value, schema, path)
-    if not found:
-        found = list(_broken(value, schema, path))
-    return value, found
+        value, faults = _list(value, schema, path)
+    faults += _limits(value, schema, path)
+    if not faults:
+        faults = list(_broken(value, schema, path))
+    return value, faults
 
 
 def _of_type(value: Value, schema: Schema, path: str) -> str | None:
-    wanted = schema.get("type")
+    expected = schema.get("type")
     if INT_OR_STRING_KEYWORD in schema:
         if isinstance(value, (int, str)) and not isinstance(value, bool):
             return None
         return f"{path}: must be of type integer or string, not {_kind(value)}"
-    if wanted is None:
+    if expected is None:
         return None
-    is_flag = isinstance(value, bool) and wanted != "boolean"
-    if isinstance(value, _TYPES[wanted]) and not is_flag:
+    is_flag = isinstance(value, bool) and expected != "boolean"
+    if isinstance(value, _TYPES[expected]) and not is_flag:
         return None
-    return f"{path or 'the object'}: must be of type {wanted}, not {_kind(value)}"
+    return f"{path or 'the object'}: must be of type {expected}, not {_kind(value)}"
 
 
 def _object(
     value: dict[str, Value], schema: Schema, path: str
 ) -> tuple[dict[str, Value], list[str]]:
-    known: Mapping[str, Schema] = schema.get("properties", {})
+    properties: Mapping[str, Schema] = schema.get("properties", {})
     others = schema.get("additionalProperties")
     completed: dict[str, Value] = {}
-    found: list[str] = []
+    faults: list[str] = []
     for key, each in value.items():
         place = f"{path}.{key}" if path else str(key)
-        part = known.get(key)
+        part = properties.get(key)
         if part is None and others is not None:
             part, place = others, f"{path}[{key}]"
         if place == "metadata":
             completed[key] = each
         elif part is None:
-            found.append(f"{place}: {_unknown(str(key), known)}")
+            faults.append(f"{place}: {_unknown(str(key), properties)}")
         elif each is not None:  # null counts as absent
             completed[key], wrong = _checked(each, part, place)
-            found += wrong
-    for key, part in known.items():
+            faults += wrong
+    for key, part in properties.items():
         if key not in completed and "default" in part and value.get(key) is None:
             completed[key], _ = _checked(part["default"], part, "")
     place = f"{path}." if path else ""
-    found += [
+    faults += [
         f"{place}{key}: Required value"
         for key in schema.get("required", ())
         if value.get(key) is None
     ]
-    return completed, found
+    return completed, faults
 
 
 def _list(value: list[Value], schema: Schema, path: str) -> tuple[list[Value], list[str]]:
     completed: list[Value] = []
-    found: list[str] = []
+    faults: list[str] = []
     seen: list[dict[str, Value]] = []
     for index, each in enumerate(value):
         item, wrong = _checked(each, schema["items"], f"{path}[{index}]")
         completed.append(item)
-        found += wrong
+        faults += wrong
         if (keys := schema.get(LIST_KEYS_KEYWORD)) and isinstance(item, dict):
             key = {name: item.get(name) for name in keys}
             if key in seen:
                 keys_text = ",".join(f'"{name}":"{text}"' for name, text in key.items())
-                found.append(f"{path}[{index}]: Duplicate value: {{{keys_text}}}")
+                faults.append(f"{path}[{index}]: Duplicate value: {{{keys_text}}}")
             seen.append(key)
-    return completed, found
+    return completed, faults
 
 
 def _limits(value: Value, schema: Schema, path: str) -> Iterator[str]:
@@ -205,11 +202,13 @@ def _program(text: str) -> Program:
     return compiled(text)
 
 
-def _unknown(key: str, known: Mapping[str, Schema]) -> str:
-    near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+def _unknown(key: str, properties: Mapping[str, Schema]) -> str:
+    near = difflib.get_close_matches(key, properties, n=1, cutoff=0.6)
     if near:
         return f"unknown field; did you mean {near[0]}?"
-    return f"unknown field; known fields: {', '.join(known)}" if known else "unknown field"
+    return (
+        f"unknown field; known fields: {', '.join(properties)}" if properties else "unknown field"
+    )
 
 
 def _kind(value: Value) -> str:

@@ -46,8 +46,6 @@ Kind = TypeVar("Kind", bound=Message)
 
 
 class _ExternalFiles(Message):
-    """The external data files of an .onnx file."""
-
     files: tuple[str, ...]  # relative to the model's folder
 
 
@@ -76,16 +74,16 @@ class ResultCache:
         self._write("tools", installed, held)
 
     def result(self, request: PreflightRequest, held: ImageFacts, installed: str) -> Result | None:
-        """Return a cached result; None: there is none."""
+        """Return a cached result, if there is one."""
         seen = find_model(request.source)
         beside = self._read("models", seen.sha256, _ExternalFiles) if seen else None
         if seen is None or beside is None:
             return None
         key = self._key(request, held, installed, seen, beside.files)
-        found = self._read("results", key, Result) if key else None
-        if found is None:
+        cached = self._read("results", key, Result) if key else None
+        if cached is None:
             return None
-        return found.model_copy(update={"source": request.source, "cached": True})
+        return cached.model_copy(update={"source": request.source, "cached": True})
 
     def keep(
         self,
@@ -95,10 +93,7 @@ class ResultCache:
         result: Result,
         files: tuple[str, ...],
     ) -> None:
-        """Store a result, unless the next check may have another one.
-
-        `files` are those that stage `fetch` has written, the .onnx file first.
-        """
+        """Store a result, unless it is transient; `files` are the fetched ones, the .onnx file first."""
         seen = find_model(request.source)
         if seen is None or result.model is None or _is_transient(result):
             return
@@ -145,12 +140,12 @@ class ResultCache:
     def _read(self, kind: str, key: str, model: type[Kind]) -> Kind | None:
         path = self._path(kind, key)
         try:
-            found = model.model_validate_json(path.read_bytes())
+            entry = model.model_validate_json(path.read_bytes())
         except (OSError, ValidationError):
             return None
         with contextlib.suppress(OSError):
             os.utime(path)  # the least recently used is pruned first
-        return found
+        return entry
 
     def _write(self, kind: str, key: str, entry: Message) -> None:
         path = self._path(kind, key)
@@ -197,12 +192,7 @@ def default_folder() -> Path:
 
 
 def installation() -> str:
-    """Return a digest of all that is installed: versions of packages, and our own code.
-
-    Our code is hashed, since a version number does not distinguish states of development; file
-    times are ignored, so that the same installation on another machine with the same kind of
-    processor has the same digest.
-    """
+    """Return a digest of all that is installed: versions of packages, and our own code without file times."""
     packages = {
         name
         for folder in sys.path
@@ -226,15 +216,15 @@ def installation() -> str:
 
 
 def find_model(source: str) -> ModelFile | None:
-    """Return the local .onnx file of a source; None: it is known only after the fetch."""
+    """Return the local .onnx file of a source, or None if it is known only after the fetch."""
     if "://" in source:
         return None
     path = Path(source)
     if path.is_dir():
-        found = [each for each in path.glob("*.onnx") if not each.name.startswith(".")]
-        if len(found) != 1:
+        models = [each for each in path.glob("*.onnx") if not each.name.startswith(".")]
+        if len(models) != 1:
             return None
-        path = found[0]
+        path = models[0]
     if path.suffix.lower() != ".onnx" or not path.is_file():
         return None
     digest = _file_digest(path)
@@ -242,7 +232,7 @@ def find_model(source: str) -> ModelFile | None:
 
 
 def _model_digest(seen: ModelFile, beside: tuple[str, ...]) -> str | None:
-    """Return the digest as stage `fetch` computes it; None: a file is missing."""
+    """Return the digest as stage `fetch` computes it, or None if a file is missing."""
     if not beside:
         return seen.sha256
     folder = seen.file.resolve().parent
@@ -279,7 +269,6 @@ def _file_digest(path: Path) -> str | None:
 
 
 def _is_transient(result: Result) -> bool:
-    """Return whether the next check may have another result."""
     reasons = {each.reason for each in result.findings}
     reasons |= {each.reason for each in result.targets.values() if each.reason}
     return any(
@@ -289,10 +278,9 @@ def _is_transient(result: Result) -> bool:
 
 
 def _code() -> Iterator[Path]:
-    """Yield the folders of our installed packages."""
     for package in _PACKAGES:
-        found = importlib.util.find_spec(package)
-        yield from map(Path, (found and found.submodule_search_locations) or ())
+        spec = importlib.util.find_spec(package)
+        yield from map(Path, (spec and spec.submodule_search_locations) or ())
 
 
 def _text(path: Path) -> str:

@@ -1,7 +1,4 @@
-"""Runs the stages for every target and collects their results.
-
-Targets of one backend share one prepared model, as classes do in the cluster.
-"""
+"""Runs the stages for every target and collects their results; targets of one backend share a prepared model."""
 
 import itertools
 import threading
@@ -22,7 +19,7 @@ from enginewright_contract.keys import engine_key
 from enginewright_contract.manifest import EngineInfo, Manifest
 from enginewright_contract.processors import timing_mismatch
 from enginewright_contract.reasons import Reason, reason_named
-from enginewright_contract.report import Finding, PublishedEngine, render
+from enginewright_contract.report import Finding, PublishedEngine, StageReport, render
 from enginewright_contract.task import (
     ENGINE_STAGES,
     EXAMINE_STAGE,
@@ -35,7 +32,7 @@ from enginewright_contract.task import (
 )
 
 from enginewright_cli.preflight import graph, placement
-from enginewright_cli.preflight.local_pod import LocalPod, StageResult
+from enginewright_cli.preflight.local_pod import LocalPod
 from enginewright_cli.preflight.request import PreflightRequest, local_uri
 from enginewright_cli.preflight.result import (
     Engine,
@@ -75,9 +72,8 @@ class _ModelFindings:
             if self._graph is None:
                 self._graph = graph.describe(path)
 
-    def note(self, outcome: StageResult, pod: LocalPod) -> None:
+    def note(self, report: StageReport, pod: LocalPod) -> None:
         """Take the facts of stages `fetch` and `validate`."""
-        report = outcome.report
         if not report.ok:
             return
         if report.stage == "fetch":
@@ -92,11 +88,8 @@ class _ModelFindings:
                 validated = pod.validated()
                 self.facts = self.facts.model_copy(
                     update={
-                        "opset": validated.opset,
-                        "ir_version": validated.ir_version,
-                        "nodes": validated.nodes,
-                        "inputs": validated.inputs,
-                        "outputs": validated.outputs,
+                        name: getattr(validated, name)
+                        for name in ("opset", "ir_version", "nodes", "inputs", "outputs")
                     }
                 )
 
@@ -108,12 +101,7 @@ def check(
     progress: Progress,
     at_once: int,
 ) -> Result:
-    """Check the model on every target, with up to `at_once` Jobs at once.
-
-    Raises:
-        InstallationError: a stage leaves no report.
-        Stopped: it was interrupted.
-    """
+    """Check the model on every target, with up to `at_once` Jobs at once. Raises InstallationError and Stopped."""
     began = time.monotonic()
     uri = _mount(request, place)
     model = _ModelFindings()
@@ -138,7 +126,7 @@ def check(
         verdict=worst(tuple(each.verdict for each in ordered.values())),
         source=request.source,
         model=model.facts,
-        findings=merged([found for each in backends for found in each.findings]),
+        findings=merged([finding for each in backends for finding in each.findings]),
         targets=ordered,
         seconds=round(time.monotonic() - began, 3),
     )
@@ -177,42 +165,34 @@ def _mount(request: PreflightRequest, place: PreflightWorkspace) -> str:
 
 @dataclass(frozen=True)
 class _Prepared:
-    """A model in the store."""
-
     key: str
     manifest: Manifest
     seconds: float  # time that preparation took
 
 
+@dataclass
 class _Backend:
     """All targets of one backend that share one prepared model."""
 
-    def __init__(
-        self,
-        request: PreflightRequest,
-        place: PreflightWorkspace,
-        held: ImageFacts,
-        progress: Progress,
-        targets: tuple[PreflightTarget, ...],
-        uri: str,
-        model: _ModelFindings,
-    ) -> None:
-        self._request = request
-        self._place = place
-        self._held = held
-        self._progress = progress
-        self._targets = targets
-        self._backend = targets[0].backend
-        self._uri = uri
-        self._model = model
+    _request: PreflightRequest
+    _place: PreflightWorkspace
+    _held: ImageFacts
+    _progress: Progress
+    _targets: tuple[PreflightTarget, ...]
+    _uri: str
+    _model: _ModelFindings
+
+    def __post_init__(self) -> None:
+        self._backend = self._targets[0].backend
         self._prepared: _Prepared | None = None
-        self._found: dict[str, list[Found]] = {"": [], **{each.name: [] for each in targets}}
+        names = ("", *(each.name for each in self._targets))
+        self._found: dict[str, list[Found]] = {name: [] for name in names}
         self.targets: dict[str, TargetResult] = {}
 
     @property
     def findings(self) -> list[Found]:
         """Return the findings: first those of all targets, then those of each."""
-        return [each for found in self._found.values() for each in found]
+        return [each for findings in self._found.values() for each in findings]
 
     def prepare(self) -> str | None:
         """Run the prepare Job; return why it failed."""
@@ -226,11 +206,13 @@ class _Backend:
         )
         last = self._stages(PREPARE_STAGES, task, targets)
         seconds = time.monotonic() - began
-        if last.report.published is None:
-            failed = _failed_target(self._backend, last, seconds)
+        if last.published is None:
+            failed = TargetResult.model_validate(
+                {"backend": self._backend, "seconds": round(seconds, 3), **_failed(last)}
+            )
             self.targets |= dict.fromkeys((each.name for each in targets), failed)
             return failed.reason
-        key = last.report.published.key
+        key = last.published.key
         self._prepared = _Prepared(key, self._place.manifest("prepared", key), seconds)
         return None
 
@@ -261,7 +243,7 @@ class _Backend:
         began = time.monotonic()
         self._found[target.name].clear()
         manifest = prepared.manifest
-        known = {
+        common = {
             "backend": self._backend,
             "precision": manifest.precision,
             "changes": manifest.changes,
@@ -273,23 +255,22 @@ class _Backend:
         }
         judged = judge(target, prepared)
         seconds = round(prepared.seconds + time.monotonic() - began, 3)
-        result = TargetResult.model_validate({**known, **judged, "seconds": seconds})
+        result = TargetResult.model_validate({**common, **judged, "seconds": seconds})
         self.targets[target.name] = result
         return result.reason
 
     def _recipe(self) -> Recipe:
-        """Return the recipe of a Job that prepares the model for these targets."""
-        wanted = self._request.recipe
-        may_be_int8 = "INT8" in (wanted.precision, *wanted.allowed_precisions)
+        recipe = self._request.recipe
+        may_be_int8 = "INT8" in (recipe.precision, *recipe.allowed_precisions)
         products = self._targets[0].int8_products if may_be_int8 else None
-        return wanted.model_copy(update={"backend": self._backend, "int8_products": products})
+        return recipe.model_copy(update={"backend": self._backend, "int8_products": products})
 
     def _stages(
         self,
         stages: tuple[str, ...],
         task: PrepareTask | EngineTask,
         targets: tuple[PreflightTarget, ...],
-    ) -> StageResult:
+    ) -> StageReport:
         """Run the stages of one Job until one fails; return the last outcome."""
         names = ", ".join(each.name for each in targets)
         with self._place.pod(task.job) as pod:
@@ -305,16 +286,16 @@ class _Backend:
                 self._model.note(outcome, pod)
         return outcomes[-1]
 
-    def _note(self, outcome: StageResult, targets: tuple[PreflightTarget, ...]) -> None:
-        target_name = targets[0].name if outcome.report.stage not in PREPARE_STAGES else ""
+    def _note(self, outcome: StageReport, targets: tuple[PreflightTarget, ...]) -> None:
+        target_name = targets[0].name if outcome.stage not in PREPARE_STAGES else ""
+        findings = outcome.findings
+        if outcome.failure and all(each.severity != "error" for each in findings):
+            findings = (outcome.failure, *findings)  # no error among them explains the failure
         self._found[target_name] += [
-            found(each, outcome.report.stage, (target.name,))
-            for target in targets
-            for each in outcome.findings
+            found(each, outcome.stage, (target.name,)) for target in targets for each in findings
         ]
 
     def _engine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
-        """Build the engine, as its Job would."""
         recipe = EngineRecipe(
             backend=self._backend,
             backend_version=self._held.backends[self._backend],
@@ -331,14 +312,14 @@ class _Backend:
             recipe=recipe,
         )
         last = self._stages(ENGINE_STAGES, task, (target,))
-        if last.report.engine is None or not last.report.ok:
+        if last.engine is None or not last.ok:
             return _failed(last)
-        return self._check_promise(target, last.report.engine)
+        return self._check_promise(target, last.engine)
 
     def _check_promise(self, target: PreflightTarget, engine: PublishedEngine) -> dict[str, Any]:
         """Check the engine's coverage against the promise, as the operator does before a pod starts."""
         manifest = self._place.manifest("engines", engine.key)
-        known = manifest.engine
+        info = manifest.engine
         outside = EngineCoverage(
             nodes_total=engine.nodes_total,
             nodes_accelerated=engine.nodes_accelerated,
@@ -353,8 +334,8 @@ class _Backend:
             "engine_key": engine.key,
             "engine_bytes": engine.size_bytes,
             "build_seconds": engine.build_seconds,
-            "latency": known.latency if known else None,
-            "engine": _engine(known) if known else None,
+            "latency": info.latency if info else None,
+            "engine": _engine(info) if info else None,
             "placement": placement.of_engine(manifest),
             "versions": manifest.versions,
         }
@@ -373,9 +354,9 @@ class _Backend:
                 task, self._request.sent, lambda stage: self._progress(target.name, stage)
             )
         self._note(outcome, (target,))
-        if not outcome.report.ok:
+        if not outcome.ok:
             return _failed(outcome)
-        facts = ExamineFacts.model_validate(outcome.report.facts)
+        facts = ExamineFacts.model_validate(outcome.facts)
         seen = facts.placement
         outside = EngineCoverage(
             nodes_total=seen.nodes_total,
@@ -479,15 +460,9 @@ def _engine(info: EngineInfo) -> Engine:
     )
 
 
-def _failed_target(backend: str, outcome: StageResult, seconds: float) -> TargetResult:
-    return TargetResult.model_validate(
-        {"backend": backend, "seconds": round(seconds, 3), **_failed(outcome)}
-    )
-
-
-def _failed(outcome: StageResult) -> dict[str, Any]:
+def _failed(outcome: StageReport) -> dict[str, Any]:
     failed: dict[str, Any] = {"verdict": "fail"}
-    if failure := outcome.report.failure:
+    if failure := outcome.failure:
         message = render(failure.cause, advice(failure))
         failed |= {"reason": failure.reason.value, "message": message}
         if failure.reason is Reason.PARITY_FAILED:

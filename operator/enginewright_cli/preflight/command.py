@@ -101,19 +101,18 @@ def _cause(error: Exception) -> str:
 def _models_with_options(
     models: Sequence[str], file: Path | None, typed: ModelOptions
 ) -> dict[str, ModelOptions]:
-    """Return every model with its options."""
-    found = file or config.find(Path())
-    known = Configuration.read(found) if found else None
+    path = file or config.find(Path())
+    configuration = Configuration.read(path) if path else None
     if models:
         return {
-            each: typed.over(known.options_of(each)) if known else typed
+            each: typed.over(configuration.options_of(each)) if configuration else typed
             for each in dict.fromkeys(models)
         }
-    if known is None:
+    if configuration is None:
         raise _UsageError(
             f"give a MODEL, or create {config.NAME}: this folder and its parents have none"
         )
-    return {each: typed.over(configured) for each, configured in known.models().items()}
+    return {each: typed.over(configured) for each, configured in configuration.models().items()}
 
 
 def _image(text: str) -> tuple[str, ImageFacts]:

@@ -69,9 +69,9 @@ class ModelOptions(_Table):
     def over(self, other: "ModelOptions") -> "ModelOptions":
         """Return these options, with absent ones taken from `other`."""
         given = {name: getattr(self, name) for name in ModelOptions.model_fields}
-        known = {name: getattr(other, name) for name in ModelOptions.model_fields}
+        defaults = {name: getattr(other, name) for name in ModelOptions.model_fields}
         return ModelOptions.model_construct(
-            **{name: known[name] if value is None else value for name, value in given.items()}
+            **{name: defaults[name] if value is None else value for name, value in given.items()}
         )
 
 
@@ -105,11 +105,7 @@ class Configuration:
 
     @classmethod
     def read(cls, file: Path) -> Self:
-        """Read a file.
-
-        Raises:
-            ConfigError: it cannot be read, or is invalid.
-        """
+        """Read a file. Raises ConfigError."""
         try:
             document = tomllib.loads(file.read_text(encoding="utf-8"))
         except OSError as error:
@@ -129,11 +125,7 @@ class Configuration:
         return self._merged(entries)
 
     def models(self) -> dict[str, ModelOptions]:
-        """Return all models with their options; paths are relative to the current folder.
-
-        Raises:
-            ConfigError: there is no entry, or one matches no file.
-        """
+        """Return all models with their options; paths are relative to the current folder. Raises ConfigError."""
         if not self.document.models:
             raise ConfigError(
                 f"{self.file} lists no models; add a table [[models]] with path ="
@@ -154,7 +146,10 @@ class Configuration:
                 f"{self.file} matches {len(entries)} models, more than {_MAX_MODELS}; narrow the"
                 " globs, or split the file and select one with --config"
             )
-        return {_shown(key): self._merged(matching) for key, matching in entries.items()}
+        return {
+            key if "://" in key else os.path.relpath(key): self._merged(matching)
+            for key, matching in entries.items()
+        }
 
     def _matched(self, entry: ModelEntry) -> list[str]:
         """Return the keys of the models of an entry: sorted absolute paths, or the URI."""
@@ -162,8 +157,8 @@ class Configuration:
             return [entry.path]
         if (self.folder / entry.path).exists():  # a name may contain glob characters
             return [_key(entry.path, self.folder)]
-        found = glob.glob(entry.path, root_dir=self.folder, recursive=True)
-        return sorted(_key(each, self.folder) for each in found if (self.folder / each).is_file())
+        paths = glob.glob(entry.path, root_dir=self.folder, recursive=True)
+        return sorted(_key(each, self.folder) for each in paths if (self.folder / each).is_file())
 
     def _merged(self, entries: list[ModelEntry]) -> ModelOptions:
         merged = ModelOptions()
@@ -176,14 +171,11 @@ class Configuration:
             if (path := getattr(merged, name)) is not None
         }
         steps = {
-            name: tuple(self._located(each) for each in given)
+            name: tuple(each if "://" in each else str(self.folder / each) for each in given)
             for name in ("before", "after")
             if (given := getattr(merged, name)) is not None
         }
         return merged.model_copy(update=paths | steps)
-
-    def _located(self, source: str) -> str:
-        return source if "://" in source else str(self.folder / source)
 
 
 def find(start: Path) -> Path | None:
@@ -197,12 +189,7 @@ def _key(source: str, folder: Path) -> str:
     return source if "://" in source else os.path.abspath(folder / source)
 
 
-def _shown(key: str) -> str:
-    return key if "://" in key else os.path.relpath(key)
-
-
 def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, which its plugin hides
-    """Return the problem of one key, as text."""
     where = "".join(
         f"[{step}]" if isinstance(step, int) else f".{step}" for step in error["loc"]
     ).lstrip(".")
@@ -219,12 +206,11 @@ def _problem(error: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whic
 
 
 def _unknown(where: str, steps: tuple[int | str, ...]) -> str:
-    """Return the problem of an unknown key, with the closest known one."""
     tables: dict[str, type[BaseModel]] = {"defaults": ModelOptions, "models": ModelEntry}
     table = tables.get(str(steps[0]), Document) if len(steps) > 1 else Document
-    known = list(table.model_fields)
+    keys = list(table.model_fields)
     name = str(steps[-1])
-    near = difflib.get_close_matches(name.replace("-", "_"), known, n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name.replace("-", "_"), keys, n=1, cutoff=0.6)
     if near:
         return f"{where} is not a known key; did you mean {near[0]}?"
-    return f"{where} is not a known key; known keys: {', '.join(known)}"
+    return f"{where} is not a known key; known keys: {', '.join(keys)}"

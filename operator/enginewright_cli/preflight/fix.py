@@ -42,7 +42,6 @@ class FixError(Exception):
 class ChangeLog(Described):
     """The log of an output, OUT.changes.json: its files, origin and changes."""
 
-    # pydantic's models have a method `schema`, hence the underscore
     schema_: Literal["enginewright.dev/preflight-fix/v1"] = Field(
         default="enginewright.dev/preflight-fix/v1", alias="schema"
     )
@@ -74,11 +73,7 @@ class ChangeLog(Described):
 
 
 def check(out: Path, source: str) -> None:
-    """Verify, before a long run, that the model may be written there.
-
-    Raises:
-        OptionError: it may not; the message states the remedy.
-    """
+    """Verify, before a long run, that the model may be written there. Raises OptionError."""
     if out.suffix != _SUFFIX:
         raise OptionError(f"--fix {out}: give a file that ends in {_SUFFIX}")
     check_folder("--fix", out)
@@ -98,16 +93,7 @@ def check(out: Path, source: str) -> None:
 
 
 def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeLog | None:
-    """Write the model for the first target that would serve it; None: no target would.
-
-    Args:
-        out: the file, already verified by `check`.
-        result: of the run.
-        artifact: from the key of a prepared model to its folder.
-
-    Raises:
-        FixError: there is no space or no permission.
-    """
+    """Write the model for the first target that would serve it, if any; `artifact` finds it by key. Raises FixError."""
     model = result.model
     passing = ((name, each) for name, each in result.targets.items() if each.verdict != "fail")
     name, each = next(passing, (None, None))
@@ -194,7 +180,7 @@ def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> Cha
                 for name, path in written
             )
             done = log.model_copy(update={"files": files})
-            text = done.model_dump_json(exclude_none=True, indent=2, by_alias=True)
+            text = done.model_dump_json(exclude_none=True, indent=2)
             log_stream.write(text.encode() + b"\n")
         undo.pop_all()
     _remove_stale(out, earlier, done)
@@ -210,7 +196,6 @@ def _copy_data(source: Path, target: Path, sha256: str, undo: ExitStack) -> None
 
 
 def _with_external_names(model: Path, names: dict[str, str]) -> bytes:
-    """Return the model with its external data renamed."""
     from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
 
     proto = graphs.parse(model)
@@ -236,7 +221,7 @@ def _remove_stale(out: Path, earlier: ChangeLog | None, now: ChangeLog) -> None:
 
 
 def _earlier(out: Path) -> ChangeLog | None:
-    """Return the log of an earlier output; None: there is none, or it was changed."""
+    """Return the log of an earlier output, or None if that is missing or was changed."""
     try:
         log = ChangeLog.model_validate_json(_log(out).read_bytes())
         unchanged = log.files[0].sha256 == _digest(out)

@@ -20,7 +20,7 @@ _PACKED_BITS: Final = {"int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m
 
 
 def describe(path: Path) -> Graph | None:
-    """Return a description of the model's graph, without its external data; None: unparsable."""
+    """Return a description of the model's graph, without its external data, or None if it cannot be parsed."""
     from enginewright_runtime.graph.raw import graphs  # noqa: PLC0415 - loaded lazily
 
     if path.stat().st_size > graphs.LARGEST_PROTOBUF:
@@ -131,7 +131,7 @@ def _by_type(weights: Iterable[_Constant]) -> tuple[WeightType, ...]:
     groups: dict[str, list[_Constant]] = defaultdict(list)
     for each in weights:
         groups[each.weight.dtype].append(each)
-    found = [
+    types = [
         WeightType(
             dtype=dtype,
             tensors=len(group),
@@ -140,4 +140,4 @@ def _by_type(weights: Iterable[_Constant]) -> tuple[WeightType, ...]:
         )
         for dtype, group in groups.items()
     ]
-    return tuple(sorted(found, key=lambda each: -each.size_bytes))
+    return tuple(sorted(types, key=lambda each: -each.size_bytes))

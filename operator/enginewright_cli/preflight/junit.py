@@ -52,9 +52,9 @@ def _case(result: Result, name: str, each: TargetResult) -> ET.Element:
     case = ET.Element(
         "testcase", classname=visible(result.source), name=name, time=_seconds(each.seconds)
     )
-    found = [one for one in result.findings if name in one.targets]
+    findings = [one for one in result.findings if name in one.targets]
     if each.verdict == "fail":
-        errors = [one for one in found if one.severity == "error"]
+        errors = [one for one in findings if one.severity == "error"]
         failure = ET.SubElement(
             case,
             "failure",
@@ -62,13 +62,12 @@ def _case(result: Result, name: str, each: TargetResult) -> ET.Element:
             message=visible(errors[0].message if errors else each.message, _TITLE),
         )
         failure.text = visible("\n\n".join(map(_text, errors)) or each.message)
-    output = [*_summary(each), *(_text(one) for one in found if one.severity == "warning")]
+    output = [*_summary(each), *(_text(one) for one in findings if one.severity == "warning")]
     ET.SubElement(case, "system-out").text = visible("\n\n".join(output))
     return case
 
 
 def _summary(each: TargetResult) -> list[str]:
-    """Return the summary of a target, whether it passes or fails."""
     lines = [f"backend {each.backend}: {each.verdict}"]
     if each.nodes_total is not None:
         outside = each.compute_share_elsewhere
@@ -80,13 +79,11 @@ def _summary(each: TargetResult) -> list[str]:
     return ["\n".join(lines)]
 
 
-def _text(found: Found) -> str:
-    nodes = f"\nnodes: {', '.join(found.nodes)}" if found.nodes else ""
-    remedy = f"\nremedy: {found.remedy}" if found.remedy else ""
-    options = "".join(f"\noption: {each}" for each in found.options)
-    return (
-        f"{found.severity} {found.reason} ({found.stage}): {found.message}{nodes}{remedy}{options}"
-    )
+def _text(finding: Found) -> str:
+    nodes = f"\nnodes: {', '.join(finding.nodes)}" if finding.nodes else ""
+    remedy = f"\nremedy: {finding.remedy}" if finding.remedy else ""
+    options = "".join(f"\noption: {each}" for each in finding.options)
+    return f"{finding.severity} {finding.reason} ({finding.stage}): {finding.message}{nodes}{remedy}{options}"
 
 
 def _failures(result: Result) -> int:

@@ -30,18 +30,12 @@ def live(console: Console, models: int) -> Iterator[Watcher]:
 
 
 def now(stages: dict[str, str], targets: str, stage: str) -> str:
-    """Record the stage of a Job; return the stages of all Jobs, for people.
-
-    Args:
-        stages: by the targets of each Job.
-        targets: of this Job, comma-separated.
-        stage: that starts.
-    """
+    """Record the stage that starts for comma-separated `targets`; return the stages of all Jobs, for people."""
     current = set(targets.split(", "))
     for earlier in [each for each in stages if current & set(each.split(", ")) and each != targets]:
         del stages[earlier]
     stages[targets] = stage
-    return "  ".join(f"{each}: {known}" for each, known in stages.items())
+    return "  ".join(f"{each}: {running}" for each, running in stages.items())
 
 
 class _Live(Watcher):

@@ -45,23 +45,6 @@ class _TimeoutError(Exception):
 
 
 @dataclass(frozen=True)
-class StageResult:
-    """The report of one stage."""
-
-    report: StageReport
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        """Return the findings, with the failure as one unless an error among them explains it."""
-        report = self.report
-        if report.failure is None:
-            return report.findings
-        if any(each.severity == "error" for each in report.findings):
-            return report.findings
-        return (report.failure, *report.findings)
-
-
-@dataclass(frozen=True)
 class PodSettings:
     """What the pods of one model have in common."""
 
@@ -76,10 +59,7 @@ class LocalPod:
 
     def __init__(self, root: Path, settings: PodSettings) -> None:
         self._root = root
-        self._stages = settings.stages
-        self._stop = settings.stop
-        self._job_seconds = settings.job_seconds
-        self._environment = settings.environment
+        self._settings = settings
         for path in (contract.WORK_PATH, "/dev", "/tmp"):  # noqa: S108 - below root
             self._path(path).mkdir(parents=True)
 
@@ -94,26 +74,15 @@ class LocalPod:
         stages: tuple[str, ...],
         task: PrepareTask | EngineTask,
         progress: Callable[[str], None],
-    ) -> tuple[StageResult, ...]:
-        """Run the stages of one Job until one fails; return their reports.
-
-        `progress` is called with the name of every stage when it starts.
-
-        Raises:
-            InstallationError: a stage left no readable report.
-            Stopped: it was interrupted.
-        """
+    ) -> tuple[StageReport, ...]:
+        """Run stages until one fails; `progress` gets their names. Raises InstallationError and Stopped."""
         call = (f"{_RUNTIME}.__main__:main", ["stage", *stages])
         return self._run(call, stages, task.job, task.to_json(), progress)
 
     def examine(
         self, task: ServeTask, request: Path | None, progress: Callable[[str], None]
-    ) -> StageResult:
-        """Run a prepared model as a serving pod would, and answer a request if there is one.
-
-        Raises:
-            InstallationError, Stopped: like `run`.
-        """
+    ) -> StageReport:
+        """Run a prepared model as a serving pod would, and answer a request if there is one. Raises as `run`."""
         stages = (EXAMINE_STAGE,)
         return self._run(
             (f"{_EXAMINATION}:main", request and str(request)),
@@ -130,13 +99,13 @@ class LocalPod:
         job: str,
         task: str,
         progress: Callable[[str], None],
-    ) -> tuple[StageResult, ...]:
+    ) -> tuple[StageReport, ...]:
         reports = self._path(contract.STORE_PATH) / "reports" / job
         shutil.rmtree(reports, ignore_errors=True)  # of an earlier run of this Job
         starting = iter(stages)
         progress(next(starting))
         pending = list(stages[:-1])
-        end = time.monotonic() + self._job_seconds
+        end = time.monotonic() + self._settings.job_seconds
 
         def poll() -> None:
             report = read_report(reports / f"{pending[0]}.json") if pending else None
@@ -152,28 +121,27 @@ class LocalPod:
         try:
             code, output = self._call(call, task, poll)
         except _TimeoutError:
-            done = [StageResult(report) for report in read() if report and report.ok]
+            done = [report for report in read() if report and report.ok]
             return (*done, self._timed_out(stages[-1 - len(pending)]))
-        known = read()
-        found = [StageResult(report) for report in known if report]
-        if last := read_report(self._path(contract.TERMINATION_LOG)):
-            # if the store is full, only the termination message exists
-            found += (
-                [StageResult(last)] if not found or found[-1].report.stage != last.stage else []
-            )
-        if not found or (code and found[-1].report.ok):
-            raise InstallationError(f"stage {stages[len(found)]} {_ended(code)}{output}")
-        if found[-1].report.ok and known[-1] is None:
+        stored = read()
+        results = [report for report in stored if report]
+        # if the store is full, only the termination message exists
+        last = read_report(self._path(contract.TERMINATION_LOG))
+        if last and (not results or results[-1].stage != last.stage):
+            results.append(last)
+        if not results or (code and results[-1].ok):
+            raise InstallationError(f"stage {stages[len(results)]} {_ended(code)}{output}")
+        if results[-1].ok and stored[-1] is None:
             raise InstallationError(f"no space for the report of stage {stages[-1]}")
-        return tuple(found)
+        return tuple(results)
 
-    def _timed_out(self, stage: str) -> StageResult:
+    def _timed_out(self, stage: str) -> StageReport:
         """Return the result of the stage in which the Job timed out, as the operator reports it."""
         failure = Finding(
             reason=Reason.TIMEOUT,
-            cause=f"the Job exceeded its time limit of {self._job_seconds:g} s in stage {stage}",
+            cause=f"the Job exceeded its time limit of {self._settings.job_seconds:g} s in stage {stage}",
         )
-        return StageResult(StageReport(stage=stage, ok=False, failure=failure))
+        return StageReport(stage=stage, ok=False, failure=failure)
 
     def validated(self) -> "Validated":
         """Return the result of stage `validate`, after it succeeded."""
@@ -188,13 +156,9 @@ class LocalPod:
         return self._path(contract.WORK_PATH) / MODEL_FOLDER / MODEL_NAME
 
     def facts(self) -> ImageFacts:
-        """Probe this installation, as the operator probes an image.
-
-        Raises:
-            InstallationError: the probe fails.
-        """
+        """Probe this installation, as the operator probes an image. Raises InstallationError."""
         code, output = self._call((f"{_RUNTIME}.__main__:main", ["probe"]), "")
-        output += self._stages.server_output()
+        output += self._settings.stages.server_output()
         try:
             return ImageFacts.model_validate_json(self._path(contract.TERMINATION_LOG).read_bytes())
         except (OSError, ValidationError):
@@ -208,13 +172,7 @@ class LocalPod:
     def _call(
         self, call: tuple[Any, ...], task: str, poll: Callable[[], None] = lambda: None
     ) -> tuple[int, str]:
-        """Call a function of the runtime package in a process; return exit code and the end of its output.
-
-        Args:
-            call: "module:name", and arguments.
-            task: JSON of the task, passed in the environment.
-            poll: is called while it runs.
-        """
+        """Call "module:name" with arguments in a process, and `poll` meanwhile; return exit code and end of output."""
         self._path(contract.TERMINATION_LOG).unlink(missing_ok=True)
         scratch = self._path("/tmp")  # noqa: S108 - below root
         environment = {
@@ -222,34 +180,32 @@ class LocalPod:
             ROOT_VARIABLE: str(self._root),
             TASK_VARIABLE: task,
             "TMPDIR": str(scratch),
-            **self._environment,
+            **self._settings.environment,
         }
         with tempfile.TemporaryFile(dir=scratch) as log:
-            code = self._stages.call(call, environment, log.fileno(), lambda: self._poll(poll))
+            code = self._settings.stages.call(
+                call, environment, log.fileno(), lambda: self._poll(poll)
+            )
             output = tail(log.fileno()).strip()
         return code, f"; last output: {output}" if output else ""
 
     def _poll(self, poll: Callable[[], None]) -> None:
-        self._check_stop()
-        poll()
-
-    def _check_stop(self) -> None:
-        if self._stop.is_set():
+        if self._settings.stop.is_set():
             raise Stopped
+        poll()
 
     def _path(self, path: str) -> Path:
         return self._root / path.lstrip("/")
 
 
 def _ended(code: int) -> str:
-    """Return how a process ended, as text."""
     if code >= 0:
         return f"ended with code {code}"
     return f"was killed by {signal.Signals(-code).name}"
 
 
 def read_report(path: Path) -> StageReport | None:
-    """Return a stage's report; None: it does not exist or is unreadable."""
+    """Return a stage's report, or None if it is missing or unreadable."""
     try:
         content: Any = json.loads(path.read_bytes())
         return StageReport.model_validate(content)

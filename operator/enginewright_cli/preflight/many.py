@@ -29,15 +29,12 @@ class Watcher(Protocol):
 
     def started(self, source: str) -> None:
         """The check of a model starts."""
-        ...
 
     def stage(self, source: str, target: str, stage: str) -> None:
         """A stage of a target's Job starts."""
-        ...
 
     def ended(self, result: Result) -> None:
         """The check of a model has ended."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class RunSettings:
     installed: str  # digest of what is installed
     cache: ResultCache | None
     outputs: Outputs
-    jobs: int | None  # maximum number of models at once; None: the number of CPUs
+    jobs: int | None  # maximum number of models at once; by default the number of CPUs
     stages: Stages
     stop: Stop
     job_seconds: float  # time limit for the stages of one Job
@@ -57,11 +54,7 @@ class RunSettings:
 def check_all(
     requests: Sequence[PreflightRequest], settings: RunSettings, watcher: Watcher
 ) -> tuple[list[Result], list[FileMessage]]:
-    """Check all models; return the results in the order given, and messages about written files.
-
-    Raises:
-        Stopped: a signal arrived; temporary files are removed.
-    """
+    """Check all models; return the results in the order given, and messages about written files. Raises Stopped."""
     jobs = min(settings.jobs or _cpus(), len(requests))
     each_at_once = max(1, _cpus() // jobs)
     memory = Memory()
@@ -135,7 +128,6 @@ def _one(
 
 
 def _unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:
-    """Return the result of a model that could not be checked."""
     names = tuple(each.name for each in request.targets)
     finding = found(Finding(reason=reason, cause=cause), "preflight", names)
     return Result(

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -28,10 +29,7 @@ class Memory:
         self._taken: dict[int, int] = {}
 
     def reserve(self, number: int, request: PreflightRequest, most: int) -> int:
-        """Reserve what a model is likely to need; return how many of its Jobs may run at once.
-
-        0: others must end first. A single model always gets at least one, since none would free more.
-        """
+        """Reserve what a model may need; return how many of its Jobs may run: at least one if it is alone."""
         needed = need(request)
         left = self._free - sum(self._taken.values())
         fitting = next((jobs for jobs in range(most, 0, -1) if jobs * needed <= left), 0)
@@ -100,15 +98,9 @@ def _free_memory() -> int:
     from enginewright_runtime.core.limits import memory_limit  # noqa: PLC0415 - loaded lazily
 
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for line in _lines(Path("/proc/meminfo")):
-        if line.startswith("MemAvailable:"):
-            free = int(line.split()[1]) * 1024
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
     limit = memory_limit()
     return free if limit is None else min(free, limit)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

@@ -41,13 +41,7 @@ class OptionError(ValueError):
 
 
 def shape(text: str) -> ShapeProfile:
-    """Read `INPUT=MIN:OPT:MAX`, sizes with x between: images=1x3x224x224:8x3x224x224:32x3x224x224.
-
-    A single shape is used as MIN, OPT and MAX.
-
-    Raises:
-        OptionError: it is invalid.
-    """
+    """Read `INPUT=MIN:OPT:MAX`, or one shape, with sizes such as 1x3x224x224. Raises OptionError."""
     name, separator, rest = text.rpartition("=")
     parts = rest.split(":")
     if not separator or not name or not all(_RANK.fullmatch(part) for part in parts):
@@ -89,23 +83,19 @@ def suggested(proposal: Proposal | None) -> tuple[str, ...]:
 
 
 def promise(budget: str | None) -> Promise:
-    """Read `--budget`: `allow`, or shares such as `compute=2%,nodes=5%`; None: Forbid.
-
-    Raises:
-        OptionError: it is invalid.
-    """
+    """Read `--budget`: `allow`, or shares such as `compute=2%,nodes=5%`; without it, Forbid. Raises OptionError."""
     if budget is None:
         return Promise()
     if budget == "allow":
         return Promise(policy="Allow")
     shares: dict[str, float] = {}
     for part in budget.split(","):
-        found = re.fullmatch(r"(compute|nodes)=(\d{1,2}(?:\.\d+)?|100)%", part.strip())
-        if not found:
+        match = re.fullmatch(r"(compute|nodes)=(\d{1,2}(?:\.\d+)?|100)%", part.strip())
+        if not match:
             raise OptionError(
                 f"--budget {budget!r}: write allow, or shares such as compute=2%,nodes=5%"
             )
-        shares[found.group(1)] = float(found.group(2)) / 100
+        shares[match.group(1)] = float(match.group(2)) / 100
     return Promise(
         policy="Budget",
         max_compute_share=shares.get("compute"),
@@ -114,26 +104,18 @@ def promise(budget: str | None) -> Promise:
 
 
 def precision(text: str | None) -> Precision | None:
-    """Read `--precision`.
-
-    Raises:
-        OptionError: it is invalid.
-    """
+    """Read `--precision`. Raises OptionError."""
     if text is None:
         return None
     for each in get_args(Precision):
         if text.upper() == each:
-            known: Precision = each
-            return known
+            name: Precision = each
+            return name
     raise OptionError(f"--precision {text!r}: write one of {', '.join(get_args(Precision))}")
 
 
 def extension(text: str) -> Extension:
-    """Read `--extension`: a type of spec.extensions whose library is installed with the runtime.
-
-    Raises:
-        OptionError: it is another.
-    """
+    """Read `--extension`: a type of spec.extensions whose library is in the runtime image. Raises OptionError."""
     if text != _BUNDLED:
         raise OptionError(
             f"--extension {text!r}: write {_BUNDLED}; libraries of your own are checked by the Job in the"
@@ -143,18 +125,14 @@ def extension(text: str) -> Extension:
 
 
 def limits(version: str | None, held: ImageFacts) -> tuple[str, int, int]:
-    """Return version, newest opset and newest IR version of the ONNX Runtime that will serve.
-
-    Raises:
-        OptionError: the version is unknown.
-    """
+    """Return version, newest opset and newest IR version of the ONNX Runtime that will serve. Raises OptionError."""
     if version is None:
         return held.ort_version, held.max_opset, held.max_ir_version
     minor = ".".join(version.split(".")[:2])
     if minor not in RUNTIME_LIMITS:
-        known = ", ".join(RUNTIME_LIMITS)
+        versions = ", ".join(RUNTIME_LIMITS)
         raise OptionError(
-            f"--runtime-version {version!r}: unknown version; known versions: {known}"
+            f"--runtime-version {version!r}: unknown version; known versions: {versions}"
         )
     opset, ir_version = RUNTIME_LIMITS[minor]
     return version, opset, ir_version

@@ -10,11 +10,7 @@ from enginewright_cli.preflight.options import OptionError
 
 
 def check_folder(option: str, path: Path) -> None:
-    """Verify, before a long run, that a file can be written there.
-
-    Raises:
-        OptionError: it cannot.
-    """
+    """Verify, before a long run, that a file can be written there. Raises OptionError."""
     folder = path.parent
     if not folder.is_dir():
         raise OptionError(f"{option} {path}: folder {folder} does not exist; create it first")
@@ -26,13 +22,7 @@ def check_folder(option: str, path: Path) -> None:
 
 @contextmanager
 def replaced(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, which replaces `path` once it is complete.
-
-    On any error, `path` is unchanged and the temporary file is removed.
-
-    Raises:
-        OSError: there is no space, or no permission.
-    """
+    """Yield a file that replaces `path` once it is complete; on any error `path` is unchanged. Raises OSError."""
     if _is_device(path):
         with path.open("ab") as stream:
             yield stream
@@ -51,11 +41,7 @@ def replaced(path: Path) -> Iterator[BinaryIO]:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a text.
-
-    Raises:
-        OSError: as `replaced`.
-    """
+    """Write a text. Raises OSError."""
     with replaced(path) as stream:
         stream.write(text.encode())
 

@@ -1,6 +1,6 @@
 """The files that a run writes: verified before it starts, written at its end."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -20,18 +20,14 @@ class FileMessage:
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files to write; None: not requested."""
+    """The requested files."""
 
     html: Path | None = None
     junit: Path | None = None
     fix: Path | None = None
 
     def check(self, sources: Sequence[str]) -> None:
-        """Verify that all of them can be written.
-
-        Raises:
-            OptionError: one cannot; the message states the remedy.
-        """
+        """Verify that all of them can be written. Raises OptionError."""
         for option, path in (("--html", self.html), ("--junit", self.junit)):
             if path is not None:
                 outfile.check_folder(option, path)
@@ -43,12 +39,7 @@ class Outputs:
             fix.check(self.fix, sources[0])
 
     def save_model(self, result: Result, artifact: Callable[[str], Path]) -> list[FileMessage]:
-        """Write the model that would be served, while the run's store exists.
-
-        Args:
-            result: of the run.
-            artifact: from the key of a prepared model to its folder.
-        """
+        """Write the model that would be served, while the run's store exists; `artifact` finds it by its key."""
         if self.fix is None:
             return []
         from enginewright_cli.preflight import fix  # noqa: PLC0415 - rarely used
@@ -64,10 +55,8 @@ class Outputs:
         return [FileMessage(line) for line in fix.summary(log, self.fix)]
 
     def save_reports(self, results: Sequence[Result]) -> list[FileMessage]:
-        """Write the reports."""
-        return list(self._reports(results))
-
-    def _reports(self, results: Sequence[Result]) -> Iterator[FileMessage]:
+        """Write the reports; return what could not be written."""
+        failures = []
         for option, path, module, name in (
             ("--html", self.html, "html.page", "page"),
             ("--junit", self.junit, "junit", "document"),
@@ -79,4 +68,6 @@ class Outputs:
             try:
                 outfile.write(path, render(results))
             except OSError as error:
-                yield FileMessage(f"{option} {path}: {error.strerror or error}", failed=True)
+                message = f"{option} {path}: {error.strerror or error}"
+                failures.append(FileMessage(message, failed=True))
+        return failures

@@ -14,40 +14,30 @@ _DIGITS: Final = 6  # of a share
 
 
 def of_engine(manifest: Manifest) -> Placement | None:
-    """Return the nodes inside and outside the engine; None: nothing was profiled."""
-    from enginewright_runtime.core.labels import fused_name  # noqa: PLC0415 - loaded lazily
-
+    """Return the nodes inside and outside the engine, or None if nothing was profiled."""
     parts = manifest.engine.partitions if manifest.engine else ()
-    inside = Counter(label for part in parts for label in part.nodes)
-    names = {_name(label) for label in inside}
-
-    def outside(cost: NodeCost) -> int:
-        # ONNX Runtime has fused nodes that the builder received separately
-        if fused_name(cost.label) in names:
-            return 0
-        return cost.count - min(cost.count, inside[cost.label])
-
-    return _placement(manifest, [(cost, outside(cost)) for cost in manifest.node_costs])
+    inside = _count(manifest, Counter(label for part in parts for label in part.nodes))
+    return _placement(manifest, [(cost, cost.count - count) for cost, count in inside])
 
 
 def of_session(manifest: Manifest, elsewhere: Iterable[str]) -> Placement | None:
-    """Return the placement of a live session; None: nothing was profiled.
+    """Return the placement of a live session; `elsewhere` has the labels of all nodes on another provider."""
+    return _placement(manifest, _count(manifest, Counter(elsewhere)))
 
-    Args:
-        manifest: of the model that it serves.
-        elsewhere: labels of all nodes that run on another provider.
-    """
+
+def _count(manifest: Manifest, labels: Counter[str]) -> list[tuple[NodeCost, int]]:
+    """Return each cost with how many of its nodes have one of the labels."""
     from enginewright_runtime.core.labels import fused_name  # noqa: PLC0415 - loaded lazily
 
-    outside = Counter(elsewhere)
-    names = {_name(label) for label in outside}
-
-    def count(cost: NodeCost) -> int:
-        if fused_name(cost.label) in names:
-            return cost.count
-        return min(cost.count, outside[cost.label])
-
-    return _placement(manifest, [(cost, count(cost)) for cost in manifest.node_costs])
+    names = {label.rpartition(" (")[0] for label in labels}
+    return [
+        # ONNX Runtime fuses nodes that the builder receives separately
+        (
+            cost,
+            cost.count if fused_name(cost.label) in names else min(cost.count, labels[cost.label]),
+        )
+        for cost in manifest.node_costs
+    ]
 
 
 def _placement(manifest: Manifest, costs: list[tuple[NodeCost, int]]) -> Placement | None:
@@ -77,7 +67,7 @@ def _by_operator(nodes: Iterable[PlacedNode]) -> tuple[PlacedOperator, ...]:
     groups: dict[str, list[PlacedNode]] = defaultdict(list)
     for each in nodes:
         groups[operator_of(each.label)].append(each)
-    found = [
+    operators = [
         PlacedOperator(
             operator=name,
             count=sum(each.count for each in group),
@@ -89,14 +79,10 @@ def _by_operator(nodes: Iterable[PlacedNode]) -> tuple[PlacedOperator, ...]:
         )
         for name, group in groups.items()
     ]
-    found.sort(key=lambda each: -(each.share or 0.0))
-    return tuple(found[:_MOST_OPERATORS])
+    operators.sort(key=lambda each: -(each.share or 0.0))
+    return tuple(operators[:_MOST_OPERATORS])
 
 
 def operator_of(label: str) -> str:
     """Return the operator in a label "name (OpType)"."""
     return label.rpartition(" (")[2].removesuffix(")")
-
-
-def _name(label: str) -> str:
-    return label.rpartition(" (")[0]

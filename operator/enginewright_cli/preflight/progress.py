@@ -12,8 +12,6 @@ from enginewright_cli.preflight.result import Result
 
 
 class _Lines(Watcher):
-    """One line per completed model, for logs."""
-
     def __init__(self, console: Console, models: int) -> None:
         self._console = console
         self._models = models

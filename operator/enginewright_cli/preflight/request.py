@@ -34,17 +34,7 @@ class PreflightRequest:
 def request(
     source: str, model_options: ModelOptions, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> PreflightRequest:
-    """Return the request for a model.
-
-    Args:
-        source: a path or a URI.
-        model_options: its options.
-        held: what is installed here.
-        image: reference and contents of the image that will serve; None: that of this installation.
-
-    Raises:
-        OptionError, TargetError: an option is invalid.
-    """
+    """Return the request; `held` is installed here, `image` will serve. Raises OptionError and TargetError."""
     _check_source(source)
     samples = _data("samples", model_options.samples, folder=False)
     calibration = _data("calibration", model_options.calibration, folder=True)
@@ -85,15 +75,15 @@ def _targets(
     names: tuple[str, ...] | None, held: ImageFacts, image: tuple[str, ImageFacts] | None
 ) -> tuple[targets.PreflightTarget, ...]:
     requested = tuple(dict.fromkeys(map(targets.parse, names or ())))
-    found = requested or targets.defaults(held)
-    for each in found:
+    chosen = requested or targets.defaults(held)
+    for each in chosen:
         targets.check(each, held)
     if image is None:
-        return found
+        return chosen
     reference, serves = image
-    supported = tuple(each for each in found if each.backend in serves.backends)
+    supported = tuple(each for each in chosen if each.backend in serves.backends)
     if len(supported) < len(requested) or not supported:
-        missing = next(each for each in found if each not in supported)
+        missing = next(each for each in chosen if each not in supported)
         raise targets.TargetError(
             f"target {missing.name} needs backend {missing.backend}, but image {reference} has"
             f" {', '.join(serves.backends) or 'none'}; choose another --image or --target"
@@ -103,14 +93,14 @@ def _targets(
 
 def _steps(option: str, sources: tuple[str, ...] | None, local: dict[str, Path]) -> tuple[str, ...]:
     """Return the addresses of the steps of an option; add those on this machine to `local`."""
-    found = sources or ()
-    if len(found) > MOST_STEPS:
+    steps = sources or ()
+    if len(steps) > MOST_STEPS:
         raise options.OptionError(
-            f"--{option}: {len(found)} steps, more than {MOST_STEPS}; merge some with"
+            f"--{option}: {len(steps)} steps, more than {MOST_STEPS}; merge some with"
             " onnx.compose.merge_models"
         )
     uris = []
-    for number, each in enumerate(found):
+    for number, each in enumerate(steps):
         if "://" not in each:
             name = f"{option}-{number}"
             _check_path(each, f"--{option} {each}")

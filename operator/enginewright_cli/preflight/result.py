@@ -11,7 +11,7 @@ from enginewright_contract.base import Message
 from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from enginewright_cli.preflight.options import suggested
 
@@ -272,11 +272,6 @@ class TargetResult(Described):
 class Result(Described):
     """Result for one model."""
 
-    # pydantic's models have a method `schema`, hence the underscore
-    model_config = ConfigDict(
-        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
-    )
-
     schema_: Literal["enginewright.dev/preflight/v1"] = Field(default=SCHEMA, alias="schema")
     """Name and version of this format."""
     verdict: Verdict
@@ -297,10 +292,6 @@ class Result(Described):
 
 class Results(Described):
     """Results for several models."""
-
-    model_config = ConfigDict(
-        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
-    )
 
     schema_: Literal["enginewright.dev/preflight-models/v1"] = Field(
         default="enginewright.dev/preflight-models/v1", alias="schema"

@@ -15,64 +15,26 @@ from enginewright_cli.preflight.result import SCHEMA, Described, Result, Results
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _NULL: Final = {"type": "null"}
-# classes of the contract, whose fields have comments instead of descriptions
-_SHARED: Final[dict[type[BaseModel], dict[str, str]]] = {
-    TensorSpec: {
-        "name": "Name of the input or output.",
-        "dtype": 'NumPy\'s name of the element type, such as float32, or "string".',
-        "shape": "Sizes of the dimensions; a name or null for dynamic ones.",
-    },
-    Change: {
-        "kind": "Kind of change: opset, ir-version, expand, simplify, fold-batch-norm, precision"
-        " or quantize.",
-        "message": "What was changed and why, for people.",
-        "nodes": 'Affected nodes of the source, each as "name (OpType)"; at most 100.',
-    },
-    OutputParity: {
-        "name": "Name of the output.",
-        "compared_with": "Reference of the comparison: source, expected or prepared.",
-        "max_abs_error": "Largest absolute difference; absent: not numeric, or not comparable.",
-        "max_rel_error": "Largest relative difference; absent: not numeric, or not comparable.",
-        "cosine": "Cosine similarity with the reference; 1: same direction.",
-        "top1_agreement": "Share of samples with the same largest value, 0 to 1; absent: not scores over classes.",
-        "nan": "Number of values that are NaN here but not in the reference.",
-        "inf": "Number of values that are infinite here but not in the reference.",
-        "runs": "Number of runs by which the distribution of a random output was compared; absent:"
-        " compared by values.",
-    },
-    Latency: {
-        "p50": "Median, in seconds.",
-        "p90": "90% of the runs took at most this, in seconds.",
-        "p99": "99% of the runs took at most this, in seconds.",
-        "samples": "Number of measured runs, after a warm-up.",
-        "shapes": "Shapes of the runs: min, opt, max, or the name of a golden sample.",
-        "throughput": "Rows of the first dimension per second; absent: not measured.",
-        "peak_memory_bytes": "Peak memory of the process, including model and libraries.",
-        "peak_device_memory_bytes": "Peak device memory; absent: no device.",
-        "warm_up_runs": "Number of runs until two in a row took about the same time.",
-    },
-}
+_OF_CONTRACT: Final[tuple[type[BaseModel], ...]] = (TensorSpec, Change, OutputParity, Latency)
 
 
 def schema() -> dict[str, Any]:
     """Return the schema of the output for one model and for several."""
     printed: TypeAdapter[Result | Results] = TypeAdapter(Result | Results)
     generated = printed.json_schema(mode="serialization")
-    known = {each.__name__: fields for each, fields in _SHARED.items()}
-    for each in _described(Described):
+    texts: dict[str, dict[str, str]] = {}
+    models: list[type[BaseModel]] = [*_OF_CONTRACT, *_described(Described)]
+    for each in models:
         names = {name: field.alias or name for name, field in each.model_fields.items()}
-        known[each.__name__] = {names[name]: text for name, text in descriptions(each).items()}
+        texts[each.__name__] = {names[name]: text for name, text in descriptions(each).items()}
     for name, body in generated["$defs"].items():
-        _describe(body, known.get(name, {}))
+        _describe(body, texts.get(name, {}))
     return {"$schema": _DIALECT, "$id": f"https://{SCHEMA}", **generated}
 
 
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring of each field of a class and its base classes.
-
-    pydantic's `use_attribute_docstrings` would read the source at import, thus in every run.
-    """
-    found: dict[str, str] = {}
+    """Return the docstring of each field of a class and its bases; pydantic would read the source at each import."""
+    texts: dict[str, str] = {}
     for each in reversed(model.__mro__):
         if each is BaseModel or not issubclass(each, BaseModel):
             continue
@@ -84,10 +46,10 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
                         ast.AnnAssign(target=ast.Name(id=name)),
                         ast.Expr(value=ast.Constant(value=str(text))),
                     ):
-                        found[name] = inspect.cleandoc(text)
+                        texts[name] = inspect.cleandoc(text)
                     case _:
                         pass
-    return found
+    return texts
 
 
 def _described(model: type[Described]) -> list[type[Described]]:
@@ -102,18 +64,14 @@ def _describe(body: dict[str, Any], descriptions: dict[str, str]) -> None:
         if name in descriptions:
             each["description"] = descriptions[name]
             properties[name] = dict(sorted(each.items()))  # as pydantic orders them
-    optional = {name for name, each in properties.items() if _is_optional(each)}
+    optional = {name for name, each in properties.items() if _NULL in each.get("anyOf", ())}
     for name in optional:
         each = properties[name]
-        known = [one for one in each.pop("anyOf") if one != _NULL]
+        types = [one for one in each.pop("anyOf") if one != _NULL]
         each.pop("default", None)
-        each.update(known[0] if len(known) == 1 else {"anyOf": known})
+        each.update(types[0] if len(types) == 1 else {"anyOf": types})
     if properties:
         body["required"] = [name for name in properties if name not in optional]
-
-
-def _is_optional(field: dict[str, Any]) -> bool:
-    return _NULL in field.get("anyOf", ())
 
 
 def text() -> str:

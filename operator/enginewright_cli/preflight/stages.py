@@ -72,26 +72,15 @@ class Stages:
         output: int,
         poll: Callable[[], None],
     ) -> int:
-        """Call a function of the runtime package in a separate process.
+        """Call a function of the runtime package in a separate process; return its exit code, negative for a signal.
 
-        Args:
-            call: "module:name", and arguments that JSON can hold.
-            environment: of the process.
-            output: descriptor for its stdout and stderr.
-            poll: called while it runs; an exception from it ends the process, and is reraised.
-
-        Returns:
-            Its exit code; negative: the signal that ended it.
+        `call` is "module:name" and arguments that JSON can hold, `output` a descriptor. An exception of
+        `poll` ends the process and is reraised.
         """
         from enginewright_runtime.core.children import Child, ForkServerEndedError  # noqa: PLC0415 - lazily
 
         try:
-            child = Child(
-                *call,
-                output=output,
-                environment=environment,
-                server=self._server(),
-            )
+            child = Child(*call, output=output, environment=environment, server=self._server())
         except ForkServerEndedError:
             return -signal.SIGKILL
         with child:

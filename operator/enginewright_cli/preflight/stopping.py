@@ -18,11 +18,7 @@ class Stopped(Exception):  # noqa: N818 - not an error
 
 
 class Stop:
-    """A flag that a signal handler sets once.
-
-    Not a threading.Event: its lock is not reentrant, so a second signal that arrives while the handler
-    of the first one holds it would deadlock.
-    """
+    """A flag for signal handlers; a second signal would deadlock on the lock of a threading.Event."""
 
     def __init__(self, outer: "Stop | None" = None) -> None:
         """Create a flag that is also set when `outer` is."""
@@ -58,15 +54,10 @@ def stopped_by_signals() -> Iterator[Stop]:
 def in_parallel(
     calls: Sequence[Callable[[], None]], at_once: int, abandon: Callable[[], None]
 ) -> None:
-    """Make all calls, and return when all of them have ended.
+    """Make all calls in order, `at_once` at a time, and return when all have ended.
 
-    Args:
-        calls: started in this order.
-        at_once: maximum number at once.
-        abandon: makes the running calls end soon, with `Stopped`.
-
-    Raises:
-        Exception: the first one that is not `Stopped`; otherwise `Stopped`.
+    `abandon` makes running calls end soon, with `Stopped`. Raises the first exception other than `Stopped`,
+    else that.
     """
     if not calls:
         return

@@ -25,12 +25,12 @@ def _head(result: Result) -> Text:
     model = result.model
     if model is None:
         return text
-    known = [size(model.size_bytes)]
+    facts = [size(model.size_bytes)]
     if model.opset is not None:
-        known += [f"opset {model.opset}", f"IR {model.ir_version}", f"{model.nodes} nodes"]
-    known.append(f"sha256 {model.digest[:12]}")
+        facts += [f"opset {model.opset}", f"IR {model.ir_version}", f"{model.nodes} nodes"]
+    facts.append(f"sha256 {model.digest[:12]}")
     seconds = "cached" if result.cached else f"{result.seconds:.1f} s"
-    return text.append(f"  {', '.join(known)} ({seconds})", style="dim")
+    return text.append(f"  {', '.join(facts)} ({seconds})", style="dim")
 
 
 def _targets(result: Result) -> Table:

@@ -43,31 +43,27 @@ class PreflightTarget:
 
     name: str
     backend: str
-    compute_capability: str | None = None  # None: a CPU, or the GPU of this machine
-    processor: Feature | None = None  # the kind of CPU, by its newest feature; None: any
+    compute_capability: str | None = None  # unless a CPU, or the GPU of this machine
+    processor: Feature | None = None  # the kind of CPU, by its newest feature
 
     @property
     def int8_products(self) -> Int8Products | None:
-        """Return what an INT8 model may rely on; None: the target is not a CPU."""
+        """Return what an INT8 model may rely on, or None if the target is not a CPU."""
         if self.backend not in {"cpu", "openvino"}:
             return None
         return "exact" if self.processor and has_exact_products({self.processor}) else "any"
 
 
 def parse(name: str) -> PreflightTarget:
-    """Return the target of that name.
-
-    Raises:
-        TargetError: there is no such target.
-    """
-    if found := re.fullmatch(r"sm_?(\d{1,2})(\d)", name.strip().lower()):
-        major, minor = found.groups()
+    """Return the target of that name. Raises TargetError."""
+    if match := re.fullmatch(r"sm_?(\d{1,2})(\d)", name.strip().lower()):
+        major, minor = match.groups()
         return PreflightTarget(f"sm{major}{minor}", AHEAD_OF_TIME, f"{major}.{minor}")
     if name in {"cpu", "cuda", "openvino"}:
         return PreflightTarget(name, name)
-    if found := _CPU.fullmatch(name.strip().lower()):
-        backend, feature = found.groups()
-        return PreflightTarget(found[0], backend, processor=Feature(feature.upper()))
+    if match := _CPU.fullmatch(name.strip().lower()):
+        backend, feature = match.groups()
+        return PreflightTarget(match[0], backend, processor=Feature(feature.upper()))
     raise TargetError(
         f"{name!r} is not a target; write sm86, sm89, sm120 or another compute capability"
         " without its dot, cpu, openvino, cuda, or a kind of CPU, such as cpu:avx2, cpu:avx512, cpu:vnni"
@@ -80,11 +76,7 @@ def prepared_alike(target: PreflightTarget) -> tuple[str, str]:
 
 
 def check(target: PreflightTarget, held: ImageFacts) -> None:
-    """Verify that this installation can check the target.
-
-    Raises:
-        TargetError: it cannot; the message names the command to run.
-    """
+    """Verify that this installation can check the target. Raises TargetError."""
     if target.backend not in held.backends:
         extra = _EXTRAS[target.backend]
         separate = (
@@ -100,20 +92,14 @@ def check(target: PreflightTarget, held: ImageFacts) -> None:
 
 def defaults(held: ImageFacts) -> tuple[PreflightTarget, ...]:
     """Return the default targets: everything that this installation supports."""
-    found = [parse(each) for each in ("cpu", "openvino") if each in held.backends]
+    targets = [parse(each) for each in ("cpu", "openvino") if each in held.backends]
     if AHEAD_OF_TIME in held.backends:
-        found.append(parse("sm89"))
-    return tuple(found)
+        targets.append(parse("sm89"))
+    return tuple(targets)
 
 
 def scope(target: PreflightTarget, targets: Sequence[PreflightTarget], held: ImageFacts) -> str:
-    """Return, in one sentence, what the verdict on `target` covers.
-
-    Args:
-        target: one of `targets`.
-        targets: all that are checked.
-        held: what is installed here.
-    """
+    """Return, in one sentence, what the verdict on `target`, one of the checked `targets`, covers."""
     backend = target.backend
     what = (
         f"backend {backend} {held.backends[backend]} ({held.ort_distribution} {held.ort_version}),"

@@ -10,21 +10,9 @@ from enginewright_cli.preflight.stopping import Stop
 def installed_facts(
     cache: ResultCache | None, installed: str, stages: Stages, stop: Stop
 ) -> ImageFacts:
-    """Return the facts of this installation.
-
-    Args:
-        cache: that may contain them.
-        installed: digest of this installation.
-        stages: that run the probe.
-        stop: is set to interrupt the probe.
-
-    Raises:
-        InstallationError: the probe fails.
-        Stopped: `stop` was set.
-        OSError: there is no space for a temporary folder.
-    """
-    if cache and (known := cache.tools(installed)):
-        return known
+    """Return the facts of this installation, cached if possible. Raises InstallationError, Stopped and OSError."""
+    if cache and (cached := cache.tools(installed)):
+        return cached
     stages.start()
     from enginewright_cli.preflight.workspace import workspace  # noqa: PLC0415 - while the fork server starts
 

@@ -29,18 +29,7 @@ _INSTALLED_LOCALE: Final = "C.utf8"
 def workspace(
     stages: Stages, stop: Stop | None = None, job_seconds: float = JOB_SECONDS
 ) -> Iterator["PreflightWorkspace"]:
-    """Create the folders, and always remove them.
-
-    TMPDIR is used if it is set, without a fallback: another folder may be too small.
-
-    Args:
-        stages: that run the processes.
-        stop: when set, running processes are ended.
-        job_seconds: time limit for the stages of one Job.
-
-    Raises:
-        OSError: there is no space, or no permission.
-    """
+    """Create the folders in TMPDIR, if set, without a fallback, and always remove them. Raises OSError."""
     parent = os.environ.get("TMPDIR") or None
     root = Path(tempfile.mkdtemp(prefix="enginewright-preflight-", dir=parent))
     try:
@@ -100,16 +89,13 @@ class PreflightWorkspace:
     def fetched(self) -> tuple[str, ...]:
         """Return the files that stage `fetch` has written, the .onnx file first; (): none."""
         reports = self._store / "reports"
-        found = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))
-        facts = next((each.facts for each in found if each and each.ok), None)
+        stored = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))
+        facts = next((each.facts for each in stored if each and each.ok), None)
         return tuple(each.path for each in FetchFacts.model_validate(facts).files) if facts else ()
 
 
 def link_locales(folder: Path, installed: Path = Path(LOCALES)) -> dict[str, str]:
-    """Create the image's locales in `folder`; return the environment variables for glibc.
-
-    {}: C.UTF-8 is not installed where glibc has it, so this machine's locales are used.
-    """
+    """Create the image's locales in `folder`; return glibc's variables, or {} if C.UTF-8 is not installed."""
     source = installed / _INSTALLED_LOCALE
     if not source.is_dir():
         return {}

@@ -31,37 +31,29 @@ class _Change:
 
 
 def rollback(name: str, to: str | None, namespace: str | None, context: str | None) -> list[str]:
-    """Roll a model back and return what to print.
-
-    Args:
-        name: of the model.
-        to: the revision to go back to; None: the last good one.
-        namespace: None: that of the context.
-        context: of the kubeconfig; None: the current one.
-
-    Raises:
-        Refused: the model's state does not allow it.
-        NotCarriedOut: there is no cluster, no such model or no access.
-    """
-
-    def change(known: KnownModel) -> _Change:
-        return _annotated(decide.rollback(known.model, known.revisions, to, datetime.now(UTC)))
-
-    return _carry_out(change, name, namespace, context)
+    """Roll a model back, by default to the last good revision. Raises Refused and NotCarriedOut."""
+    now = datetime.now(UTC)
+    return _carry_out(
+        lambda current: _annotated(decide.rollback(current.model, current.revisions, to, now)),
+        name,
+        namespace,
+        context,
+    )
 
 
 def promote(name: str, namespace: str | None, context: str | None) -> list[str]:
     """Promote a revision and return what to print; like `rollback`."""
-
-    def change(known: KnownModel) -> _Change:
-        return _annotated(decide.promote(known.model, known.revisions))
-
-    return _carry_out(change, name, namespace, context)
+    return _carry_out(
+        lambda current: _annotated(decide.promote(current.model, current.revisions)),
+        name,
+        namespace,
+        context,
+    )
 
 
 def pause(name: str, namespace: str | None, context: str | None, *, paused: bool) -> list[str]:
     """Pause or continue rollouts and return what to print; like `rollback`."""
-    return _carry_out(lambda known: _set_paused(known, paused), name, namespace, context)
+    return _carry_out(lambda current: _set_paused(current, paused), name, namespace, context)
 
 
 def _carry_out(
@@ -70,12 +62,12 @@ def _carry_out(
     where = namespace or cluster.current_namespace(context)
 
     async def act(client: KubeClient) -> list[str]:
-        known = await read_model(client, where, name)
-        found = change(known)
-        if found.metadata or found.spec:
-            patch = found.patch(known.model.metadata.uid)
+        current = await read_model(client, where, name)
+        decided = change(current)
+        if decided.metadata or decided.spec:
+            patch = decided.patch(current.model.metadata.uid)
             await client.patch(INFERENCE_MODELS, where, name, patch, manager=MANAGER)
-        return list(found.lines)
+        return list(decided.lines)
 
     try:
         return cluster.query(act, context)
@@ -88,12 +80,12 @@ def _annotated(decision: decide.Decision) -> _Change:
     return _Change({"annotations": dict(decision.annotations)}, {}, lines)
 
 
-def _set_paused(known: KnownModel, paused: bool) -> _Change:
+def _set_paused(current: KnownModel, paused: bool) -> _Change:
     state = "paused" if paused else "not paused"
-    if known.model.spec.rollout.paused is paused:
+    if current.model.spec.rollout.paused is paused:
         return _Change({}, {}, (f"rollouts are {state} already",))
     lines = [f"rollouts are {state} from now on"]
-    managed = known.obj["metadata"].get("managedFields") or ()
+    managed = current.obj["metadata"].get("managedFields") or ()
     if controller := reverting(managed, _PAUSED):
         lines.append(
             f"warning: {controller} manages this model and may revert this: change"

@@ -29,17 +29,7 @@ class Decision:
 def rollback(
     model: InferenceModel, revisions: Sequence[RevisionView], to: str | None, now: datetime
 ) -> Decision:
-    """Return the rollback of the revision that is brought up or, if none is, of the active one.
-
-    Args:
-        model: the model.
-        revisions: its revisions.
-        to: the revision to go back to; None: the last good one.
-        now: for the ages of revisions in messages.
-
-    Raises:
-        Refused: nothing can be rolled back, or `to` cannot serve instead.
-    """
+    """Return the rollback of the new revision, else of the active one, by default to the last good. Raises Refused."""
     _refuse_unseen(model)
     status = model.status
     target = status.target.revision if status.target else ""
@@ -47,11 +37,11 @@ def rollback(
     leaves = target or status.revision or active
     if not leaves:
         raise Refused("no revision serves, and none is being brought up")
-    known = [each.revision for each in revisions if each.kept]
+    readable = [each.revision for each in revisions if each.kept]
     if to is not None:
-        _refuse_target(to, leaves, "" if target else active, known, revisions, now)
+        _refuse_target(to, leaves, "" if target else active, readable, revisions, now)
     elif not target or not active:
-        earlier = (each for each in promoted(revisions) if each in known)
+        earlier = (each for each in promoted(revisions) if each in readable)
         to = next((each for each in earlier if each not in (leaves, active)), None)
         if to is None:
             raise Refused(f"there is no earlier good revision; {_listed(revisions, now)}")
@@ -65,13 +55,7 @@ def rollback(
 
 
 def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decision:
-    """Return the promotion of the revision that is brought up, or was rejected, without further analysis.
-
-    That is also one for which the model keeps its runtime image, or engines serve in place of the fastest backends.
-
-    Raises:
-        Refused: there is none, or its inputs and outputs would break clients.
-    """
+    """Return the promotion of a new or rejected revision, or of one held for its images or backends. Raises Refused."""
     _refuse_unseen(model)
     status, target = model.status, model.status.target
     slower = status.failed_choice.revision if status.failed_choice else ""
@@ -83,7 +67,7 @@ def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decisio
     held = target if target and target.phase is TargetPhase.HELD else None
     kept = status.images if not target and status.images else None
     for each in (held, kept):
-        if each and each.revision == revision and _breaks_clients(each.reason):
+        if each and each.revision == revision and each.reason == StatusReason.SIGNATURE_CHANGED:
             raise Refused(
                 f"revision {revision} is held, and a promotion does not change that: {each.message};"
                 " if all clients are prepared, set spec.rollout.allowSignatureChange: true"
@@ -134,11 +118,11 @@ def _refuse_target(
     to: str,
     leaves: str,
     active: str,
-    known: Sequence[str],
+    readable: Sequence[str],
     revisions: Sequence[RevisionView],
     now: datetime,
 ) -> None:
-    if to not in known:
+    if to not in readable:
         raise Refused(f"revision {to} is unknown; {_listed(revisions, now)}")
     if to == active:
         raise Refused(f"revision {to} is the active one")
@@ -147,15 +131,15 @@ def _refuse_target(
 
 
 def _listed(revisions: Sequence[RevisionView], now: datetime) -> str:
-    found = "; ".join(described(each, now) for each in revisions)
-    return f"known revisions: {found}" if found else "there are no revisions"
+    texts = "; ".join(described(each, now) for each in revisions)
+    return f"known revisions: {texts}" if texts else "there are no revisions"
 
 
 def _notes_on(
-    wanted: str, leaves: str, goes_to: str, revisions: Sequence[RevisionView]
+    requested: str, leaves: str, goes_to: str, revisions: Sequence[RevisionView]
 ) -> list[str]:
     notes = []
-    if leaves == wanted:
+    if leaves == requested:
         until = "until the spec changes, or until `enginewright promote`"
         notes.append(f"the spec still asks for {leaves}: it stays rejected {until}")
     outcome = next((each.outcome for each in revisions if each.revision == goes_to), None)
@@ -166,12 +150,8 @@ def _notes_on(
 
 def _rejected(model: InferenceModel, revisions: Sequence[RevisionView]) -> str:
     """Return the revision that the spec requests, or for which the image is kept, if it was rejected; else nothing."""
-    wanted, images = model.status.revision, model.status.images
+    requested, images = model.status.revision, model.status.images
     states = {each.revision: each.outcome.state for each in revisions if each.outcome}
-    if states.get(wanted) == "Rejected":
-        return wanted
+    if states.get(requested) == "Rejected":
+        return requested
     return images.revision if images else ""
-
-
-def _breaks_clients(reason: str) -> bool:
-    return reason == StatusReason.SIGNATURE_CHANGED

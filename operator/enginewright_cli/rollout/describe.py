@@ -36,20 +36,13 @@ REJECTED: Final = "Rejected"
 
 
 def describe(
-    known: KnownModel,
+    current: KnownModel,
     pods: Collection[PodView] | None,
     measured: Mapping[str, Measurements | str],
     now: datetime,
 ) -> RolloutStatus:
-    """Return the state of a model's rollout.
-
-    Args:
-        known: the model and its revisions.
-        pods: that serve or are to serve; None: they may not be read.
-        measured: what their sidecars have measured, by pod, or why that is not known.
-        now: for the times of the canary's step.
-    """
-    model = known.model
+    """Return the state of a model's rollout; `pods` is None if access is forbidden, `measured` by pod, or why not."""
+    model = current.model
     status = model.status
     notes = [] if pods is not None else ["you may not read pods"]
     notes += sorted({why for why in measured.values() if isinstance(why, str)})
@@ -64,12 +57,12 @@ def describe(
         reason=reason,
         message=message,
         paused=model.spec.rollout.paused,
-        stable=_arm(known, stable, pods) if stable else None,
-        new=_arm(known, new, pods) if new else None,
+        stable=_arm(current, stable, pods) if stable else None,
+        new=_arm(current, new, pods) if new else None,
         progress=_progress(model, pods or (), now) if new else None,
         analysis=_shown(compared) if compared else None,
         last_failure=FailedRevision.model_validate(failure.model_dump()) if failure else None,
-        history=tuple(map(_past, known.revisions)),
+        history=tuple(map(_past, current.revisions)),
         notes=(*notes, *compared.notes) if compared else tuple(notes),
     )
 
@@ -109,8 +102,8 @@ def _verdict(model: InferenceModel) -> tuple[Verdict, str, str]:
     return verdict, ready.reason, ready.message
 
 
-def _arm(known: KnownModel, revision: str, pods: Collection[PodView] | None) -> RolloutArm:
-    kept = next((each.kept for each in known.revisions if each.revision == revision), None)
+def _arm(current: KnownModel, revision: str, pods: Collection[PodView] | None) -> RolloutArm:
+    kept = next((each.kept for each in current.revisions if each.revision == revision), None)
     if kept is None:
         return RolloutArm(revision=revision)
     snapshot = kept.snapshot
@@ -118,7 +111,7 @@ def _arm(known: KnownModel, revision: str, pods: Collection[PodView] | None) -> 
     return RolloutArm(
         revision=revision,
         model_digest=snapshot.model_digest,
-        precision=_precision(known.model, snapshot.prepared_key),
+        precision=_precision(current.model, snapshot.prepared_key),
         classes=tuple(
             RolloutClass(
                 name=each.name,
@@ -142,8 +135,8 @@ def _count(pods: Collection[PodView] | None, accelerator_class: str) -> int | No
 
 
 def _precision(model: InferenceModel, prepared_key: str) -> str | None:
-    found = (each for each in known_prepared(model.status) if each.key == prepared_key)
-    prepared = next(found, None)
+    matching = (each for each in known_prepared(model.status) if each.key == prepared_key)
+    prepared = next(matching, None)
     return None if prepared is None else prepared.precision or "source"
 
 
@@ -179,7 +172,7 @@ def _compared(
     pods: Collection[PodView],
     measured: Mapping[str, Measurements | str],
 ) -> AnalysisResult | None:
-    """Return the comparison that the operator makes; None: there is nothing to compare."""
+    """Return the comparison that the operator makes, if there is anything to compare."""
     stable, new = (_measured(pods, measured, revision) for revision in arms(model))
     target = model.status.target
     if target is None or not stable or not new:
@@ -194,11 +187,11 @@ def _compared(
     )
 
 
-def _shown(found: AnalysisResult) -> RolloutAnalysis:
+def _shown(result: AnalysisResult) -> RolloutAnalysis:
     return RolloutAnalysis(
-        state=found.state,
-        message="; ".join(each.message for each in found.findings) or found.waits_for,
-        figures=tuple(ComparedFigure.model_validate(vars(each)) for each in found.figures),
+        state=result.state,
+        message="; ".join(each.message for each in result.findings) or result.waits_for,
+        figures=tuple(ComparedFigure.model_validate(vars(each)) for each in result.figures),
     )
 
 
@@ -210,8 +203,8 @@ def _measured(
         pod
         for pod in pods
         if pod.label(REVISION) == revision
-        and isinstance(known := measured.get(pod.name), Measurements)
-        and known.revision == revision
+        and isinstance(reported := measured.get(pod.name), Measurements)
+        and reported.revision == revision
     ]
 
 

@@ -13,14 +13,9 @@ _CONTROLLERS: Final = {
 
 
 def reverting(managed_fields: Iterable[Mapping[str, Any]], path: tuple[str, ...]) -> str:
-    """Return the GitOps controller that manages a field or its object; empty: none does.
-
-    Args:
-        managed_fields: `metadata.managedFields` of an object.
-        path: names of the field, such as ("spec", "rollout", "paused").
-    """
-    found = sorted(_owners(managed_fields, path), reverse=True)  # of the most exact field
-    return found[0][1] if found else ""
+    """Return the GitOps controller that manages a field, by the names of its path, or its object, if any."""
+    owners = sorted(_owners(managed_fields, path), reverse=True)  # of the most exact field
+    return owners[0][1] if owners else ""
 
 
 def _owners(

@@ -25,12 +25,7 @@ class KnownModel:
 
 
 async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
-    """Return a model and its revisions.
-
-    Raises:
-        ClusterError: there is no such model, or it cannot be read.
-        KubeError: the API server does not respond, or denies access.
-    """
+    """Return a model and its revisions. Raises ClusterError and KubeError."""
     try:
         obj = await api.get(INFERENCE_MODELS, namespace, name)
     except NotFound:
@@ -48,22 +43,19 @@ async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
             " its CRD belongs to another version of Enginewright"
         ) from None
     listing = await api.list(CONTROLLER_REVISIONS, namespace, labels=f"{MODEL}={model_value(name)}")
-    mine = [each for each in map(revision_view, listing.items) if _is_of(each, model)]
+    revisions = map(revision_view, listing.items)
+    # not those of a deleted model of this name
+    mine = [each for each in revisions if model.metadata.uid in each.owners.values()]
     mine.sort(key=lambda each: each.number, reverse=True)
     return KnownModel(obj, model, tuple(mine))
 
 
-async def read_pods(api: KubeApi, known: KnownModel) -> tuple[PodView, ...] | None:
-    """Return a model's pods that serve or are to serve; None: they may not be read."""
-    metadata = known.model.metadata
+async def read_pods(api: KubeApi, current: KnownModel) -> tuple[PodView, ...] | None:
+    """Return a model's pods that serve or are to serve, or None if access is forbidden."""
+    metadata = current.model.metadata
     selector = f"{MODEL}={model_value(metadata.name)},{COMPONENT} in ({SERVE},{CANARY})"
     try:
         listing = await api.list(PODS, metadata.namespace, labels=selector)
     except Forbidden:
         return None
     return tuple(pod for pod in map(pod_view, listing.items) if not pod.leaving)
-
-
-def _is_of(revision: RevisionView, model: InferenceModel) -> bool:
-    """Return whether a revision belongs to this model, and not to a deleted one of its name."""
-    return model.metadata.uid in revision.owners.values()

@@ -5,9 +5,8 @@ from contextlib import contextmanager
 from typing import Final
 
 import typer
-from rich.console import Console
 
-from enginewright_cli import installing
+from enginewright_cli import installing, output
 from enginewright_cli.preflight.formatting import visible
 
 REFUSED: Final = 1
@@ -38,11 +37,5 @@ def reported(command: str) -> Iterator[None]:
         message, code = str(error), error.code
     else:
         return
-    Console(stderr=True).print(
-        f"enginewright {command}: {visible(message)}",
-        style="red",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    output.print_error(command, visible(message))
     raise typer.Exit(code)

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Literal
 
 from enginewright_contract.base import Message
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 Verdict = Literal["healthy", "progressing", "rejected", "stalled"]
 
@@ -163,7 +163,3 @@ class RolloutStatus(Message):
     """The stored revisions, the newest first."""
     notes: tuple[str, ...] = ()
     """What could not be read, and what the comparison leaves out."""
-
-    model_config = ConfigDict(
-        validate_by_name=True, validate_by_alias=True, serialize_by_alias=True
-    )

@@ -39,36 +39,36 @@ def status(
             console = Console()
             if watch and not json and console.is_terminal:
                 with Live(console=console, auto_refresh=False) as live:
-                    found = watching.watch(
+                    rollout = watching.watch(
                         name, namespace, context, _refreshed(live), until_ended=True
                     )
             else:
                 shown = _printed(json=json)
-                found = watching.watch(name, namespace, context, shown, until_ended=watch)
+                rollout = watching.watch(name, namespace, context, shown, until_ended=watch)
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None
-    raise typer.Exit(REFUSED if found.verdict in ("rejected", "stalled") else 0)
+    raise typer.Exit(REFUSED if rollout.verdict in ("rejected", "stalled") else 0)
 
 
 def _printed(*, json: bool) -> Callable[[RolloutStatus], None]:
     """Return what prints a status, except if only times have passed since the last one."""
     last = [""]
 
-    def shown(found: RolloutStatus) -> None:
-        state = found.model_dump_json(exclude=_OF_TIME)
+    def print_change(rollout: RolloutStatus) -> None:
+        state = rollout.model_dump_json(exclude=_OF_TIME)
         if state != last[0]:
             last[0] = state
-            output.write(found.to_json() if json else _text(found))
+            output.write(rollout.to_json() if json else _text(rollout))
 
-    return shown
+    return print_change
 
 
 def _refreshed(live: Live) -> Callable[[RolloutStatus], None]:
-    def shown(found: RolloutStatus) -> None:
-        live.update(Text.from_ansi(_text(found)), refresh=True)
+    def refresh(rollout: RolloutStatus) -> None:
+        live.update(Text.from_ansi(_text(rollout)), refresh=True)
 
-    return shown
+    return refresh
 
 
-def _text(found: RolloutStatus) -> str:
-    return output.rendered(lambda console: show(found, console, datetime.now(UTC)))
+def _text(rollout: RolloutStatus) -> str:
+    return output.rendered(lambda console: show(rollout, console, datetime.now(UTC)))

@@ -35,48 +35,48 @@ _MESSAGE: Final = 120  # characters in the history
 _UNKNOWN: Final = "?"
 
 
-def show(found: RolloutStatus, console: Console, now: datetime) -> None:
+def show(rollout: RolloutStatus, console: Console, now: datetime) -> None:
     """Print a rollout; without colours where the console is not a terminal."""
-    for part in _parts(found, now):
+    for part in _parts(rollout, now):
         console.print(part, soft_wrap=isinstance(part, Text))
 
 
-def _parts(found: RolloutStatus, now: datetime) -> Iterator[RenderableType]:
-    paused = "  (paused)" if found.paused else ""
+def _parts(rollout: RolloutStatus, now: datetime) -> Iterator[RenderableType]:
+    paused = "  (paused)" if rollout.paused else ""
     yield Text.assemble(
-        (found.verdict.upper(), _STYLES[found.verdict]),
-        f"  InferenceModel {visible(found.namespace)}/{visible(found.name)}{paused}",
+        (rollout.verdict.upper(), _STYLES[rollout.verdict]),
+        f"  InferenceModel {visible(rollout.namespace)}/{visible(rollout.name)}{paused}",
     )
-    if found.message:
-        reason = f"{found.reason}: " if found.reason else ""
-        yield Text(f"{reason}{visible(found.message)}")
-    if found.stable or found.new:
-        yield _arms(found)
-    if found.progress and found.progress.message:
-        yield Text.assemble(("waits for: ", "yellow"), visible(found.progress.message))
-    if found.analysis:
-        yield from _analysis(found.analysis)
-    if failure := found.last_failure:
+    if rollout.message:
+        reason = f"{rollout.reason}: " if rollout.reason else ""
+        yield Text(f"{reason}{visible(rollout.message)}")
+    if rollout.stable or rollout.new:
+        yield _arms(rollout)
+    if rollout.progress and rollout.progress.message:
+        yield Text.assemble(("waits for: ", "yellow"), visible(rollout.progress.message))
+    if rollout.analysis:
+        yield from _analysis(rollout.analysis)
+    if failure := rollout.last_failure:
         where = f" in {failure.stage}" if failure.stage else ""
         what = f"revision {failure.revision}" if failure.revision else "the new revision"
         yield Text.assemble(
             ("last failure: ", "red"),
             f"{what}{where}: {failure.reason}: {visible(failure.message)}",
         )
-    if found.history:
-        yield _history(found, now)
-    for each in found.notes:
+    if rollout.history:
+        yield _history(rollout, now)
+    for each in rollout.notes:
         yield Text(f"note: {visible(each)}", style="dim")
 
 
-def _arms(found: RolloutStatus) -> Table:
+def _arms(rollout: RolloutStatus) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("", "STABLE", "NEW"):
         table.add_column(name, overflow="fold")
-    stable, new = found.stable, found.new
+    stable, new = rollout.stable, rollout.new
     rows = {
         "revision": (stable.revision if stable else "none", new.revision if new else "none"),
-        "phase": ("serves" if stable else "", _phase(found.progress)),
+        "phase": ("serves" if stable else "", _phase(rollout.progress)),
         "model": (_digest(stable), _digest(new)),
         "precision": (_precision(stable), _precision(new)),
     }
@@ -122,14 +122,14 @@ def _class(each: RolloutClass | None) -> Text:
     return Text(visible(f"{each.backend}{interim}, {pods}"))
 
 
-def _analysis(found: RolloutAnalysis) -> Iterator[RenderableType]:
-    message = f": {visible(found.message)}" if found.message else ""
-    yield Text.assemble("comparison ", (found.state, _STYLES[found.state]), message)
+def _analysis(analysis: RolloutAnalysis) -> Iterator[RenderableType]:
+    message = f": {visible(analysis.message)}" if analysis.message else ""
+    yield Text.assemble("comparison ", (analysis.state, _STYLES[analysis.state]), message)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("COMPARED")
     for name in ("STABLE", "NEW", "RATIO", "LIMIT", "SAMPLES", "STATE"):
         table.add_column(name, justify="right")
-    for each in found.figures:
+    for each in analysis.figures:
         table.add_row(
             Text(visible(each.name)),
             _value(each.stable, each.unit),
@@ -139,7 +139,7 @@ def _analysis(found: RolloutAnalysis) -> Iterator[RenderableType]:
             f"{each.stable_samples} : {each.canary_samples}",
             Text(each.state, style=_STYLES[each.state]),
         )
-    if found.figures:
+    if analysis.figures:
         yield table
 
 
@@ -159,16 +159,16 @@ def _limit(each: ComparedFigure) -> str:
     return f"+{_value(each.limit, each.unit)}" if each.unit == "share" else f"{each.limit:.3g}"
 
 
-def _history(found: RolloutStatus, now: datetime) -> Table:
+def _history(rollout: RolloutStatus, now: datetime) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("REVISION", "OUTCOME", "AGE", "MODEL"):
         table.add_column(name, no_wrap=True)
     table.add_column("IMAGES", overflow="fold")
     table.add_column("")
-    stable, new = found.stable, found.new
+    stable, new = rollout.stable, rollout.new
     roles = {new.revision: "new"} if new else {}
     roles |= {stable.revision: "active"} if stable else {}
-    for each in found.history:
+    for each in rollout.history:
         outcome = roles.get(each.revision) or each.outcome or "none"
         why = f"{each.reason}: {each.message}" if each.reason else ""
         table.add_row(

@@ -35,21 +35,17 @@ def watch(
     *,
     until_ended: bool,
 ) -> RolloutStatus:
-    """Show the state of a rollout, with `until_ended` until it is no longer progressing; return the last.
-
-    Raises:
-        NotCarriedOut: there is no cluster, no such model or no access.
-    """
+    """Show the state of a rollout, `until_ended` again while it progresses; return the last. Raises NotCarriedOut."""
     where = namespace or cluster.current_namespace(context)
 
     async def look(client: KubeClient) -> RolloutStatus:
         http = ProxiedPodHttp(partial(load_connection, context))
         try:
             while True:
-                found = await _read(client, http, where, name)
-                show(found)
-                if not until_ended or found.verdict != "progressing":
-                    return found
+                rollout = await _read(client, http, where, name)
+                show(rollout)
+                if not until_ended or rollout.verdict != "progressing":
+                    return rollout
                 await asyncio.sleep(INTERVAL)
         finally:
             await http.close()
@@ -61,10 +57,10 @@ def watch(
 
 
 async def _read(client: KubeClient, http: PodHttp, namespace: str, name: str) -> RolloutStatus:
-    known = await read_model(client, namespace, name)
-    pods = await read_pods(client, known)
-    measured = await _measure(http, to_measure(known.model, pods or ()))
-    return describe(known, pods, measured, datetime.now(UTC))
+    current = await read_model(client, namespace, name)
+    pods = await read_pods(client, current)
+    measured = await _measure(http, to_measure(current.model, pods or ()))
+    return describe(current, pods, measured, datetime.now(UTC))
 
 
 async def _measure(http: PodHttp, pods: Iterable[PodView]) -> dict[str, Measurements | str]:

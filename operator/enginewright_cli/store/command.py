@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from enginewright_cli import installing, output
@@ -39,17 +38,17 @@ _Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per a
 def ls(address: _Address, *, json: _Json = False) -> None:
     """List the artefacts of a store."""
     with _opened("ls", address) as contents:
-        found = contents.listed()
+        artifacts = contents.listed()
     if json:
-        for kind, each in found:
+        for kind, each in artifacts:
             line = {"kind": kind.folder, "key": each.key, "used": each.used.isoformat()}
             output.write(jsons.dumps(line))
         return
-    if not found:
+    if not artifacts:
         output.write(counted(0, "artefact"))
         return
     table = Table("kind", "key", "last used", box=None, pad_edge=False)
-    for kind, each in found:
+    for kind, each in artifacts:
         table.add_row(kind.folder, visible(each.key), f"{each.used:%Y-%m-%d %H:%M}Z")
     output.write(output.rendered(lambda console: console.print(table)))
 
@@ -120,28 +119,30 @@ def gc(
         from enginewright_cli.store.garbage import GarbageOptions  # noqa: PLC0415 - heavy
 
         task = GarbageOptions(keep_file, keep_none, unused_for, max_size).task(delete=delete)
-        found = contents.collected(task)
-    artifacts = counted(len(found.removed), "artefact")
-    for one in found.removed:
+        collection = contents.collected(task)
+    artifacts = counted(len(collection.removed), "artefact")
+    for one in collection.removed:
         last = f"last used {one.used:%Y-%m-%d %H:%M}Z"
         output.write(f"{one.artifact.folder}: {size(sum(one.files.values()))}, {last}")
-    files = (*found.leftovers, *found.reports, *found.caches)
+    files = (*collection.leftovers, *collection.reports, *collection.caches)
     for each in files:
         output.write(f"{visible(each.name)}: {size(each.size)}")
     did = "removed" if delete else "left over; remove with --delete"
     chosen = ""
     if task.max_age_seconds is not None or task.max_bytes is not None:
-        chosen = f"{artifacts}, {size(found.result(dry_run=not delete).removed_bytes)}; "
+        chosen = f"{artifacts}, {size(collection.result(dry_run=not delete).removed_bytes)}; "
     total = size(sum(each.size for each in files))
     stays = (
-        f"; {counted(found.stays, 'file')} {'stays' if found.stays == 1 else 'stay'}: in use, or"
+        f"; {counted(collection.stays, 'file')} {'stays' if collection.stays == 1 else 'stay'}: in use, or"
         " write-protected"
     )
     output.write(
-        f"{chosen}{counted(len(files), 'file')}, {total} {did}{stays if found.stays else ''}"
+        f"{chosen}{counted(len(files), 'file')}, {total} {did}{stays if collection.stays else ''}"
     )
-    if found.problem is not None:
-        _end("gc", visible(f"other leftovers are not known: {found.problem.message}"), _DAMAGED)
+    if collection.problem is not None:
+        _end(
+            "gc", visible(f"other leftovers are not known: {collection.problem.message}"), _DAMAGED
+        )
 
 
 def release(
@@ -189,7 +190,6 @@ def _show(each: "Verified", *, json: bool) -> None:
 
 @contextmanager
 def _opened(command: str, address: str) -> "Iterator[Contents]":
-    """Open a store, and print errors as messages."""
     try:
         from enginewright_cli.store.contents import (  # noqa: PLC0415 - heavy
             Contents,
@@ -207,6 +207,5 @@ def _opened(command: str, address: str) -> "Iterator[Contents]":
 
 
 def _end(command: str, message: str, code: int) -> NoReturn:
-    text = f"enginewright store {command}: {message}"
-    Console(stderr=True).print(text, style="red", markup=False, soft_wrap=True)
+    output.print_error(f"store {command}", message)
     raise typer.Exit(code) from None

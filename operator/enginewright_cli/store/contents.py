@@ -37,14 +37,11 @@ class Verified:
 
     kind: str  # prepared | engines
     key: str
-    problem: str | None  # None: it is intact
+    problem: str | None  # unless it is intact
 
 
 class Contents:
-    """A store at a path, or at the address of a bucket with the credentials of the environment.
-
-    Methods raise StoreAccessError.
-    """
+    """A store at a path, or in a bucket with the environment's credentials; methods raise StoreAccessError."""
 
     def __init__(self, address: str) -> None:
         self._folder = None if "://" in address else Path(address)
@@ -96,21 +93,18 @@ class Contents:
                 )
 
     def export(self, beginning: str, folder: Path) -> str:
-        """Copy an artefact, verified, to a folder that does not exist yet; return its name.
-
-        Args:
-            beginning: of its key, which no other artefact may have.
-            folder: gets the manifest and its files.
-        """
+        """Copy an artefact, by the beginning of its key, verified, to a new folder; return its name."""
         if os.path.lexists(folder):
             raise StoreAccessError(f"{folder} exists already: name another folder")
-        found = [(kind, each.key) for kind, each in self.listed() if each.key.startswith(beginning)]
-        if len(found) != 1:
+        matches = [
+            (kind, each.key) for kind, each in self.listed() if each.key.startswith(beginning)
+        ]
+        if len(matches) != 1:
             raise StoreAccessError(
-                f"the store has {counted(len(found), 'artefact')} whose keys begin with {beginning!r}:"
+                f"the store has {counted(len(matches), 'artefact')} whose keys begin with {beginning!r}:"
                 " give the key of one"
             )
-        ((kind, key),) = found
+        ((kind, key),) = matches
         with _readable(), _new(folder):
             Store(self._medium, kind).read(key, folder)
         return f"{kind.folder} {key}"
@@ -154,7 +148,6 @@ def _new(folder: Path) -> Iterator[None]:
 
 
 def _manifest(folder: Path) -> Manifest:
-    """Read the manifest of an exported artefact."""
     path = folder / MANIFEST_NAME
     remedy = "name a folder that `enginewright store export` has made"
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from enginewright.api.scalars import exact_quantity, long_duration
+from enginewright_contract.base import first_problem
 from enginewright_contract.collection import (
     KEPT_CHARACTERS,
     LEAST_AGE_SECONDS,
@@ -38,11 +39,7 @@ class GarbageOptions:
     max_size: str | None
 
     def task(self, *, delete: bool) -> CollectTask:
-        """Return what to remove; without limits, no artefact.
-
-        Raises:
-            StoreAccessError: An option is invalid, or it is not said which artefacts are needed.
-        """
+        """Return what to remove; without limits, no artefact. Raises StoreAccessError."""
         has_limits = self.unused_for is not None or self.max_size is not None
         if self.keep_file is not None and self.keep_none:
             raise StoreAccessError(
@@ -76,11 +73,10 @@ class GarbageOptions:
 class _Kept:
     keys: tuple[str, ...]  # their beginnings
     as_of: datetime  # when they were listed
-    cluster: str | None = None  # whose needs they are; None: not stated
+    cluster: str | None = None  # whose needs they are, if stated
 
 
 def _kept(path: Path) -> _Kept:
-    """Return what is in a file."""
     try:
         with path.open("rb") as reader:
             text = reader.read(_LARGEST_FILE + 1).decode()
@@ -117,10 +113,8 @@ def _of_task(path: Path, text: str) -> _Kept:
     try:
         task = CollectTask.model_validate_json(text)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the document"
         raise StoreAccessError(
-            f"--keep-file {path} is not the task of a collection: {where}: {first['msg']}; {_HOW}"
+            f"--keep-file {path} is not the task of a collection: {first_problem(error)}; {_HOW}"
         ) from None
     return _Kept(task.keep, task.as_of, task.cluster)
 

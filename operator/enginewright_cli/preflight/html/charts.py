@@ -1,7 +1,4 @@
-"""The geometry of the page's charts, so that the templates only draw.
-
-Positions are percentages, so that a chart fits any width while its text keeps its size.
-"""
+"""The geometry of the page's charts, in percent, so that the templates only draw and text keeps its size."""
 
 import math
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""The page of `--html`: a single file without scripts, which can be attached to a review.
-
-It loads nothing from the network: its content security policy forbids that.
-"""
+"""The page of `--html`: a single file without scripts that loads nothing from the network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -27,10 +24,7 @@ def page(results: Sequence[Result]) -> str:
 
 @cache
 def environment() -> Environment:
-    """Return the Jinja2 environment: printed values are escaped, control characters made visible.
-
-    Filters pass None on, and None is printed as nothing: figures may be absent.
-    """
+    """Return the Jinja2 environment: values are escaped and made visible, None is printed as nothing."""
     jinja = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
@@ -71,17 +65,14 @@ def _opsets(versions: Mapping[str, int]) -> str:
 
 
 def _unless_absent(write: Callable[..., str]) -> Callable[..., str | None]:
-    def written(value: object, *arguments: object) -> str | None:
+    def write_present(value: object, *arguments: object) -> str | None:
         return None if value is None else write(value, *arguments)
 
-    return written
+    return write_present
 
 
 def _tiles(placement: Placement, backend: str) -> Iterator[Tile]:
-    """Yield the tiles of the placement map, each with its share of the compute time as area.
-
-    One for the nodes of a label on the backend, one for those elsewhere, one per operator for the rest.
-    """
+    """Yield the tiles of the placement map: of each label on the backend and elsewhere, and of each operator's rest."""
     listed: dict[str, list[PlacedNode]] = {}
     for node in placement.nodes:
         operator = operator_of(node.label)
