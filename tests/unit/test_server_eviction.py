@@ -133,33 +133,26 @@ async def _all(queue: InputTurns) -> None:
     await had.wait()
 
 
-def test_turns_are_taken_in_order_and_few_at_a_time() -> None:
+async def test_turns_are_taken_in_order_and_few_at_a_time() -> None:
     taken: list[int] = []
-
-    async def run() -> None:
-        queue = InputTurns()
-        for number in range(100):
-            queue.take(partial(taken.append, number))
-        await asyncio.sleep(0)
-        assert 0 < len(taken) <= input_turns._MOST
-        await asyncio.wait_for(_all(queue), 10)
-
-    asyncio.run(run())
+    queue = InputTurns()
+    for number in range(100):
+        queue.take(partial(taken.append, number))
+    await asyncio.sleep(0)
+    assert 0 < len(taken) <= input_turns._MOST
+    await asyncio.wait_for(_all(queue), 10)
     assert taken == list(range(100))
 
 
-def test_who_fails_in_its_turn_does_not_end_those_of_others() -> None:
+async def test_who_fails_in_its_turn_does_not_end_those_of_others() -> None:
     taken: list[bool] = []
 
     def fail() -> None:
         raise ZeroDivisionError
 
-    async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: taken.append(False))
-        queue = InputTurns()
-        queue.take(fail)
-        queue.take(lambda: taken.append(True))
-        await asyncio.wait_for(_all(queue), 10)
-
-    asyncio.run(run())
+    asyncio.get_running_loop().set_exception_handler(lambda *_: taken.append(False))
+    queue = InputTurns()
+    queue.take(fail)
+    queue.take(lambda: taken.append(True))
+    await asyncio.wait_for(_all(queue), 10)
     assert taken == [False, True]

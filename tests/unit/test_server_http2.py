@@ -5,8 +5,7 @@ import gc
 import gzip
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
-from functools import wraps
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,17 +38,9 @@ from tests.support.http2 import (
 )
 from tests.support.http2_pipe import DEFAULTS, Peer
 
+pytestmark = pytest.mark.asyncio(loop_factories=["real"])  # turns of the event loop take time
+
 OPEN_ENDED = 2**31 - 1
-
-
-def looped(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test in an event loop of its own, also for each of hypothesis's examples."""
-
-    @wraps(test)
-    def run(*args: Any, **named: Any) -> None:
-        asyncio.run(test(*args, **named))  # type: ignore[arg-type]  # it is a coroutine
-
-    return run
 
 
 def ended(peer: Peer) -> ErrorCode | None:
@@ -63,7 +54,6 @@ def ended(peer: Peer) -> ErrorCode | None:
 
 # fault: Servers | closed gRPC connections over TLS are never freed, as their transport refers to them | a closed
 #   connection refers to no transport | prevented
-@looped
 async def test_a_closed_connection_refers_to_no_transport() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, ECHO.decode(), b"hello"))
@@ -77,7 +67,6 @@ async def test_a_closed_connection_refers_to_no_transport() -> None:
         gc.enable()
 
 
-@looped
 async def test_a_call_is_answered_with_headers_message_and_trailers() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, ECHO.decode(), b"hello"))
@@ -92,7 +81,6 @@ async def test_a_call_is_answered_with_headers_message_and_trailers() -> None:
     assert peer.app.held == 0
 
 
-@looped
 async def test_a_refusal_is_trailers_only_and_its_message_percent_encoded() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, FAIL.decode(), "50% ü\n".encode()))
@@ -140,7 +128,6 @@ CALLS: dict[str, tuple[list[tuple[str, str]], bytes, Code]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@looped
 async def test_what_is_no_unary_call_fails_with_the_status_that_the_specification_names(
     name: str,
 ) -> None:
@@ -168,7 +155,6 @@ async def test_what_is_no_unary_call_fails_with_the_status_that_the_specificatio
         ("POST", "application/grpc+json", "415"),
     ],
 )
-@looped
 async def test_what_is_no_call_has_an_answer_in_http(
     method: str, content_type: str | None, status: str
 ) -> None:
@@ -183,14 +169,12 @@ async def test_what_is_no_call_has_an_answer_in_http(
     assert response.headers["content-length"] == str(len(response.body))
 
 
-@looped
 async def test_a_call_reads_the_metadata_that_its_application_names() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, METADATA.decode(), b"", ("x-test", "a"), ("x-test", "b")))
     assert peer.responses()[1].content == b"a,b"
 
 
-@looped
 async def test_a_compressed_message_is_decompressed_in_turns() -> None:
     peer = Peer()
     content = bytes(range(256)) * 8192
@@ -219,7 +203,6 @@ async def test_a_compressed_message_is_decompressed_in_turns() -> None:
         (b"", 2**32 - 1, Code.RESOURCE_EXHAUSTED),
     ],
 )
-@looped
 async def test_a_compressed_message_has_the_size_that_it_states(
     content: bytes, claimed: int, expected: Code
 ) -> None:
@@ -233,7 +216,6 @@ async def test_a_compressed_message_has_the_size_that_it_states(
     assert peer.app.held == 0
 
 
-@looped
 async def test_a_compressed_message_is_charged_as_it_is_decompressed() -> None:
     """However large it states to be."""
     peer = Peer()
@@ -250,14 +232,12 @@ async def test_a_compressed_message_is_charged_as_it_is_decompressed() -> None:
     assert peer.app.held == 0
 
 
-@looped
 async def test_an_uncompressed_message_may_be_in_a_call_with_compression() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, ECHO.decode(), b"plain", ("grpc-encoding", "gzip")))
     assert peer.responses()[1].content == b"plain"
 
 
-@looped
 async def test_a_large_refused_call_is_answered_before_its_end() -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers("/no/Method")))
@@ -275,7 +255,6 @@ async def test_a_large_refused_call_is_answered_before_its_end() -> None:
 
 
 @pytest.mark.parametrize("spaces", [0, 3, 64, 101])
-@looped
 async def test_a_message_is_aligned_where_the_application_wants_it(spaces: int) -> None:
     peer = Peer()
     message = b" " * spaces + b"1000" + b" " * JOINED_BYTES
@@ -290,7 +269,6 @@ async def test_a_message_is_aligned_where_the_application_wants_it(spaces: int) 
 
 
 @pytest.mark.parametrize("how", ["reset", "disconnected"])
-@looped
 async def test_a_call_that_nobody_waits_for_is_marked_and_not_answered(how: str) -> None:
     peer = Peer()
     peer.send(peer.client.call(1, LATER.decode(), b"1000"))
@@ -310,7 +288,6 @@ async def test_a_call_that_nobody_waits_for_is_marked_and_not_answered(how: str)
 
 
 @pytest.mark.parametrize("how", ["reset", "disconnected"])
-@looped
 async def test_what_is_accounted_for_an_incomplete_message_is_released(how: str) -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers(ECHO.decode())) + data(1, message(b"a" * 99)[:9]))
@@ -329,7 +306,6 @@ def frozen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("frozen")
-@looped
 async def test_a_client_that_resets_all_its_calls_is_disconnected() -> None:
     """Rapid reset, CVE-2023-44487."""
     peer = Peer()
@@ -346,7 +322,6 @@ async def test_a_client_that_resets_all_its_calls_is_disconnected() -> None:
 
 
 @pytest.mark.usefixtures("frozen")
-@looped
 async def test_a_client_that_has_the_server_reset_its_calls_is_disconnected() -> None:
     """MadeYouReset, CVE-2025-8671."""
     peer = Peer()
@@ -362,7 +337,6 @@ async def test_a_client_that_has_the_server_reset_its_calls_is_disconnected() ->
     assert all(call.abandoned for call in peer.app.waiting)
 
 
-@looped
 async def test_a_client_whose_calls_are_answered_may_cancel_as_many() -> None:
     peer = Peer()
     for number in range(1, 12001, 4):
@@ -375,7 +349,6 @@ async def test_a_client_whose_calls_are_answered_may_cancel_as_many() -> None:
     assert not peer.of(frames.GOAWAY)
 
 
-@looped
 async def test_a_stream_beyond_the_limit_is_refused() -> None:
     peer = Peer()
     for number in range(1, 2 * MAX_STREAMS + 2, 2):
@@ -407,7 +380,6 @@ FLOODS = {
 
 @pytest.mark.parametrize("name", FLOODS)
 @pytest.mark.usefixtures("frozen")
-@looped
 async def test_a_flood_of_frames_without_use_ends_the_connection(name: str) -> None:
     peer = Peer()
     headers = call_headers(ECHO.decode(), ("content-length", "100000"))
@@ -423,7 +395,6 @@ async def test_a_flood_of_frames_without_use_ends_the_connection(name: str) -> N
     assert len(peer.frames) < 1200
 
 
-@looped
 async def test_a_header_block_in_many_frames_ends_the_connection() -> None:
     """CONTINUATION flood, CVE-2024-27316."""
     peer = Peer()
@@ -440,7 +411,6 @@ async def test_a_header_block_in_many_frames_ends_the_connection() -> None:
     assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
 
 
-@looped
 async def test_references_to_a_large_entry_end_the_connection() -> None:
     """HPACK bomb, CVE-2016-6581: a byte for each 4000."""
     peer = Peer()
@@ -449,7 +419,6 @@ async def test_references_to_a_large_entry_end_the_connection() -> None:
     assert ended(peer) is ErrorCode.ENHANCE_YOUR_CALM
 
 
-@looped
 async def test_a_client_that_does_not_read_is_not_read_either() -> None:
     """CVE-2019-9512, 9515 and 9517: answers would pile up."""
     peer = Peer()
@@ -464,7 +433,6 @@ async def test_a_client_that_does_not_read_is_not_read_either() -> None:
     assert aborted == [False, True]
 
 
-@looped
 async def test_a_client_that_reads_again_is_read_again() -> None:
     peer = Peer()
     peer.pipe.room = 0
@@ -476,7 +444,6 @@ async def test_a_client_that_reads_again_is_read_again() -> None:
     assert not peer.pipe.aborted
 
 
-@looped
 async def test_of_many_frames_a_part_is_processed_in_a_turn() -> None:
     peer = Peer()
     calls = [peer.client.call(number, ECHO.decode(), b"x") for number in range(1, 1001, 2)]
@@ -495,7 +462,6 @@ def granted(number: int, size: int) -> bytes:
     return frame(frames.WINDOW_UPDATE, 0, number, size.to_bytes(4, "big"))
 
 
-@looped
 async def test_a_response_keeps_within_both_windows() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, LARGE.decode(), b"200000"))
@@ -511,7 +477,6 @@ async def test_a_response_keeps_within_both_windows() -> None:
     assert response.status == Code.OK
 
 
-@looped
 async def test_responses_take_turns_in_a_small_window() -> None:
     peer = Peer()
     peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)))
@@ -526,7 +491,6 @@ async def test_responses_take_turns_in_a_small_window() -> None:
     assert sent[3] > 200_000
 
 
-@looped
 async def test_a_smaller_initial_window_applies_to_open_streams() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, LARGE.decode(), b"100000"))
@@ -537,7 +501,6 @@ async def test_a_smaller_initial_window_applies_to_open_streams() -> None:
     assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 100
 
 
-@looped
 async def test_a_response_that_a_window_holds_ends_at_its_time_limit() -> None:
     """CVE-2019-9517; small and zero windows."""
     peer = Peer()
@@ -554,7 +517,6 @@ async def test_a_response_that_a_window_holds_ends_at_its_time_limit() -> None:
 
 
 @pytest.mark.usefixtures("frozen")
-@looped
 async def test_a_window_that_grows_byte_by_byte_ends_the_connection() -> None:
     """CVE-2019-9511: a frame for each byte."""
     peer = Peer()
@@ -568,7 +530,6 @@ async def test_a_window_that_grows_byte_by_byte_ends_the_connection() -> None:
     assert len(peer.of(frames.DATA)) < 1500
 
 
-@looped
 async def test_a_client_that_reads_a_large_response_in_small_steps_is_served() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, LARGE.decode(), b"20000000"))
@@ -590,7 +551,6 @@ async def test_a_client_that_reads_a_large_response_in_small_steps_is_served() -
 # Messages of any size, in any pieces.
 
 
-@looped
 async def test_a_message_in_a_large_frame_is_read_into_its_own_memory() -> None:
     peer = Peer()
     content = b"1000".ljust(MAX_FRAME - 5)
@@ -609,7 +569,6 @@ async def test_a_message_in_a_large_frame_is_read_into_its_own_memory() -> None:
 
 
 @pytest.mark.parametrize("pieces", [1009, 40_000, 65_536, 200_003])
-@looped
 async def test_large_messages_arrive_in_any_pieces(pieces: int) -> None:
     peer = Peer()
     peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
@@ -628,7 +587,6 @@ async def test_large_messages_arrive_in_any_pieces(pieces: int) -> None:
 
 
 @pytest.mark.parametrize("pieces", [40_000, 65_536, 200_003])
-@looped
 async def test_the_memory_of_a_large_message_grows_as_it_arrives(pieces: int) -> None:
     peer = Peer()
     peer.send(settings((frames.INITIAL_WINDOW_SIZE, OPEN_ENDED)) + granted(0, 2**24))
@@ -645,7 +603,6 @@ async def test_the_memory_of_a_large_message_grows_as_it_arrives(pieces: int) ->
     assert peer.responses()[1].content == content
 
 
-@looped
 async def test_a_body_that_is_read_directly_is_checked_as_well() -> None:
     peer = Peer()
     for number in range(1, 6001, 2):
@@ -695,7 +652,6 @@ def conversation(calls: list[tuple[bytes, bytes, bool]]) -> bytes:
 
 @given(SOME_CALLS, st.lists(st.integers(1, 60), min_size=1, max_size=20))
 @effort(max_examples=examples(150), deadline=None)
-@looped
 async def test_pieces_in_which_a_conversation_arrives_make_no_difference(
     calls: list[tuple[bytes, bytes, bool]], sizes: list[int]
 ) -> None:
@@ -716,7 +672,6 @@ async def test_pieces_in_which_a_conversation_arrives_make_no_difference(
 
 @given(SOME_CALLS, st.data())
 @effort(max_examples=examples(400), deadline=None)
-@looped
 async def test_whatever_arrives_the_connection_answers_or_ends(
     calls: list[tuple[bytes, bytes, bool]], draw: st.DataObject
 ) -> None:
@@ -741,7 +696,6 @@ async def test_whatever_arrives_the_connection_answers_or_ends(
 # Time limits and the end.
 
 
-@looped
 async def test_what_has_ended_is_freed_without_the_garbage_collector() -> None:
     """Which would stop all answers to look through what a thousand connections have."""
     app = EchoApp(DEFAULTS)
@@ -768,7 +722,6 @@ async def test_what_has_ended_is_freed_without_the_garbage_collector() -> None:
         gc.enable()
 
 
-@looped
 async def test_a_body_that_does_not_arrive_ends_its_call_alone() -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers(ECHO.decode())) + data(1, message(b"a" * 99)[:9]))
@@ -781,7 +734,6 @@ async def test_a_body_that_does_not_arrive_ends_its_call_alone() -> None:
     assert not peer.of(frames.GOAWAY)
 
 
-@looped
 async def test_what_is_refused_anyway_is_so_when_it_does_not_arrive() -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers("/no/Method")))
@@ -792,7 +744,6 @@ async def test_what_is_refused_anyway_is_so_when_it_does_not_arrive() -> None:
     assert responses[3].headers[":status"] == "415"
 
 
-@looped
 async def test_bodies_that_arrive_at_once_share_the_rate() -> None:
     peer = Peer()
     size = int(DEFAULTS.transfer_rate * DEFAULTS.transfer_window)
@@ -806,7 +757,6 @@ async def test_bodies_that_arrive_at_once_share_the_rate() -> None:
     assert [each.stream for each in peer.of(frames.RST_STREAM)] == [1]
 
 
-@looped
 async def test_a_fast_beginning_of_a_body_earns_no_time() -> None:
     peer = Peer()
     size = int(10 * DEFAULTS.transfer_rate * DEFAULTS.transfer_window)
@@ -819,7 +769,6 @@ async def test_a_fast_beginning_of_a_body_earns_no_time() -> None:
     assert peer.app.held == 0
 
 
-@looped
 async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
     peer = Peer()
     peer.pipe.room = 0
@@ -833,7 +782,6 @@ async def test_a_client_that_reads_slowly_but_steadily_is_served() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", frames.PREFACE[:7], frames.PREFACE, frames.PREFACE + b"\0"])
-@looped
 async def test_a_client_that_does_not_begin_is_disconnected(sent: bytes) -> None:
     peer = Peer(opened=False)
     peer.send(sent)
@@ -847,7 +795,6 @@ async def test_a_client_that_does_not_begin_is_disconnected(sent: bytes) -> None
 @pytest.mark.parametrize(
     "part", [b"\0\0\x08", frame(frames.PING, payload=b"12345678")[:-1], EMPTY_BLOCK]
 )
-@looped
 async def test_part_of_a_frame_or_header_block_must_continue(part: bytes) -> None:
     peer = Peer()
     peer.send(part)
@@ -859,7 +806,6 @@ async def test_part_of_a_frame_or_header_block_must_continue(part: bytes) -> Non
 
 
 @pytest.mark.parametrize("why", ["idle", "age", "draining"])
-@looped
 async def test_a_connection_goes_away_such_that_no_call_is_lost(why: str) -> None:
     app = EchoApp(ServerSettings(connection_age=1.0 if why == "age" else 1e9))
     peer = Peer(app)
@@ -889,7 +835,6 @@ async def test_a_connection_goes_away_such_that_no_call_is_lost(why: str) -> Non
     )
 
 
-@looped
 async def test_a_client_that_does_not_acknowledge_is_refused_new_streams_all_the_same() -> None:
     peer = Peer()
     peer.connection.close_idle()
@@ -900,7 +845,6 @@ async def test_a_client_that_does_not_acknowledge_is_refused_new_streams_all_the
     assert peer.pipe.aborted
 
 
-@looped
 async def test_a_connection_beyond_the_limit_is_refused() -> None:
     app = EchoApp(ServerSettings(connections=1))
     first, second = Peer(app), Peer(app, opened=False)
@@ -908,7 +852,6 @@ async def test_a_connection_beyond_the_limit_is_refused() -> None:
     assert ended(second) is ErrorCode.ENHANCE_YOUR_CALM
 
 
-@looped
 async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_for() -> None:
     silent, part, sends, owed, reads, leaves = (Peer() for _ in range(6))
     part.send(EMPTY_BLOCK)
@@ -931,7 +874,6 @@ async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_
     assert ranks[2:] == [WaitsFor.STALLED, WaitsFor.STALLED]
 
 
-@looped
 async def test_another_protocol_is_refused() -> None:
     peer = Peer(opened=False)
     peer.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -956,7 +898,6 @@ class CountedStreams(dict[int, Stream]):
             yield each
 
 
-@looped
 async def test_what_a_connection_waits_for_is_known_without_a_walk_over_its_streams() -> None:
     peer = Peer()
     sent = b""
@@ -1017,7 +958,6 @@ RESPONSES_OWED: dict[str, tuple[Callable[[Peer], bytes], int]] = {
 
 
 @pytest.mark.parametrize("name", RESPONSES_OWED)
-@looped
 async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
     build, expected = RESPONSES_OWED[name]
     peer = Peer()
@@ -1033,7 +973,6 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
 
 # fault: Hostile | a message that hardly moves stops where its memory grows | what is allocated is charged |
 #   the account holds
-@looped
 async def test_memory_for_a_large_message_is_charged_when_it_is_allocated() -> None:
     app = EchoApp(DEFAULTS)
     peer = Peer(app)
@@ -1066,7 +1005,6 @@ def begun(app: EchoApp, calls: int) -> Peer:
 
 # fault: Hostile | hundreds of clients with a hundred calls each leave at once | their calls are dropped in
 #   turns of the event loop | other clients are answered meanwhile
-@looped
 async def test_calls_of_many_clients_that_leave_are_dropped_in_turns() -> None:
     app = CountingApp(DEFAULTS)
     few, *many = begun(app, 3), *(begun(app, MAX_STREAMS) for _ in range(40))

@@ -170,63 +170,47 @@ def test_a_verdict_is_encoded_once_however_many_ask(monkeypatch: pytest.MonkeyPa
         assert [Verdict.model_validate_json(each) for each in bodies] == [pod.state.verdict()]
 
 
-def test_metrics_are_built_once_for_all_who_ask_meanwhile() -> None:
+async def test_metrics_are_built_once_for_all_who_ask_meanwhile() -> None:
     server, clients = Server(), [Client() for _ in range(50)]
-
-    async def ask() -> None:
-        app = application(Pod(), server)
-        for client in clients:
-            assert asked(app, "/metrics", client) is None
-        await turns()
-
-    asyncio.run(ask())
+    app = application(Pod(), server)
+    for client in clients:
+        assert asked(app, "/metrics", client) is None
+    await turns()
     assert server.scrapes == 1
     assert [each.status for client in clients for each in client.answers] == [200] * 50
 
 
-def test_nothing_is_kept_for_a_client_that_leaves_before_it_is_answered() -> None:
+async def test_nothing_is_kept_for_a_client_that_leaves_before_it_is_answered() -> None:
     server = Server()
     left: Any = Client()
-
-    async def ask() -> None:
-        app = application(Pod(), server)
-        assert asked(app, "/metrics", left) is None
-        app.disconnected(left)
-        assert not app._answering
-        await turns()
-
-    asyncio.run(ask())
+    app = application(Pod(), server)
+    assert asked(app, "/metrics", left) is None
+    app.disconnected(left)
+    assert not app._answering
+    await turns()
     assert server.scrapes <= 1
     assert left.answers == []
 
 
-def test_metrics_are_never_older_than_the_verdict() -> None:
+async def test_metrics_are_never_older_than_the_verdict() -> None:
     pod, server, client = Pod(), Server(), Client()
-
-    async def ask() -> None:
-        app = application(pod, server)
-        asked(app, "/metrics", client)
-        await turns()
-        pod.infers(wrong="output 'y' differs")
-        asked(app, "/metrics", client)
-        await turns()
-
-    asyncio.run(ask())
+    app = application(pod, server)
+    asked(app, "/metrics", client)
+    await turns()
+    pod.infers(wrong="output 'y' differs")
+    asked(app, "/metrics", client)
+    await turns()
     assert server.scrapes == 2
     before, after = (bytes(each.parts[0]) for each in client.answers)
     assert before != after
 
 
-def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
+async def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
     server, client = Server(), Client()
-
-    async def ask() -> None:
-        app = application(Pod(), server)
-        for _ in range(2):
-            assert asked(app, "/measurements", client) is None
-            await turns()
-
-    asyncio.run(ask())
+    app = application(Pod(), server)
+    for _ in range(2):
+        assert asked(app, "/measurements", client) is None
+        await turns()
     assert server.measured == 2
     assert [each.status for each in client.answers] == [503, 503]
     assert b"has not reported" in client.answers[0].parts[0]
