@@ -40,10 +40,10 @@ def faster(at: float) -> float:
 
 
 def fails(stable: list[Measurements], canary: list[Measurements]) -> bool:
-    found = compare_memory(stable, canary, limits())
-    assert found.state == ("failed" if found.findings else "passed")
-    assert all(each.reason is Reason.MEMORY_GROWTH for each in found.findings)
-    return bool(found.findings)
+    result = compare_memory(stable, canary, limits())
+    assert result.state == ("failed" if result.findings else "passed")
+    assert all(each.reason is Reason.MEMORY_GROWTH for each in result.findings)
+    return bool(result.findings)
 
 
 def test_a_leak_is_found_with_its_growth() -> None:

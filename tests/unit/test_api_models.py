@@ -61,7 +61,7 @@ def test_cannot_be_changed() -> None:
 
 
 def test_reads_a_class() -> None:
-    found = AcceleratorClass.model_validate(
+    accelerator = AcceleratorClass.model_validate(
         {
             "metadata": {"name": "l4"},
             "spec": {
@@ -73,6 +73,6 @@ def test_reads_a_class() -> None:
             },
         }
     )
-    assert found.spec.node_selector == {"nvidia.com/gpu.product": "NVIDIA-L4"}
-    assert found.spec.tolerations[0].effect is None
-    assert found.spec.ahead_of_time is False
+    assert accelerator.spec.node_selector == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    assert accelerator.spec.tolerations[0].effect is None
+    assert accelerator.spec.ahead_of_time is False

@@ -47,13 +47,13 @@ def test_both_sides_agree(
     """Limits are tenths of a per cent; -1: exactly what runs elsewhere, rounded as people write it."""
     whole = sum(costs)
     labels = [f"n{index} (Relu)" for index in range(len(costs))]
-    known = [
+    measured = [
         (name, 1, round(cost / whole, 6) if whole else 0.0)
         for name, cost in zip(labels, costs, strict=True)
     ]
     left = [labels[index] for index in sorted(outside) if index < len(labels)]
     inside = [name for name in labels if name not in left]
-    total, elsewhere, compute = coverage(left, manifest(known, nodes=len(labels)))
+    total, elsewhere, compute = coverage(left, manifest(measured, nodes=len(labels)))
     limit = f"{Decimal(compute or 0) * 100:.4f}%" if time == -1 else f"{(time or 0) / 10}%"
     promise = Promise.model_validate(
         {
@@ -63,7 +63,7 @@ def test_both_sides_agree(
         }
     )
     before = _judge(engine_facts(published(total, elsewhere, compute)), promise, "l4")
-    served = manifest(known, partitions={"engine": inside} if inside else {}, nodes=len(labels))
+    served = manifest(measured, partitions={"engine": inside} if inside else {}, nodes=len(labels))
     placed = facts(bool(inside), *left, contexts=["engine"] if inside else [])
     verdict = judge(placed, TENSORRT, served, promise)
     assert (before is not None) == verdict.broken

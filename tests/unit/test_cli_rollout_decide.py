@@ -199,7 +199,7 @@ EXACT: Fields = {"f:spec": {"f:rollout": {"f:paused": {}}}}
 
 
 @pytest.mark.parametrize(
-    ("fields", "found"),
+    ("fields", "message"),
     [
         ([managed("kubectl", EXACT), managed("enginewright-cli", EXACT)], ""),
         ([managed("argocd-controller", SPEC)], "Argo CD (argocd-controller)"),
@@ -212,8 +212,8 @@ EXACT: Fields = {"f:spec": {"f:rollout": {"f:paused": {}}}}
         ([], ""),
     ],
 )
-def test_who_may_revert_a_change(fields: list[dict[str, Any]], found: str) -> None:
-    assert reverting(fields, PAUSED) == found
+def test_who_may_revert_a_change(fields: list[dict[str, Any]], message: str) -> None:
+    assert reverting(fields, PAUSED) == message
 
 
 def test_what_a_model_keeps_its_image_for_is_promoted() -> None:

@@ -22,19 +22,19 @@ def test_pods_of_a_node_get_its_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "result"),
     [
         (["ew-x", "ew-x-1", "ew-x-12"], ["ew-x", "ew-x-1", "ew-x-12"]),
         (["ew-x1", "ew-xy", "ew-x-a", "other"], []),
     ],
 )
 def test_a_cluster_knows_its_namespaces_from_anothers(
-    names: list[str], found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], result: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in names:
         (tmp_path / name).touch()
     monkeypatch.setattr(network, "_NETNS", tmp_path)
-    assert network.namespaces(Cluster("x")) == found
+    assert network.namespaces(Cluster("x")) == result
 
 
 @pytest.mark.parametrize(

@@ -155,8 +155,8 @@ ARM = st.lists(MEASURED, min_size=1, max_size=2)
 def test_whatever_keeps_the_bounds_can_be_compared(
     stable: list[Measurements], canary: list[Measurements]
 ) -> None:
-    found = compare(stable, canary, replace(limits(), max_output_difference=0.05))
-    assert found.state in {"passed", "failed", "inconclusive"}
+    result = compare(stable, canary, replace(limits(), max_output_difference=0.05))
+    assert result.state in {"passed", "failed", "inconclusive"}
 
 
 def test_the_largest_ratio_within_the_bounds_does_not_overflow() -> None:

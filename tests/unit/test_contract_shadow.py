@@ -73,18 +73,18 @@ def test_an_order_is_renewed_before_it_ends_and_not_at_every_look() -> None:
 
 
 def test_an_order_that_says_something_else_is_replaced() -> None:
-    for known in (
+    for order in (
         replace(ORDER, share=0.2),
         replace(ORDER, revision="other"),
         replace(ORDER, addresses=("10.1.0.2",)),
         replace(ORDER, until=ORDER.until + 1),
     ):
-        found = shadow_order(0.1, NOW, ORDER.revision, ORDER.addresses, known)
-        assert found == ORDER
+        shadow = shadow_order(0.1, NOW, ORDER.revision, ORDER.addresses, order)
+        assert shadow == ORDER
 
 
 def test_of_many_addresses_some_are_ordered() -> None:
     many = [f"10.1.0.{number}" for number in range(100)]
-    found = shadow_order(0.1, NOW, "5d41402a", many, None)
-    assert len(found.addresses) == MOST_ADDRESSES
-    assert read_order(found.annotation()) == found
+    shadow = shadow_order(0.1, NOW, "5d41402a", many, None)
+    assert len(shadow.addresses) == MOST_ADDRESSES
+    assert read_order(shadow.annotation()) == shadow

@@ -90,8 +90,8 @@ def task_of(job: Json) -> CollectTask:
     return CollectTask.model_validate_json(container["env"][0]["value"])
 
 
-def ends(world: World, found: Collected = FOUND) -> None:
-    report = StageReport(stage="collect", ok=True, collected=found)
+def ends(world: World, collected: Collected = FOUND) -> None:
+    report = StageReport(stage="collect", ok=True, collected=collected)
     world.job_reports(report)
 
 
@@ -395,9 +395,9 @@ async def test_no_collection_touches_a_part_that_namespaces_shared() -> None:
     world.put(made("Namespace", "kube-system"))
     world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
     reads = {"store_claim": "", "store_bucket": {"uri": "s3://models/team/_research"}}
-    found = revision("ab" * 32, **reads)
-    found["metadata"] |= {"namespace": NAMESPACE, "labels": {MANAGED_BY: OPERATOR}}
-    world.put(found)
+    stored_revision = revision("ab" * 32, **reads)
+    stored_revision["metadata"] |= {"namespace": NAMESPACE, "labels": {MANAGED_BY: OPERATOR}}
+    world.put(stored_revision)
     world.put(of_group("collect-1", NAMESPACE))
     job = await started(world)
     assert task_of(job).job != "collect-1"

@@ -212,8 +212,8 @@ def test_children_that_change_hands_count_for_the_new_owner() -> None:
         cache.observe(INFERENCE_MODELS, seen)
     for number, owner in enumerate(("a", "b"), 3):
         cache.observe(CONTROLLER_REVISIONS, stored_by(owner, number))
-    found = {each.model: each.keys for each in uses.of_namespace(NAMESPACE)}
-    assert found == {"a": frozenset(), "b": frozenset({"f" * 64})}
+    keys = {each.model: each.keys for each in uses.of_namespace(NAMESPACE)}
+    assert keys == {"a": frozenset(), "b": frozenset({"f" * 64})}
     cache.observe(CONTROLLER_REVISIONS, stored_by("b", 5), deleted=True)
     assert not any(each.keys for each in uses.of_namespace(NAMESPACE))
     assert not list(uses.of_namespace("elsewhere"))

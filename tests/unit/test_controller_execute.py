@@ -28,9 +28,9 @@ def deployment(kind: str = "Deployment", *, uid: str = "model-1", **spec: Any) -
 
 def observed(world: World) -> Json:
     """Return the Deployment as the operator has seen it."""
-    found = world.cache.get(DEPLOYMENTS, NAMESPACE, NAME)
-    assert found is not None
-    return found
+    result = world.cache.get(DEPLOYMENTS, NAMESPACE, NAME)
+    assert result is not None
+    return result
 
 
 def handover(world: World, replicas: int) -> ReplicasHandover:

@@ -77,8 +77,10 @@ async def test_pods_that_build_engines_of_the_model_are_in_the_facts(world: Worl
         world.put(made("Pod", f"builds-{engine}", NAMESPACE, None, labels))
     await reconcile(world)
     (facts,) = world.seen
-    found = {engine: [pod.name for pod in pods] for engine, pods in facts.engine_pods.items()}
-    assert found == {"mine": ["builds-mine"]}
+    pods_by_engine = {
+        engine: [pod.name for pod in pods] for engine, pods in facts.engine_pods.items()
+    }
+    assert pods_by_engine == {"mine": ["builds-mine"]}
 
 
 @pytest.mark.parametrize(

@@ -726,9 +726,9 @@ async def test_an_operator_that_begins_takes_over_what_was_released(world: Sidec
     """It neither lets a second pod go nor makes the first one ready for a moment."""
     until = asyncio.get_running_loop().time() + RELEASE_SECONDS
     pod = world.add_pod("b", ready=False)
-    known = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
+    identity = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
     annotations = {RELEASE_ANNOTATION: str(int(until))}
-    await world.write({**pod, "metadata": {**known, "annotations": annotations}})
+    await world.write({**pod, "metadata": {**identity, "annotations": annotations}})
     world.add_pod("b", ready=False)
     writes = world.kube.writes
     world.serve(a=BREAKS, c=KEEPS)

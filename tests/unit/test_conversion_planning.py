@@ -16,8 +16,8 @@ INT64 = TensorProto.INT64
 
 
 def test_the_number_alone_where_no_node_is_newer() -> None:
-    found = plan(relu(opset=28, ir_version=14), recipe())
-    assert [(step.action, step.opset, step.ir_version) for step in found.steps] == [
+    conversion = plan(relu(opset=28, ir_version=14), recipe())
+    assert [(step.action, step.opset, step.ir_version) for step in conversion.steps] == [
         (Action.RELABEL, 26, None),
         (Action.IR_VERSION, None, 13),
     ]
@@ -49,9 +49,9 @@ def test_inside_a_function_names_stand_for_other_values() -> None:
     )
     model.functions.append(function)
     model.opset_import.append(helper.make_opsetid("own", 1))
-    found = plan(model, recipe())
-    assert found.refusal is None
-    assert [step.action for step in found.steps] == [Action.RELABEL]
+    conversion = plan(model, recipe())
+    assert conversion.refusal is None
+    assert [step.action for step in conversion.steps] == [Action.RELABEL]
 
 
 def test_attention_is_expanded_for_an_older_runtime() -> None:

@@ -153,10 +153,10 @@ def test_the_charts_copy_differs_only_in_what_keeps_it() -> None:
 def leaves(plural: str) -> list[str]:
     """Return the paths of a spec's fields that hold values, without brackets."""
     spec = schema(plural)["properties"]["spec"]
-    found = [
+    fields = [
         (path.strip(".").replace("[]", ""), part) for path, part in parts(spec) if "{}" not in path
     ]
-    scalars = [path for path, part in found if path and "properties" not in part]
+    scalars = [path for path, part in fields if path and "properties" not in part]
     return list(dict.fromkeys(path for path in scalars if not _holds_objects(path, scalars)))
 
 

@@ -36,10 +36,10 @@ WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("wording", "wanted"), WORDS)
-def test_messages_say_which_size_is_wanted(wording: str, wanted: dict[str, int]) -> None:
+@pytest.mark.parametrize(("wording", "sizes"), WORDS)
+def test_messages_say_which_size_is_wanted(wording: str, sizes: dict[str, int]) -> None:
     about = problem(x=("n", "t"))
-    assert wanted in changes(wording, about.start, about)[:4]
+    assert sizes in changes(wording, about.start, about)[:4]
 
 
 def test_the_innermost_node_is_the_one_that_failed() -> None:

@@ -41,8 +41,8 @@ def test_the_library_itself_says_what_it_builds_for() -> None:
     library = importlib.import_module("tensorrt_rtx_bindings.tensorrt_rtx")
     members = library.ComputeCapability.__members__
     digits = [name.removeprefix("SM") for name in members if name.startswith("SM")]
-    known = LIBRARIES[RTX].capabilities
-    assert known == Capabilities(frozenset(f"{each[:-1]}.{each[-1]}" for each in digits))
+    capabilities = LIBRARIES[RTX].capabilities
+    assert capabilities == Capabilities(frozenset(f"{each[:-1]}.{each[-1]}" for each in digits))
 
 
 # fault: Engines | a GPU for which ONNX Runtime's CUDA provider has no code (V100, B200)
@@ -113,9 +113,9 @@ def test_of_what_use_a_backend_is(
 
 
 def test_a_double_is_built_and_not_served() -> None:
-    found = (TensorSpec(name="y", dtype="float64", shape=(1,)),)
-    assert unserved_tensors(RTX, found) == ("y (float64)",)
-    assert unserved_tensors("tensorrt", found) == unserved_tensors("cpu", found) == ()
+    outputs = (TensorSpec(name="y", dtype="float64", shape=(1,)),)
+    assert unserved_tensors(RTX, outputs) == ("y (float64)",)
+    assert unserved_tensors("tensorrt", outputs) == unserved_tensors("cpu", outputs) == ()
 
 
 def test_a_pod_on_such_a_device_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

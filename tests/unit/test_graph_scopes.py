@@ -188,12 +188,12 @@ def test_a_circle_has_no_order() -> None:
     assert [node.output[0] for node in graph.node] == ["a", "b"]
 
 
-@pytest.mark.parametrize("wanted", ["new", "a"])
-def test_a_fresh_name_is_like_the_wanted_one(wanted: str) -> None:
+@pytest.mark.parametrize("name", ["new", "a"])
+def test_a_fresh_name_is_like_the_wanted_one(name: str) -> None:
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["a"], name="a_2")], "g", [], [])
     names = Names(helper.make_model(graph))
-    assert names.fresh(wanted) == {"new": "new", "a": "a_3"}[wanted]
-    assert names.fresh(wanted) == {"new": "new_2", "a": "a_4"}[wanted]
+    assert names.fresh(name) == {"new": "new", "a": "a_3"}[name]
+    assert names.fresh(name) == {"new": "new_2", "a": "a_4"}[name]
 
 
 def test_what_a_loop_makes_has_the_types_of_its_body() -> None:

@@ -25,9 +25,9 @@ def sources(images: ModuleType, name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["operator", "cpu", "openvino", "gpu", "rtx"])
 def test_documents_and_the_command_line_change_no_tag(images: ModuleType, name: str) -> None:
-    found = sources(images, name)
-    assert not [path for path in found if path.startswith(("docs", "operator/enginewright_cli"))]
-    assert "README.md" not in found
+    origins = sources(images, name)
+    assert not [path for path in origins if path.startswith(("docs", "operator/enginewright_cli"))]
+    assert "README.md" not in origins
 
 
 def test_comments_of_pyproject_change_no_tag(images: ModuleType, tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_comments_of_a_module_change_a_tag(images: ModuleType, tmp_path: Path) -
 
 
 def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
-    found = sources(images, "cpu")
-    assert "runtime_image/enginewright_runtime/prepare/publish.py" in found
-    assert "operator/enginewright_contract/keys.py" in found
-    assert "operator/enginewright/plan/plan.py" not in found
+    origins = sources(images, "cpu")
+    assert "runtime_image/enginewright_runtime/prepare/publish.py" in origins
+    assert "operator/enginewright_contract/keys.py" in origins
+    assert "operator/enginewright/plan/plan.py" not in origins
     assert "operator/enginewright/plan/plan.py" in sources(images, "operator")
 
 
@@ -70,7 +70,7 @@ def test_what_an_image_copies_decides_its_tag(
     images: ModuleType, name: str, containerfile: str
 ) -> None:
     """Else a change would hide behind an old tag."""
-    found = sources(images, name)
+    origins = sources(images, name)
     text = (REPOSITORY / containerfile).read_text()
     copied = [
         word
@@ -82,7 +82,7 @@ def test_what_an_image_copies_decides_its_tag(
     for entry in copied:
         path = REPOSITORY / entry
         files = path.rglob("*.py") if path.is_dir() else [path]
-        assert {each.relative_to(REPOSITORY).as_posix() for each in files} <= found
+        assert {each.relative_to(REPOSITORY).as_posix() for each in files} <= origins
 
 
 def test_an_image_that_adds_to_another_changes_with_it(

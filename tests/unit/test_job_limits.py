@@ -36,8 +36,8 @@ def different(world: ManyModels, *names: str) -> ManyModels:
 
 
 def job_of(world: ManyModels, owner: str) -> str:
-    (found,) = [each for each in world.running_jobs() if world.owner(each) == owner]
-    return str(found["metadata"]["name"])
+    (job,) = [each for each in world.running_jobs() if world.owner(each) == owner]
+    return str(job["metadata"]["name"])
 
 
 def succeed(world: ManyModels, owner: str) -> None:
@@ -266,19 +266,19 @@ OWNERS: Final = st.builds(
 def test_turns_fill_the_limits_and_never_exceed_them(
     waiting: set[JobOwner], running: dict[str, int], limits: JobLimits
 ) -> None:
-    found = turns(waiting, running, limits)
-    assert list(found) == sorted(waiting)
-    begun = [each for each, why in found.items() if not why]
+    permitted = turns(waiting, running, limits)
+    assert list(permitted) == sorted(waiting)
+    begun = [each for each, why in permitted.items() if not why]
     before, after = Counter(running), Counter(running) + Counter(each.namespace for each in begun)
     if limits.total:
         assert after.total() <= max(limits.total, before.total())
     for name in "xyz":
         if limits.per_namespace:
             assert after[name] <= max(limits.per_namespace, before[name])
-    for each, why in found.items():
+    for each, why in permitted.items():
         is_full = limits.total and after.total() >= limits.total
         own_full = limits.per_namespace and after[each.namespace] >= limits.per_namespace
         assert not why or is_full or own_full, "nobody waits for nothing"
     for each in begun:
         earlier = [one for one in waiting if one < each and one.namespace == each.namespace]
-        assert not any(found[one] for one in earlier), "in order"
+        assert not any(permitted[one] for one in earlier), "in order"

@@ -18,12 +18,12 @@ SERVER: Final = "enginewright_runtime.core.forkserver"  # started as a program
 def layers(container: str) -> list[list[str]]:
     """Return the layers of a package, the highest first, as the linter holds them."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    (found,) = [
+    (contract,) = [
         each["layers"]
         for each in settings["tool"]["importlinter"]["contracts"]
         if each.get("containers") == [container]
     ]
-    return [layer.split(" | ") for layer in found]
+    return [layer.split(" | ") for layer in contract]
 
 
 def named() -> Iterator[tuple[str, str]]:

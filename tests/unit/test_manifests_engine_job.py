@@ -48,12 +48,12 @@ def stages(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def devices(job: dict[str, Any]) -> list[str]:
     """Return the stages that ask for a device."""
-    found = {
+    variables = {
         name: each.get("resources", {}).get("limits", {}).get(RESOURCE)
         for name, each in stages(job).items()
     }
-    assert set(found.values()) <= {None, "1"}
-    return [name for name, count in found.items() if count]
+    assert set(variables.values()) <= {None, "1"}
+    return [name for name, count in variables.items() if count]
 
 
 @pytest.mark.parametrize(

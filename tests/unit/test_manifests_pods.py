@@ -234,9 +234,9 @@ def test_the_job_ends_at_once_for_what_cannot_succeed_and_ignores_evictions() ->
 
 
 def test_build_resources_are_those_of_every_stage() -> None:
-    wanted = {"requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}
-    for each in containers(prepare_pod(build={"resources": wanted})):
-        assert each["resources"] == wanted
+    resources = {"requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}
+    for each in containers(prepare_pod(build={"resources": resources})):
+        assert each["resources"] == resources
 
 
 def test_jobs_pull_with_the_models_own_secrets_too() -> None:

@@ -117,8 +117,10 @@ def test_packages_change_it_and_our_own_version_does_not(
     """A release that changes only what serves prepares no model again."""
 
     def installed(**versions: str) -> str:
-        found = [SimpleNamespace(name=name, version=version) for name, version in versions.items()]
-        monkeypatch.setattr(metadata, "distributions", lambda: iter(found))
+        packages = [
+            SimpleNamespace(name=name, version=version) for name, version in versions.items()
+        ]
+        monkeypatch.setattr(metadata, "distributions", lambda: iter(packages))
         return digest()
 
     before = installed(enginewright="0.1.0", onnx="1.22.0")

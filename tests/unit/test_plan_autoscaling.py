@@ -39,8 +39,7 @@ def autoscaled(**spec: Any) -> World:
 
 def autoscalers(world: World) -> dict[str, Json]:
     """Return the specs of the autoscalers by name."""
-    known = world.all("HorizontalPodAutoscaler")
-    return {each["metadata"]["name"]: each["spec"] for each in known}
+    return {each["metadata"]["name"]: each["spec"] for each in world.all("HorizontalPodAutoscaler")}
 
 
 def owners(world: World, name: str = NAME) -> set[str]:

@@ -673,9 +673,9 @@ def test_without_a_device_the_canary_waits_and_says_what_is_missing() -> None:
 def test_an_event_says_by_what_a_revision_was_promoted() -> None:
     world = analysing().later(seconds=101)
     assert phase(world) == "Promoting"
-    (found,) = [each for each in world.events if each.reason == "Promoted"]
-    assert world.status["revision"] in found.message
-    assert "golden inferences" in found.message
+    (event,) = [each for each in world.events if each.reason == "Promoted"]
+    assert world.status["revision"] in event.message
+    assert "golden inferences" in event.message
     world.later(seconds=30).all_available()
     assert [each.reason for each in world.events].count("Promoted") == 1
 

@@ -37,19 +37,19 @@ def carried(world: World) -> set[str]:
 
 def outcome(world: World, revision: str) -> tuple[str, str]:
     """Return the state and the reason that are recorded of a revision."""
-    (found,) = [
+    (stored,) = [
         each
         for each in world.all("ControllerRevision")
         if each["metadata"]["labels"][REVISION] == revision
     ]
-    read = RevisionOutcome.read(found["metadata"]["annotations"])
+    read = RevisionOutcome.read(stored["metadata"]["annotations"])
     assert read
     return read.state, read.reason
 
 
 def condition(world: World, kind: str) -> dict[str, Any]:
-    (found,) = [each for each in world.status["conditions"] if each["type"] == kind]
-    return dict(found)
+    (reported,) = [each for each in world.status["conditions"] if each["type"] == kind]
+    return dict(reported)
 
 
 def assert_went_back(world: World, bad: str, good: str) -> None:

@@ -56,20 +56,20 @@ def prepared(backends: list[str] | None = None, *others: AcceleratorClass, **spe
     return world.settle().job_succeeds()
 
 
-def compared(*found: dict[str, Any], **spec: Any) -> World:
+def compared(*benchmarks: dict[str, Any], **spec: Any) -> World:
     """Return a model whose engine was compared with other backends."""
-    return prepared(**spec).engine_built(backends=list(found))
+    return prepared(**spec).engine_built(backends=list(benchmarks))
 
 
 def tasks(world: World) -> dict[str, ServeTask]:
     """Return the task of each class's serving Deployment."""
-    found = {}
+    by_class = {}
     for each in world.serving_deployments():
         server = each["spec"]["template"]["spec"]["containers"][0]
         value = next(one["value"] for one in server["env"] if one["name"] == "ENGINEWRIGHT_TASK")
         name = each["metadata"]["labels"]["enginewright.dev/class"]
-        found[name] = ServeTask.model_validate_json(value)
-    return found
+        by_class[name] = ServeTask.model_validate_json(value)
+    return by_class
 
 
 def backends(world: World) -> dict[str, str]:
@@ -77,8 +77,8 @@ def backends(world: World) -> dict[str, str]:
 
 
 def choices(world: World) -> dict[str, tuple[str, str]]:
-    found = world.status.get("choices", [])
-    return {each["class"]: (each["backend"], each["message"]) for each in found}
+    reported = world.status.get("choices", [])
+    return {each["class"]: (each["backend"], each["message"]) for each in reported}
 
 
 # what is compared
@@ -190,7 +190,7 @@ def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "fastest"),
+    ("benchmarks", "fastest"),
     [
         ([ms("tensorrt", 1), ms("cuda", 0.96)], "tensorrt"),  # noise
         ([ms("tensorrt", 1), ms("cuda", 0.94)], "cuda"),
@@ -200,9 +200,9 @@ def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
     ],
 )
 def test_the_preferred_one_serves_unless_another_is_faster_by_the_margin(
-    found: list[dict[str, Any]], fastest: str
+    benchmarks: list[dict[str, Any]], fastest: str
 ) -> None:
-    world = compared(*found).all_available()
+    world = compared(*benchmarks).all_available()
     assert backends(world) == {"l4": fastest}
     assert (tasks(world)["l4"].engine_key is None) == (fastest != "tensorrt")
     assert choices(world)["l4"][0] == fastest
@@ -447,13 +447,13 @@ def test_a_choice_holds_while_its_image_is_not_probed(strategy: str, failure: st
     world = compared(ms("tensorrt", 3), ms("cpu", 1), rollout={"strategy": strategy})
     world.all_available()
     serving, before = world.status["serving"]["revision"], choices(world)
-    known, image = world.images, world.config.images["cpu"]
-    world.images = {each: known[each] for each in known if each != image}
+    images, image = world.images, world.config.images["cpu"]
+    world.images = {each: images[each] for each in images if each != image}
     world.image_failures = {image: failure} if failure else {}
     world.settle().all_available()
     assert (world.status["serving"]["revision"], choices(world)) == (serving, before)
     assert backends(world) == {"l4": "cpu"}
-    world.images, world.image_failures = known, {}
+    world.images, world.image_failures = images, {}
     world.settle().all_available()
     assert (world.status["serving"]["revision"], choices(world)) == (serving, before)
     assert world.event_reasons().count("BackendChosen") == 1
@@ -464,25 +464,25 @@ def test_what_has_failed_stays_failed_while_its_image_is_not_probed(failure: str
     world = compared(ms("tensorrt", 3), ms("cpu", 1))
     world.new_pod_fails(Reason.PARITY_FAILED).all_available()
     failed = world.status["failedChoice"]
-    known, image = world.images, world.config.images["cpu"]
-    world.images = {each: known[each] for each in known if each != image}
+    images, image = world.images, world.config.images["cpu"]
+    world.images = {each: images[each] for each in images if each != image}
     world.image_failures = {image: failure} if failure else {}
     world.settle()
     assert world.status["failedChoice"] == failed
-    world.images, world.image_failures = known, {}
+    world.images, world.image_failures = images, {}
     world.settle().all_available()
     assert (world.status["failedChoice"], backends(world)) == (failed, {"l4": "tensorrt"})
 
 
 def test_the_first_choice_waits_for_the_probe() -> None:
     world = prepared()
-    known, image = world.images, world.config.images["cpu"]
-    world.images = {each: known[each] for each in known if each != image}
+    images, image = world.images, world.config.images["cpu"]
+    world.images = {each: images[each] for each in images if each != image}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
     assert world.conditions()["Ready"] == ("False", "ProbingImage")
     assert world.message() == f"probing the runtime image {image}"
     assert world.serving_deployments() == []
-    world.images = known
+    world.images = images
     world.settle().all_available()
     assert backends(world) == {"l4": "cpu"}
     assert world.event_reasons().count("BackendChosen") == 1
@@ -491,7 +491,7 @@ def test_the_first_choice_waits_for_the_probe() -> None:
 def test_no_choice_waits_for_the_probe_of_what_is_slower() -> None:
     world = prepared()
     image = world.config.images["cpu"]
-    world.images = {each: known for each, known in world.images.items() if each != image}
+    world.images = {each: images for each, images in world.images.items() if each != image}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 4)]).all_available()
     assert backends(world) == {"l4": "tensorrt"}
 
@@ -499,7 +499,7 @@ def test_no_choice_waits_for_the_probe_of_what_is_slower() -> None:
 def test_a_model_is_served_if_the_image_of_a_compared_backend_cannot_be_probed() -> None:
     world = prepared()
     image = world.config.images["cpu"]
-    world.images = {each: known for each, known in world.images.items() if each != image}
+    world.images = {each: images for each, images in world.images.items() if each != image}
     world.image_failures = {image: "ErrImagePull"}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)]).all_available()
     assert backends(world) == {"l4": "tensorrt"}
@@ -570,11 +570,11 @@ def test_no_part_of_a_failed_choice_is_tried_while_an_image_is_not_probed() -> N
     failed = world.status["failedChoice"]
     engines_serve = {"l4": "tensorrt", "a100": "tensorrt"}
     assert backends(world.all_available()) == engines_serve
-    known, image = world.images, world.config.images["cpu"]
-    world.images = {each: known[each] for each in known if each != image}
+    images, image = world.images, world.config.images["cpu"]
+    world.images = {each: images[each] for each in images if each != image}
     world.settle().all_available()
     assert (backends(world), world.status["failedChoice"]) == (engines_serve, failed)
-    world.images = known
+    world.images = images
     world.settle().all_available()
     assert (backends(world), world.status["failedChoice"]) == (engines_serve, failed)
 

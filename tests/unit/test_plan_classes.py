@@ -91,9 +91,9 @@ LOCAL_MIG = gpus.labels(Gpus(1, "a100-80gb", "1g.10gb", 7))
 
 def node(labels: Mapping[str, str], name: str = "n", taint: str | None = None) -> dict[str, Any]:
     taints = [{"key": taint, "value": "present", "effect": "NoSchedule"}] if taint else []
-    found = plan_objects.node(name, taints=taints)
-    found["metadata"]["labels"] |= labels
-    return found
+    obj = plan_objects.node(name, taints=taints)
+    obj["metadata"]["labels"] |= labels
+    return obj
 
 
 def existing(name: str, **spec: Any) -> AcceleratorClass:
@@ -111,13 +111,13 @@ def proposed(
     return propose(map(node_view, nodes), classes, variants, made or {}, own)
 
 
-def specs(found: Proposals) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"]: each["spec"] for each in found.apply}
+def specs(proposals: Proposals) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each["spec"] for each in proposals.apply}
 
 
 def test_a_proposal_is_a_whole_class() -> None:
-    found = proposed(node(L4, "a", taint="nvidia.com/gpu"), node(L4, "b"))
-    (obj,) = found.apply
+    proposals = proposed(node(L4, "a", taint="nvidia.com/gpu"), node(L4, "b"))
+    (obj,) = proposals.apply
     assert obj == {
         "apiVersion": "enginewright.dev/v1alpha1",
         "kind": "AcceleratorClass",
@@ -130,7 +130,7 @@ def test_a_proposal_is_a_whole_class() -> None:
             "backends": ["tensorrt", "tensorrt-rtx", "cuda"],
         },
     }
-    assert found.made == {"gpu_NVIDIA-L4": "l4"}
+    assert proposals.made == {"gpu_NVIDIA-L4": "l4"}
     AcceleratorClass.model_validate(obj)
 
 
@@ -168,9 +168,9 @@ def test_a_proposal_is_a_whole_class() -> None:
 def test_labels_of_gpu_feature_discovery(
     labels: dict[str, str], expected: dict[str, tuple[str, str]]
 ) -> None:
-    found = specs(proposed(node(labels)))
+    class_specs = specs(proposed(node(labels)))
     assert {
-        name: (*spec["nodeSelector"], spec["resourceName"]) for name, spec in found.items()
+        name: (*spec["nodeSelector"], spec["resourceName"]) for name, spec in class_specs.items()
     } == expected
 
 
@@ -287,10 +287,10 @@ def test_backends_have_an_image_and_support_the_device(
 ) -> None:
     major, _, minor = capability.partition(".")
     labels = {**L4, "nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
-    found = specs(proposed(node(labels), variants=variants))
-    assert [spec["backends"] for spec in found.values()] == ([backends] if backends else [])
+    class_specs = specs(proposed(node(labels), variants=variants))
+    assert [spec["backends"] for spec in class_specs.values()] == ([backends] if backends else [])
     if backends and capability in ("", "8.9.1"):
-        assert "computeCapability" not in found["l4"]
+        assert "computeCapability" not in class_specs["l4"]
 
 
 @pytest.mark.parametrize(
@@ -307,9 +307,9 @@ def test_backends_have_an_image_and_support_the_device(
 )
 def test_a_kind_that_has_a_class_gets_no_other(spec: dict[str, Any], covers: bool) -> None:
     nodes = (node({**L4, "pool": "gold"}, "a"), node(L4, "b"))
-    found = proposed(*nodes, classes=(existing("mine", **spec),))
-    assert bool(found.apply) is not covers
-    assert found.made == ({} if covers else {"gpu_NVIDIA-L4": "l4"})
+    proposals = proposed(*nodes, classes=(existing("mine", **spec),))
+    assert bool(proposals.apply) is not covers
+    assert proposals.made == ({} if covers else {"gpu_NVIDIA-L4": "l4"})
 
 
 def test_what_was_proposed_once_is_not_proposed_again() -> None:
@@ -351,9 +351,9 @@ def test_devices_of_one_name_and_several_sizes_are_not_alike(
         for name, labels in {"a": one, "b": other}.items()
     ]
     spec = {"nodeSelector": {"pool": "gpus"}, "resourceName": resource}
-    found = mixed_devices(existing("gpus", backends=["tensorrt"], **spec), nodes)
-    assert reported in found
-    assert bool(reported) == bool(found)
+    mixture = mixed_devices(existing("gpus", backends=["tensorrt"], **spec), nodes)
+    assert reported in mixture
+    assert bool(reported) == bool(mixture)
     ready = readiness(existing("gpus", backends=["tensorrt"], **spec), (), nodes)
     assert ready.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
     assert mixed_devices(existing("gpus", **spec), nodes) == "", "nothing is compiled"
@@ -380,12 +380,12 @@ POOL = {"nodeSelector": {"pool": "gpus"}, "resourceName": "nvidia.com/gpu"}
 def test_a_label_of_ones_own_names_a_product() -> None:
     nodes = (node(GKE_L4, "a", taint="nvidia.com/gpu"), node({KARPENTER: "t4", "x": "y"}, "b"))
     assert specs(proposed(*nodes)) == {}, "only by setting"
-    found = specs(proposed(*nodes, own=OWN))
-    assert {name: spec["nodeSelector"] for name, spec in found.items()} == {
+    class_specs = specs(proposed(*nodes, own=OWN))
+    assert {name: spec["nodeSelector"] for name, spec in class_specs.items()} == {
         "l4": GKE_L4,
         "t4": {KARPENTER: "t4"},
     }
-    assert found["l4"] == {
+    assert class_specs["l4"] == {
         "nodeSelector": GKE_L4,
         "resourceName": "nvidia.com/gpu",
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
@@ -402,8 +402,8 @@ def test_a_node_with_several_labels_is_proposed_once() -> None:
 
 
 def test_what_gpu_feature_discovery_is_about_to_label_is_not_proposed_twice() -> None:
-    known = existing("l4", nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
-    assert proposed(node(GKE_L4, "joins"), classes=(known,), own=OWN).apply == ()
+    labelled_class = existing("l4", nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
+    assert proposed(node(GKE_L4, "joins"), classes=(labelled_class,), own=OWN).apply == ()
     assert [*specs(proposed(node(GKE_L4, "joins"), node(L4, "is there"), own=OWN))] == ["l4"]
     first = proposed(node(GKE_L4), own=OWN)
     there = AcceleratorClass.model_validate(first.apply[0])
@@ -428,9 +428,9 @@ def test_products_that_differ_by_ones_own_labels_are_reported(
     pool = {"a": one, "b": other}
     nodes = [node_view(node({**labels, "pool": "gpus"}, name)) for name, labels in pool.items()]
     mixed = existing("gpus", backends=["tensorrt"], **POOL)
-    found = readiness(mixed, (), nodes, OWN)
-    assert reported in found.message
-    assert found.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
+    ready = readiness(mixed, (), nodes, OWN)
+    assert reported in ready.message
+    assert ready.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
     assert readiness(mixed, (), nodes[:1], OWN).reason == StatusReason.NODES_FOUND
     claims_cpu = existing("cpu", nodeSelector={"pool": "gpus"}, backends=["tensorrt"])
     assert mixed_devices(claims_cpu, nodes, OWN) == "", "it requests none of them"

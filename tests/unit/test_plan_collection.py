@@ -44,7 +44,7 @@ def config(bucket: StoreBucket | None = None, **gc: Any) -> Config:
 
 def facts(*jobs: Json, pods: tuple[Json, ...] = (), **changes: Any) -> CollectionFacts:
     gc = changes.pop("gc", {})
-    known = CollectionFacts(
+    base = CollectionFacts(
         namespace=NAMESPACE,
         config=config(**gc),
         now=NOW,
@@ -54,7 +54,7 @@ def facts(*jobs: Json, pods: tuple[Json, ...] = (), **changes: Any) -> Collectio
         jobs=tuple(map(collection_view, jobs)),
         pods=tuple(map(pod_view, pods)),
     )
-    return replace(known, **changes)
+    return replace(base, **changes)
 
 
 def job(
@@ -95,8 +95,8 @@ SUCCESS = CollectionOutcome(collected=COLLECTED)
 FAILURE = CollectionOutcome(failure="the store was not collected: why")
 
 
-def done(name: str = "collect-1", at: datetime = NOW, found: Collected = COLLECTED) -> Json:
-    return job(name, "Complete", at, CollectionOutcome(collected=found))
+def done(name: str = "collect-1", at: datetime = NOW, collected: Collected = COLLECTED) -> Json:
+    return job(name, "Complete", at, CollectionOutcome(collected=collected))
 
 
 # when
@@ -220,8 +220,8 @@ def test_once_recorded_its_pod_is_not_needed() -> None:
 def test_needed_bytes_above_the_limit_are_an_event(
     needed: int, limit: int | None, reported: bool
 ) -> None:
-    found = COLLECTED.model_copy(update={"needed_bytes": needed})
-    report = StageReport(stage="collect", ok=True, collected=found)
+    collected = COLLECTED.model_copy(update={"needed_bytes": needed})
+    report = StageReport(stage="collect", ok=True, collected=collected)
     ended = job(ended="Complete", max_bytes=limit)
     (recorded,) = plan_collection(facts(ended, pods=(pod(report),))).ended
     assert recorded.outcome.limit_bytes == limit
@@ -319,9 +319,9 @@ def test_a_bucket_is_reached_as_by_other_jobs() -> None:
 
 
 def blocked(needed: NeededKeys, max_size: str | None = None) -> str:
-    found = collection(facts(), "collect-1", needed, NOW, max_size)
-    assert isinstance(found, Blocked)
-    return found.message
+    decision = collection(facts(), "collect-1", needed, NOW, max_size)
+    assert isinstance(decision, Blocked)
+    return decision.message
 
 
 def test_none_begins_where_it_is_not_known_what_is_needed() -> None:

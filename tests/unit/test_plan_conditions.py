@@ -465,9 +465,9 @@ def test_the_pods_that_are_ready_do_not_take_back_what_another_one_said() -> Non
 def test_what_a_pod_said_long_ago_proves_nothing() -> None:
     world, names = two_pods()
     silenced(world, names[0])
-    found = world.condition("PlacementVerified")
-    assert (found["status"], found["reason"]) == ("Unknown", "SidecarUnreachable")
-    assert found["message"].startswith(
+    placement = world.condition("PlacementVerified")
+    assert (placement["status"], placement["reason"]) == ("Unknown", "SidecarUnreachable")
+    assert placement["message"].startswith(
         "the sidecars of 1 of 2 pods have not responded to the operator"
     )
     assert world.condition("Ready")["status"] == "True", "it serves: Kubernetes' own probes say so"

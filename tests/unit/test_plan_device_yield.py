@@ -51,8 +51,8 @@ def building(**spec: Any) -> World:
 
 
 def engine_of(world: World, name: str) -> Json:
-    (found,) = [each for each in world.all("InferenceEngine") if each["metadata"]["name"] == name]
-    return found
+    (engine,) = [each for each in world.all("InferenceEngine") if each["metadata"]["name"] == name]
+    return engine
 
 
 def pods(world: World) -> int:
@@ -167,8 +167,8 @@ def test_a_rollout_that_is_paused_keeps_its_pods() -> None:
     assert pods(blocked(updating(rollout=paused))) == 1
 
 
-@pytest.mark.parametrize("wanted", ["nosuch", "a100"])
-def test_a_class_that_is_edited_away_in_mid_build_has_its_pods_again(wanted: str) -> None:
+@pytest.mark.parametrize("replacement", ["nosuch", "a100"])
+def test_a_class_that_is_edited_away_in_mid_build_has_its_pods_again(replacement: str) -> None:
     world = building(accelerators=[{"class": "l4"}])
     assert pods(world) == 0
     world.classes.append(
@@ -176,7 +176,7 @@ def test_a_class_that_is_edited_away_in_mid_build_has_its_pods_again(wanted: str
             update={"metadata": accelerator_class("a100").metadata}
         )
     )
-    world.edit(accelerators=[{"class": wanted}])
+    world.edit(accelerators=[{"class": replacement}])
     assert pods(world) == 1
 
 
@@ -373,12 +373,12 @@ def on_two_classes() -> World:
 
 
 def job_of(world: World, accelerator_class: str) -> str:
-    (found,) = [
+    (engine,) = [
         each["metadata"]["name"]
         for each in world.running_jobs()
         if each["metadata"]["labels"][CLASS] == accelerator_class
     ]
-    return str(found)
+    return str(engine)
 
 
 @pytest.mark.parametrize("first", ["blocked", "failed"])

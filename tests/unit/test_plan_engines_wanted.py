@@ -15,8 +15,8 @@ from tests.support.plan_world import World
 
 def container_of(pod: dict[str, Any], name: str) -> dict[str, Any]:
     spec = pod["spec"]
-    (found,) = [c for c in (*spec["initContainers"], *spec["containers"]) if c["name"] == name]
-    return dict(found)
+    (container,) = [c for c in (*spec["initContainers"], *spec["containers"]) if c["name"] == name]
+    return dict(container)
 
 
 def prepared(classes: dict[str, Any] | None = None, **spec: Any) -> World:

@@ -149,8 +149,8 @@ def test_a_model_that_is_tried_again_waits_while_the_fleet_is_paused() -> None:
 def test_what_a_model_that_is_tried_again_waits_for_does_not_hold_it() -> None:
     model = made("m", "Waiting")
     model["status"]["images"] |= {"reason": "FleetLimit", "retried": True}
-    found = present(move_view(model))
-    assert (found.reason, found.retried) == ("", True)
+    move = present(move_view(model))
+    assert (move.reason, move.retried) == ("", True)
 
 
 def test_nobody_begins_while_it_is_paused() -> None:
@@ -170,8 +170,8 @@ def test_a_variant_that_is_not_configured_any_more_is_no_move() -> None:
 def test_the_order_is_a_label_of_the_model(order: str | None) -> None:
     labels = {} if order is None else {ROLLOUT_ORDER: order}
     model = made("m", "Waiting", labels)
-    found = present(move_view(model))
-    assert found.rank == {"first": 0, "last": 2}.get(order or "", 1)
+    move = present(move_view(model))
+    assert move.rank == {"first": 0, "last": 2}.get(order or "", 1)
 
 
 @pytest.mark.parametrize("change", [{"status": {}}, {"status": None}, {"deletionTimestamp": "now"}])
@@ -280,8 +280,8 @@ def test_that_it_has_stopped_says_where_to_find_all_that_count() -> None:
     process = Process(FleetConfig(max_failures=2)).sees(made("a", "Kept"), retried)
     process.planned("a")
     (message,) = process.stopped
-    for found in (f"{process.fleet.state.failures} models", "Kept", "status.images.retried"):
-        assert found in message
+    for part in (f"{process.fleet.state.failures} models", "Kept", "status.images.retried"):
+        assert part in message
 
 
 def test_what_is_not_about_a_move_computes_nothing_again() -> None:
@@ -345,9 +345,9 @@ class Installation:
         self.running: dict[str, Json] = {}  # what each worker is about to write
 
     def restart(self) -> None:
-        for name, wanted in self.running.items():
+        for name, next_model in self.running.items():
             if name in self.objects and self.random.random() < 0.5:
-                self._store({**self.objects[name], "status": wanted["status"]})
+                self._store({**self.objects[name], "status": next_model["status"]})
         self.start()
 
     def configure(self, **changes: Any) -> None:
@@ -367,24 +367,24 @@ class Installation:
             self._planned(name)
             return
         turn = self.process.takes_turn(name)
-        wanted = copy.deepcopy(self.objects[name])
-        images = wanted["status"]["images"]
+        next_model = copy.deepcopy(self.objects[name])
+        images = next_model["status"]["images"]
         target = [{"variant": "cpu", "image": self.image}]
         if images["current"] == target:
             images |= {"state": "Moved", "target": []}
         elif images["target"] != target or images["state"] in ("Moved", "Waiting"):
             moves = turn and not images.get("reason")
             images |= {"state": "Moving" if moves else "Waiting", "target": target}
-        self.running[name] = wanted
+        self.running[name] = next_model
 
     def _end(self, name: str) -> None:
-        wanted = self.running.pop(name)
+        next_model = self.running.pop(name)
         if self.random.random() < 0.05:  # the write fails
             self.queue[name] = None
             return
-        known = self.objects.get(name)
-        if known is not None and known["status"] != wanted["status"]:
-            self._store({**known, "status": wanted["status"]})
+        current = self.objects.get(name)
+        if current is not None and current["status"] != next_model["status"]:
+            self._store({**current, "status": next_model["status"]})
             self.process.sees(self.objects[name])
             self.queue[name] = None
         self._planned(name)
@@ -546,8 +546,8 @@ class Members:
         views = []
         for name, each in self.members.items():
             assert each.model
-            found = present(move_view(each.model))
-            views.append(replace(found, name=name))
+            move = present(move_view(each.model))
+            views.append(replace(move, name=name))
         return fleet_state(views, next(iter(self.members.values())).config.images, self.config)
 
     def upgraded(self, image: str = NEW) -> "Members":

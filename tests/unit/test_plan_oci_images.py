@@ -224,10 +224,10 @@ def rejects_canary(world: World) -> World:
 def rollout_of(world: World) -> tuple[Any, ...]:
     """Return what must not change when images do."""
     status, (serving,) = world.status, world.serving_deployments()
-    known = [status.get(name) for name in ("revision", "active", "target", "lastFailure")]
+    revisions = [status.get(name) for name in ("revision", "active", "target", "lastFailure")]
     rejected = world.conditions()["RolledBack"]
     return copy.deepcopy(
-        (known, rejected, revision_of(serving), list(map(revision_of, world.canaries())))
+        (revisions, rejected, revision_of(serving), list(map(revision_of, world.canaries())))
     )
 
 

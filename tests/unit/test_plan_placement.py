@@ -251,8 +251,8 @@ BOTH: Final = ("amd64", "arm64")
 def of_architecture(
     world: World, reported: str, *nodes: str, several: tuple[str, ...] = ()
 ) -> World:
-    known = {"processor": Processor(architecture=reported), "architectures": several}
-    world.images = {image: held.model_copy(update=known) for image, held in world.images.items()}
+    probed = {"processor": Processor(architecture=reported), "architectures": several}
+    world.images = {image: held.model_copy(update=probed) for image, held in world.images.items()}
     world.nodes = [node(f"node-{number}") for number, _ in enumerate(nodes)]
     for each, name in zip(world.nodes, nodes, strict=True):
         each["metadata"]["labels"]["kubernetes.io/arch"] = name
@@ -260,7 +260,7 @@ def of_architecture(
 
 
 @pytest.mark.parametrize(
-    ("reported", "nodes", "wanted"),
+    ("reported", "nodes", "expected"),
     [
         ("x86_64", ("amd64", "arm64"), {"kubernetes.io/arch": "amd64"}),
         ("aarch64", ("amd64", "arm64"), {"kubernetes.io/arch": "arm64"}),
@@ -269,10 +269,10 @@ def of_architecture(
     ],
 )
 def test_jobs_go_where_the_image_runs(
-    reported: str, nodes: tuple[str, ...], wanted: dict[str, str] | None
+    reported: str, nodes: tuple[str, ...], expected: dict[str, str] | None
 ) -> None:
     world = of_architecture(World(), reported, *nodes).settle()
-    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == wanted
+    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == expected
 
 
 @pytest.mark.parametrize(
@@ -285,8 +285,8 @@ def test_jobs_go_where_the_image_runs(
 def test_the_users_architecture_counts(template: dict[str, Any]) -> None:
     world = World(build={"podTemplate": template})
     spec = of_architecture(world, "x86_64", "amd64", "arm64").settle().job()["spec"]
-    found = spec["template"]["spec"].get("nodeSelector")
-    assert found == template.get("nodeSelector")
+    selector = spec["template"]["spec"].get("nodeSelector")
+    assert selector == template.get("nodeSelector")
 
 
 def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_class() -> None:
@@ -303,7 +303,7 @@ def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_c
 
 
 @pytest.mark.parametrize(
-    ("probed_on", "nodes", "wanted"),
+    ("probed_on", "nodes", "expected"),
     [
         ("aarch64", ("arm64", "amd64"), {"kubernetes.io/arch": "amd64"}),
         ("x86_64", ("arm64",), {"kubernetes.io/arch": "arm64"}),
@@ -311,10 +311,10 @@ def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_c
     ],
 )
 def test_jobs_of_an_image_of_several_architectures_run_on_one_of_them(
-    probed_on: str, nodes: tuple[str, ...], wanted: dict[str, str] | None
+    probed_on: str, nodes: tuple[str, ...], expected: dict[str, str] | None
 ) -> None:
     world = of_architecture(World(), probed_on, *nodes, several=BOTH).settle()
-    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == wanted
+    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == expected
 
 
 def serving_nodes(world: World) -> dict[str, str]:
@@ -325,13 +325,13 @@ def serving_nodes(world: World) -> dict[str, str]:
 def test_pods_go_where_the_image_runs_unless_it_runs_everywhere() -> None:
     of_class = dict(World().classes[0].spec.node_selector)
     nodes = "amd64", "arm64"
-    found = serving_nodes(of_architecture(World(), "x86_64", *nodes))
-    assert found == {**of_class, "kubernetes.io/arch": "amd64"}
+    result = serving_nodes(of_architecture(World(), "x86_64", *nodes))
+    assert result == {**of_class, "kubernetes.io/arch": "amd64"}
     assert serving_nodes(of_architecture(World(), "x86_64", *nodes, several=BOTH)) == of_class
     assert serving_nodes(of_architecture(World(), "x86_64", "s390x")) == of_class, "emulated"
     own = World(podTemplate={"nodeSelector": {"kubernetes.io/arch": "arm64"}})
-    found = serving_nodes(of_architecture(own, "x86_64", *nodes))
-    assert found == {**of_class, "kubernetes.io/arch": "arm64"}, "the user's choice"
+    result = serving_nodes(of_architecture(own, "x86_64", *nodes))
+    assert result == {**of_class, "kubernetes.io/arch": "arm64"}, "the user's choice"
 
 
 def test_an_architecture_that_no_node_of_the_class_has_is_not_asked_for() -> None:
@@ -352,7 +352,7 @@ def test_what_serves_is_not_restarted_when_nodes_of_another_architecture_join() 
 
 
 @pytest.mark.parametrize(
-    ("selected", "several", "wanted"),
+    ("selected", "several", "expected"),
     [
         ({}, BOTH, "amd64"),
         ({"kubernetes.io/arch": "arm64"}, BOTH, "arm64"),
@@ -360,9 +360,9 @@ def test_what_serves_is_not_restarted_when_nodes_of_another_architecture_join() 
     ],
 )
 def test_an_engine_is_built_on_the_architecture_of_its_class(
-    selected: dict[str, str], several: tuple[str, ...], wanted: str
+    selected: dict[str, str], several: tuple[str, ...], expected: str
 ) -> None:
     product = {"nvidia.com/gpu.product": "NVIDIA-L4"}
     world = World().has_gpus(aheadOfTime=True, nodeSelector={**product, **selected})
     made = of_architecture(world, "x86_64", "amd64", several=several).settle().job_succeeds()
-    assert made.the("InferenceEngine")["spec"]["architecture"] == wanted
+    assert made.the("InferenceEngine")["spec"]["architecture"] == expected

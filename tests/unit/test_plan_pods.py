@@ -24,11 +24,11 @@ def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() ->
     ended = {"exitCode": 137, "reason": "OOMKilled", "message": termination_message}
     state = {"name": "server", "state": {}, "lastState": {"terminated": ended}}
     pod = made("Pod", "x", status={"containerStatuses": [state]})
-    found = present(pods.failure(pod_view(pod)))
-    assert found.reason is Reason.OUT_OF_MEMORY
+    failure = present(pods.failure(pod_view(pod)))
+    assert failure.reason is Reason.OUT_OF_MEMORY
     ended["reason"] = "Error"
-    found = present(pods.failure(pod_view(pod)))
-    assert found.reason is Reason.BACKEND_CRASHED
+    failure = present(pods.failure(pod_view(pod)))
+    assert failure.reason is Reason.BACKEND_CRASHED
 
 
 def ended_server(**ended: object) -> dict[str, Any]:
@@ -67,17 +67,17 @@ def test_a_server_that_was_killed_is_explained_by_its_signal(
     code: int, kubernetes: str, reason: Reason, wording: str
 ) -> None:
     pod = slim(PODS, ended_server(exitCode=code, reason=kubernetes))
-    found = present(pods.failure(pod_view(pod)))
-    assert found.reason is reason
-    assert wording in found.finding.cause
-    assert found.finding.advice == reason.remedy
+    failure = present(pods.failure(pod_view(pod)))
+    assert failure.reason is reason
+    assert wording in failure.finding.cause
+    assert failure.finding.advice == reason.remedy
 
 
 def test_without_a_limit_none_is_named() -> None:
     pod = ended_server(exitCode=137, reason="OOMKilled")
     del pod["spec"]["containers"][0]["resources"]
-    found = present(pods.failure(pod_view(slim(PODS, pod))))
-    assert "exceeded its memory limit and was killed; raise" in found.finding.message
+    failure = present(pods.failure(pod_view(slim(PODS, pod))))
+    assert "exceeded its memory limit and was killed; raise" in failure.finding.message
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])

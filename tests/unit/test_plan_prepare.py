@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, remedy
-from enginewright_contract.task import PREPARE_STAGES, PrepareTask
+from enginewright_contract.task import PREPARE_STAGES
 
 from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, published
@@ -20,12 +20,12 @@ def jobs(world: World) -> list[str]:
 
 def finds_it(world: World) -> World:
     """Have stage `fetch` of the running Job find the artefact in the store."""
-    known = published().model_copy(update={"cached": True})
-    report = StageReport(stage="fetch", ok=True, published=known).termination_message()
-    found = terminated("fetch", message=report)
-    found["state"]["terminated"]["finishedAt"] = timestamp(world.now)
+    stored = published().model_copy(update={"cached": True})
+    report = StageReport(stage="fetch", ok=True, published=stored).termination_message()
+    fetch_status = terminated("fetch", message=report)
+    fetch_status["state"]["terminated"]["finishedAt"] = timestamp(world.now)
     status = statuses(PREPARE_STAGES, "validate")
-    status["initContainerStatuses"][0] = found
+    status["initContainerStatuses"][0] = fetch_status
     return world.job_pod_becomes(phase="Pending", **status)
 
 
@@ -90,8 +90,8 @@ def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
 
 def test_what_the_store_had_rolls_out_once_fetch_has_ended_and_the_job_ends_by_itself() -> None:
     world = finds_it(World().settle())
-    known = published()
-    assert world.status["prepared"]["key"] == known.key
+    stored = published()
+    assert world.status["prepared"]["key"] == stored.key
     assert world.conditions()["Validated"] == ("True", "Prepared")
     assert world.the("Deployment")
     assert "preparation" not in world.status
@@ -100,15 +100,8 @@ def test_what_the_store_had_rolls_out_once_fetch_has_ended_and_the_job_ends_by_i
     assert jobs(world) == [job], "its pod has the logs"
     world.remove("Job", job)
     world.settle()
-    assert world.status["prepared"]["key"] == known.key
+    assert world.status["prepared"]["key"] == stored.key
     assert jobs(world) == []
-
-
-def test_a_job_knows_what_its_image_prepares_with() -> None:
-    world = World()
-    world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "5" * 64})
-    task = PrepareTask.model_validate_json(world.settle().task())
-    assert task.pipeline == "5" * 64
 
 
 # failures
@@ -276,17 +269,15 @@ def test_a_pod_that_takes_too_long_names_the_stage_and_the_field() -> None:
     assert pod["activeDeadlineSeconds"] == 7200, "the remedy takes effect at once"
 
 
-def test_a_job_that_takes_too_long_before_it_has_a_pod_names_its_first_stage() -> None:
-    world = World().settle().job_ends("Failed", reason="DeadlineExceeded")
-    assert world.conditions()["Stalled"] == ("True", "Timeout")
-    assert world.status["preparation"]["failure"]["stage"] == "fetch"
-
-
-def test_a_job_of_an_earlier_version_that_takes_too_long_is_understood() -> None:
-    world = World().settle().stage_runs("golden")
-    world.the("Pod")["metadata"]["deletionTimestamp"] = "2026-11-21T13:00:00Z"
+@pytest.mark.parametrize(("pod", "stage"), [(False, "fetch"), (True, "golden")])
+def test_job_that_takes_too_long_names_its_stage(pod: bool, stage: str) -> None:
+    world = World().settle()
+    if pod:  # of a Job of an earlier version, which has the deadline itself
+        world.stage_runs("golden")
+        world.the("Pod")["metadata"]["deletionTimestamp"] = "2026-11-21T13:00:00Z"
     world.job_ends("Failed", reason="DeadlineExceeded")
     assert world.conditions()["Stalled"] == ("True", "Timeout")
+    assert world.status["preparation"]["failure"]["stage"] == stage
 
 
 # what is seen late, or never
@@ -301,11 +292,16 @@ def test_a_job_seen_to_end_before_its_pod_is_not_judged_yet() -> None:
         assert "failure" not in world.status["preparation"]
 
 
-def test_a_job_whose_pod_is_gone_with_its_report_is_made_again() -> None:
+def test_job_without_a_pod_or_that_is_deleted_is_made_again() -> None:
     world = World().settle()
+    name = world.job()["metadata"]["name"]
+    world.remove("Job", name)
+    assert world.settle().job()["metadata"]["name"] == name
     world.job_ends("Complete")
     assert world.job()["metadata"]["name"].endswith("-2")
-    world.job_succeeds()
+    world.job_ends("Failed", reason="BackoffLimitExceeded")
+    assert world.conditions()["Validated"] == ("False", "InternalError")
+    world.later(minutes=1).job_succeeds()
     assert world.conditions()["Validated"] == ("True", "Prepared")
 
 
@@ -317,20 +313,6 @@ def test_a_job_whose_report_cannot_be_read_is_no_endless_loop() -> None:
         assert world.conditions()["Reconciling"] == ("True", "InternalError")
         assert all(job.get("status") for job in world.all("Job")), "it waits"
         world.later(hours=1)
-
-
-def test_a_job_that_failed_without_any_pod_is_reported() -> None:
-    world = World().settle()
-    world.job_ends("Failed", reason="BackoffLimitExceeded")
-    assert world.conditions()["Validated"] == ("False", "InternalError")
-
-
-def test_a_job_that_somebody_deletes_is_made_again() -> None:
-    world = World().settle()
-    name = world.job()["metadata"]["name"]
-    world.remove("Job", name)
-    world.settle()
-    assert world.job()["metadata"]["name"] == name
 
 
 # changes

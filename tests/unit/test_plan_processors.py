@@ -34,7 +34,7 @@ def recipe(world: World) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "wanted"),
+    ("accelerator", "expected"),
     [
         (UNKNOWN, ()),
         (VNNI, (Feature.AVX512, Feature.VNNI)),
@@ -46,12 +46,12 @@ def recipe(world: World) -> Recipe:
         (accelerator_class("none", cpuFeatures=[], nodeSelector={f"{NFD}AVXVNNI": "true"}), ()),
     ],
 )
-def test_what_every_node_of_a_class_has(accelerator: Any, wanted: tuple[Feature, ...]) -> None:
-    assert features(accelerator) == wanted
+def test_what_every_node_of_a_class_has(accelerator: Any, expected: tuple[Feature, ...]) -> None:
+    assert features(accelerator) == expected
 
 
 @pytest.mark.parametrize(
-    ("backend", "precision", "classes", "wanted"),
+    ("backend", "precision", "classes", "expected"),
     [
         ("cpu", "INT8", [VNNI], "exact"),
         ("openvino", "INT8", [VNNI], "exact"),
@@ -64,9 +64,9 @@ def test_what_every_node_of_a_class_has(accelerator: Any, wanted: tuple[Feature,
     ],
 )
 def test_what_int8_relies_on(
-    backend: str, precision: Any, classes: list[Any], wanted: str | None
+    backend: str, precision: Any, classes: list[Any], expected: str | None
 ) -> None:
-    assert int8_products(backend, (precision,), classes) == wanted
+    assert int8_products(backend, (precision,), classes) == expected
 
 
 def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:

@@ -24,8 +24,8 @@ def falls_back(replicas: int = 2) -> World:
 
 
 def rejected(world: World) -> Json:
-    (found,) = world.status["rejectedBackends"]
-    return dict(found)
+    (rejection,) = world.status["rejectedBackends"]
+    return dict(rejection)
 
 
 def is_tried(world: World) -> bool:
@@ -54,8 +54,8 @@ def test_once_a_node_joins_the_backend_is_rolled_out_and_the_rejection_ends() ->
     assert is_tried(world)
     assert world.status["serving"]["backend"] == "cuda", "which serves till then"
     assert not world.all("Job"), "it is prepared and built"
-    (found,) = world.serving_deployments()
-    assert found["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    (deployment,) = world.serving_deployments()
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     world.all_available()
     assert world.status["serving"]["backend"] == "tensorrt-rtx"
     assert "rejectedBackends" not in world.status
@@ -73,9 +73,9 @@ def test_its_revision_is_kept_however_many_others_are_rolled_out() -> None:
 def test_a_backend_that_fails_again_is_rejected_until_another_node_joins() -> None:
     world = node_joins(falls_back())
     crash(world, 0, "node-9", 2)
-    found = rejected(world)
-    assert found["inputsHash"]
-    assert found["reason"] == "DriverMissing"
+    rejection = rejected(world)
+    assert rejection["inputsHash"]
+    assert rejection["reason"] == "DriverMissing"
     world.all_available()
     assert world.status["serving"]["backend"] == "cuda"
     assert not world.all("Job"), "both are prepared, and need their source no more"
@@ -340,9 +340,9 @@ def test_a_rejection_keeps_what_was_prepared_last() -> None:
 
 def test_another_image_of_the_rejected_backend_costs_no_prepared_model() -> None:
     world = falls_back()
-    known = world.images[RTX_IMAGE].model_copy(update={"pipeline": "as before"})
+    same_pipeline = world.images[RTX_IMAGE].model_copy(update={"pipeline": "as before"})
     for image in (RTX_IMAGE, "registry.example/rtx:2"):  # the first one says now what made it
-        world.images[image] = known
+        world.images[image] = same_pipeline
     world.settle().job_succeeds().engine_built()
     crash(world, 0, "node-1", 2)
     world.all_available().jobs_are_cleaned_away()

@@ -88,7 +88,7 @@ def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("allowed", "wanted", "chosen"),
+    ("allowed", "backends", "chosen"),
     [
         (("openvino", "cpu"), None, "openvino"),
         (("openvino", "cpu"), ["cpu"], "cpu"),
@@ -97,16 +97,18 @@ def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
     ],
 )
 def test_the_first_candidate_serves(
-    allowed: tuple[str, ...], wanted: list[str] | None, chosen: str
+    allowed: tuple[str, ...], backends: list[str] | None, chosen: str
 ) -> None:
-    world = World(accelerator_class("cpu", *allowed), **({"backends": wanted} if wanted else {}))
+    world = World(
+        accelerator_class("cpu", *allowed), **({"backends": backends} if backends else {})
+    )
     image = {"cpu": CPU_IMAGE, "openvino": OPENVINO_IMAGE}[chosen]
     assert recipe(world).backend == chosen
     assert world.job()["spec"]["template"]["spec"]["containers"][0]["image"] == image
 
 
 @pytest.mark.parametrize(
-    ("allowed", "wanted"),
+    ("allowed", "backends"),
     [
         (("tensorrt",), None),
         (("cpu",), ["openvino"]),
@@ -116,9 +118,11 @@ def test_the_first_candidate_serves(
     ],
 )
 def test_a_lower_ranked_backend_never_takes_the_place_of_the_first(
-    allowed: tuple[str, ...], wanted: list[str] | None
+    allowed: tuple[str, ...], backends: list[str] | None
 ) -> None:
-    world = World(accelerator_class("edge", *allowed), **({"backends": wanted} if wanted else {}))
+    world = World(
+        accelerator_class("edge", *allowed), **({"backends": backends} if backends else {})
+    )
     reason, message = stalled(world)
     assert reason == "BackendNotAllowed"
     assert "edge" in message
@@ -137,17 +141,19 @@ def test_classes_with_different_backends_are_two_models() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "why"),
+    ("backends", "why"),
     [
         (["tensorrt-rtx"], "TensorRT-RTX builds the same engine at every level"),
         (["cuda", "tensorrt"], "the backend cuda builds no engine"),
         (["cpu"], "the backend cpu builds no engine"),
     ],
 )
-def test_an_optimization_level_needs_a_backend_that_has_levels(wanted: list[str], why: str) -> None:
+def test_an_optimization_level_needs_a_backend_that_has_levels(
+    backends: list[str], why: str
+) -> None:
     allowed = ("cpu", "tensorrt-rtx", "tensorrt", "cuda")
     build = {"optimizationLevel": 0}
-    world = World(accelerator_class("edge", *allowed), backends=wanted, build=build)
+    world = World(accelerator_class("edge", *allowed), backends=backends, build=build)
     reason, message = stalled(world)
     assert reason == "BackendNotAllowed"
     assert f"spec.build.optimizationLevel is 0, but {why}; choose tensorrt in" in message
@@ -212,9 +218,13 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
         extensions=[{"uri": "pvc://libs/a.so", "sha256": "A" * 64, "type": "CustomOperators"}],
         parity={"outputs": [{"name": "y", "rtol": "0.1"}]},
     )
-    found = recipe(world)
-    assert (found.target_opset, found.precision, found.allowed_precisions) == (17, "INT8", ())
-    assert found.quantization == Quantization(
+    resolved = recipe(world)
+    assert (resolved.target_opset, resolved.precision, resolved.allowed_precisions) == (
+        17,
+        "INT8",
+        (),
+    )
+    assert resolved.quantization == Quantization(
         calibration=Calibration(
             uri="pvc://data/images",
             samples=512,
@@ -224,10 +234,10 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
         per_channel=False,
         max_excluded_share=0.1,
     )
-    assert found.extensions == (
+    assert resolved.extensions == (
         Extension(uri="pvc://libs/a.so", sha256="a" * 64, type="CustomOperators"),
     )
-    assert found.outputs == (OutputTolerance(name="y", rtol=0.1),)
+    assert resolved.outputs == (OutputTolerance(name="y", rtol=0.1),)
 
 
 @pytest.mark.parametrize(
@@ -263,9 +273,9 @@ def test_what_does_not_make_the_artefacts_is_not_in_their_hash(spec: dict[str, A
 )
 def test_what_makes_the_artefacts_is_in_their_hash(spec: dict[str, Any]) -> None:
     def world(**changed: Any) -> World:
-        found = World(**changed)
-        found.classes = [accelerator_class("cpu", "cpu", "openvino")]
-        return found
+        edited = World(**changed)
+        edited.classes = [accelerator_class("cpu", "cpu", "openvino")]
+        return edited
 
     assert artifact_hash(world(**spec)) != artifact_hash(world())
 
@@ -404,14 +414,14 @@ STEPS: dict[str, Any] = {
 
 def test_the_recipe_holds_the_steps_and_the_job_their_digests() -> None:
     world = World(processing=STEPS, extensions=[{"type": "ONNXRuntimeExtensions"}])
-    found = recipe(world)
-    assert found.processing is not None
-    assert found.processing.steps() == {
+    resolved = recipe(world)
+    assert resolved.processing is not None
+    assert resolved.processing.steps() == {
         "before-0": "pvc://steps/a.onnx",
         "before-1": "hf://a/b/c.onnx",
         "after-0": "pvc://steps/b.onnx",
     }
-    assert found.extensions == (Extension(type="ONNXRuntimeExtensions"),)
+    assert resolved.extensions == (Extension(type="ONNXRuntimeExtensions"),)
     job = world.settle().job()["spec"]["template"]["spec"]["containers"][0]
     task = PrepareTask.model_validate_json(job["env"][0]["value"])
     assert task.steps_sha256 == {"before-0": "a" * 64}

@@ -259,8 +259,8 @@ def test_what_serves_is_what_pods_are_ready_of(strategy: str) -> None:
 def test_what_serves_in_part_is_what_proofs_are_about() -> None:
     world, _, _ = partly()
     elsewhere = FallbackVerdict(active=True, nodes_total=105, nodes_elsewhere=50, broken=True)
-    found = verdict(fallback=elsewhere, failed={Check.PLACEMENT: Reason.NODE_FALLBACK})
-    world.verdicts = {"resnet-cpu-00000": found}  # of the pod that is ready
+    said = verdict(fallback=elsewhere, failed={Check.PLACEMENT: Reason.NODE_FALLBACK})
+    world.verdicts = {"resnet-cpu-00000": said}  # of the pod that is ready
     world.settle()
     kinds = ("Ready", "PlacementVerified", "FallbackActive")
     reported = [world.conditions()[kind] for kind in kinds]

@@ -290,8 +290,8 @@ def crash(
 #   Ready with the pod's reason
 def test_a_crash_of_one_pod_rejects_no_backend_that_serves() -> None:
     world = on_gpu().all_available()
-    (found,) = world.all("Deployment")
-    found["status"]["availableReplicas"] = 1
+    (deployment,) = world.all("Deployment")
+    deployment["status"]["availableReplicas"] = 1
     crash(crash(world, 0, "node-1", 9), 1, "node-2", 9)
     assert "rejectedBackends" not in world.status
     assert world.status["serving"]["backend"] == "tensorrt-rtx"
@@ -327,9 +327,9 @@ def refused(reason: Reason, *, ready: int = 0, nodes: int = 2) -> World:
     )
     world.nodes = world.nodes[:nodes]
     world.settle().job_succeeds().rolling(0)
-    (found,) = world.serving_deployments()
+    (deployment,) = world.serving_deployments()
     for index in range(ready):
-        world.serving_pod(found["metadata"]["name"], index=index, ready=True)
+        world.serving_pod(deployment["metadata"]["name"], index=index, ready=True)
     (pod,) = (each for each in world.all("Pod") if each["metadata"]["name"].endswith("-00090"))
     world.verdicts[pod["metadata"]["name"]] = verdict("openvino", failed={Check.GOLDEN: reason})
     return world.settle()

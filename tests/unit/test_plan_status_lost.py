@@ -181,25 +181,25 @@ def returning(strategy: str = "Surge") -> World:
 
 def test_a_return_without_ready_pods_is_verified_again() -> None:
     world = returning().all_available().canary_available()
-    active, wanted = world.status["active"]["revision"], world.status["revision"]
-    assert (active != wanted, phase(world)) == (True, "Analyzing")
+    active, requested = world.status["active"]["revision"], world.status["revision"]
+    assert (active != requested, phase(world)) == (True, "Analyzing")
     loses_its_status(without_pods(world))
     assert (phase(world), carried(world)) == ("Verifying", {active})
     assert world.status["active"]["revision"] == active
     world.all_available().canary_available().later(seconds=61)
-    assert world.all_available().status["active"]["revision"] == wanted
+    assert world.all_available().status["active"]["revision"] == requested
 
 
 @pytest.mark.parametrize("strategy", ["Surge", "Recreate"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_promotion_of_a_return_goes_on_without_ready_pods(strategy: str, fails: bool) -> None:
     world = promoting_a_return(strategy)
-    active, wanted = world.status["active"]["revision"], world.status["revision"]
+    active, requested = world.status["active"]["revision"], world.status["revision"]
     loses_its_status(without_pods(world))
-    assert (phase(world), carried(world)) == ("Promoting", {wanted})
+    assert (phase(world), carried(world)) == ("Promoting", {requested})
     assert world.status["active"]["revision"] == active, "it has not served with all its pods"
     if not fails:
-        assert world.all_available().status["active"]["revision"] == wanted
+        assert world.all_available().status["active"]["revision"] == requested
         return
     world.rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
     assert carried(world) == {active}

@@ -72,12 +72,12 @@ def test_a_serving_pod_fetches_from_the_bucket_and_its_server_has_no_credentials
     (deployment,) = world.serving_deployments()
     assert claims(deployment) == []
     assert VOLUME in pod(deployment)["spec"]["volumes"]
-    found = containers(deployment)
-    assert VARIABLE in found["fetch-artifact"]["env"]
-    assert MOUNT in found["fetch-artifact"]["volumeMounts"]
+    by_name = containers(deployment)
+    assert VARIABLE in by_name["fetch-artifact"]["env"]
+    assert MOUNT in by_name["fetch-artifact"]["volumeMounts"]
     for name in ("server", "sidecar"):
-        assert VARIABLE not in found[name]["env"]
-        assert MOUNT not in found[name]["volumeMounts"]
+        assert VARIABLE not in by_name[name]["env"]
+        assert MOUNT not in by_name[name]["volumeMounts"]
 
 
 def with_node_cache(world: World) -> World:
@@ -342,8 +342,8 @@ def test_a_models_annotations_win() -> None:
 
 def tasks(job: dict[str, Any]) -> list[PrepareTask]:
     """Return the tasks of a prepare Job's stages."""
-    found = [variable for each in containers(job).values() for variable in each["env"]]
-    values = [each["value"] for each in found if each["name"] == TASK_VARIABLE]
+    variables = [variable for each in containers(job).values() for variable in each["env"]]
+    values = [each["value"] for each in variables if each["name"] == TASK_VARIABLE]
     return [PrepareTask.model_validate_json(each) for each in values]
 
 

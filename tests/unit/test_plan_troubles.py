@@ -20,9 +20,9 @@ def killed(container: str, message: str = "", reason: str = "OOMKilled") -> dict
 
 
 def failure(pod: dict[str, Any]) -> pods.Failure:
-    found = pods.failure(pod_view(pod))
-    assert found
-    return found
+    result = pods.failure(pod_view(pod))
+    assert result
+    return result
 
 
 # the field that helps
@@ -39,13 +39,13 @@ def failure(pod: dict[str, Any]) -> pods.Failure:
     ],
 )
 def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
-    wanted = f"; raise {field}.limits.memory"
-    assert failure(killed(container)).finding.message.endswith(wanted)
+    expected = f"; raise {field}.limits.memory"
+    assert failure(killed(container)).finding.message.endswith(expected)
     own = Finding(reason=Reason.OUT_OF_MEMORY, cause="the model does not fit")
     termination_message = StageReport(stage=container, ok=False, failure=own).termination_message()
     assert (
         failure(killed(container, termination_message)).finding.message
-        == f"the model does not fit{wanted}"
+        == f"the model does not fit{expected}"
     )
 
 
@@ -154,8 +154,8 @@ def test_nothing_stalls_only_while_another_backend_is_left_that_may_run_it(
 ) -> None:
     world = World(accelerator_class("cpus", *backends), fallback={"policy": "Allow"})
     world.settle().job_succeeds().rolling(0)
-    (found,) = world.serving_deployments()
-    world.crash(found["metadata"]["name"], reason, restarts=0)
+    (deployment,) = world.serving_deployments()
+    world.crash(deployment["metadata"]["name"], reason, restarts=0)
     world.settle()
     assert world.conditions()["Ready"] == ("False", reason)
     assert world.conditions()["Stalled"][0] == str(stalls)

@@ -31,9 +31,9 @@ def config(**gc: Any) -> Config:
 
 
 def planned(
-    found: InferenceEngine, now: datetime = NOW, gc: Mapping[str, Any] | None = None, **needs: Any
+    subject: InferenceEngine, now: datetime = NOW, gc: Mapping[str, Any] | None = None, **needs: Any
 ) -> EnginePlan:
-    return plan_engine(BuildFacts(found, config(**(gc or {})), now, **needs))
+    return plan_engine(BuildFacts(subject, config(**(gc or {})), now, **needs))
 
 
 READY = {

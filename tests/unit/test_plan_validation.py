@@ -86,20 +86,20 @@ def test_what_is_no_object_is_refused() -> None:
 
 def test_every_rule_can_be_evaluated_here() -> None:
     """A rule that uses more of CEL than is known here fails this test, not a user's plan."""
-    found = [
+    messages = [
         rule
         for each in definitions().values()
         for rule in rules(each["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
     ]
-    assert len(found) > 40
-    for rule in found:
+    assert len(messages) > 40
+    for rule in messages:
         compiled(rule["rule"])
         if "messageExpression" in rule:
             compiled(rule["messageExpression"])
 
 
 @pytest.mark.parametrize(
-    ("rule", "value", "wanted"),
+    ("rule", "value", "expected"),
     [
         ("self.all(i, x, x >= i)", [0, 1, 2], True),
         ("self.all(i, x, x > i)", [1, 1], False),
@@ -122,8 +122,8 @@ def test_every_rule_can_be_evaluated_here() -> None:
         ("!format.labelValue().validate(self).hasValue()", "-x", False),
     ],
 )
-def test_the_language(rule: str, value: Any, wanted: bool) -> None:
-    assert compiled(rule)(value) is wanted
+def test_the_language(rule: str, value: Any, expected: bool) -> None:
+    assert compiled(rule)(value) is expected
 
 
 @pytest.mark.parametrize(

@@ -275,8 +275,8 @@ class Cluster(World):
         for each in pods:
             if each not in others and (recreates or _number(each) != at):
                 self.remove("Pod", each["metadata"]["name"])
-        known = self.find("Pod", f"{name}-{at:05}")
-        labels = known["metadata"]["labels"] if known else {}
+        pod = self.find("Pod", f"{name}-{at:05}")
+        labels = pod["metadata"]["labels"] if pod else {}
         self.crash(name, Reason.BACKEND_CRASHED, index=at)
         if labels.get(REVISION) == view.revision:  # it is the same pod
             self.get("Pod", f"{name}-{at:05}")["metadata"]["labels"] = labels
@@ -284,8 +284,8 @@ class Cluster(World):
 
     def _ready(self, deployment: str, index: int, revision: str, *, canary: bool) -> None:
         name = f"{deployment}-{index:05}"
-        known = self.find("Pod", name)
-        if known is None or not pod_view(known).ready:
+        pod = self.find("Pod", name)
+        if pod is None or not pod_view(pod).ready:
             self.serving_pod(deployment, index=index, ready=True)
         if canary:
             self.first_ready.setdefault(revision, self.now)
@@ -307,12 +307,12 @@ class Cluster(World):
             self.set_status(deployment, status)
 
     def _bad(self) -> str:
-        found = [
+        owners = [
             revision_of(each)
             for each in self.all("ControllerRevision")
             if SECOND.key in str(each["data"])
         ]
-        return found[0] if found else ""
+        return owners[0] if owners else ""
 
     def _crashes(self, deployment: DeploymentView) -> bool:
         """Return whether a Deployment's new pods crash."""
@@ -351,8 +351,8 @@ class Cluster(World):
         rejected = {
             revision_of(each)
             for each in self.all("ControllerRevision")
-            if (known := RevisionOutcome.read(each["metadata"].get("annotations", {})))
-            and known.state == "Rejected"
+            if (outcome := RevisionOutcome.read(each["metadata"].get("annotations", {})))
+            and outcome.state == "Rejected"
         }
         for pod in self.all("Pod"):
             labels = pod["metadata"]["labels"]

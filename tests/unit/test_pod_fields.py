@@ -14,8 +14,8 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 
 def pod(**spec: Any) -> dict[str, Any]:
-    found: dict[str, Any] = deployment(**spec)["spec"]["template"]["spec"]
-    return found
+    template: dict[str, Any] = deployment(**spec)["spec"]["template"]["spec"]
+    return template
 
 
 def containers(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -93,12 +93,12 @@ def test_server_and_sidecar_have_the_environment_that_is_asked_for() -> None:
         podTemplate={"env": [{"name": "OMP_NUM_THREADS", "value": "4"}]},
         serving={"sidecar": {"env": [{"name": "KEY", "valueFrom": from_secret}]}},
     )
-    found = containers(spec)
-    assert variables(found["server"])["OMP_NUM_THREADS"] == "4"
-    assert "OMP_NUM_THREADS" not in variables(found["sidecar"])
-    assert found["sidecar"]["env"][-1] == {"name": "KEY", "valueFrom": from_secret}
-    assert variables(found["fetch-artifact"]).keys() == {"ENGINEWRIGHT_TASK"}
-    for each in found.values():
+    by_name = containers(spec)
+    assert variables(by_name["server"])["OMP_NUM_THREADS"] == "4"
+    assert "OMP_NUM_THREADS" not in variables(by_name["sidecar"])
+    assert by_name["sidecar"]["env"][-1] == {"name": "KEY", "valueFrom": from_secret}
+    assert variables(by_name["fetch-artifact"]).keys() == {"ENGINEWRIGHT_TASK"}
+    for each in by_name.values():
         assert each["env"][0]["name"] == "ENGINEWRIGHT_TASK"
 
 
@@ -107,12 +107,12 @@ def test_server_and_sidecar_have_the_environment_that_is_asked_for() -> None:
 
 def test_spreading_is_the_users_and_counts_the_pods_of_the_class() -> None:
     asked = {"topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
-    wanted = {**asked, "maxSkew": 2, "minDomains": 3, "nodeTaintsPolicy": "Honor"}
-    plain, rich = pod(podTemplate={"topologySpreadConstraints": [asked, wanted]})[
+    constraint = {**asked, "maxSkew": 2, "minDomains": 3, "nodeTaintsPolicy": "Honor"}
+    plain, rich = pod(podTemplate={"topologySpreadConstraints": [asked, constraint]})[
         "topologySpreadConstraints"
     ]
     assert plain.items() >= {**asked, "maxSkew": 1}.items()
-    assert rich.items() >= wanted.items()
+    assert rich.items() >= constraint.items()
     for each in (plain, rich):
         assert each["labelSelector"]["matchLabels"]["enginewright.dev/class"] == "cpu"
         assert each["matchLabelKeys"] == ["pod-template-hash"]
@@ -144,9 +144,9 @@ def test_the_init_container_has_the_servers_limits_and_no_device() -> None:
 
 def test_the_user_may_choose_who_runs() -> None:
     own = {"runAsUser": 1000, "fsGroup": 2000, "supplementalGroups": [3000]}
-    found = pod(podTemplate={"securityContext": own})["securityContext"]
-    assert found.items() >= {**own, "runAsNonRoot": True, "runAsGroup": 65532}.items()
-    assert found["seccompProfile"] == {"type": "RuntimeDefault"}
+    context = pod(podTemplate={"securityContext": own})["securityContext"]
+    assert context.items() >= {**own, "runAsNonRoot": True, "runAsGroup": 65532}.items()
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
 def test_containers_may_differ_and_get_no_privileges() -> None:
@@ -164,10 +164,10 @@ def test_where_the_cluster_assigns_users_no_pod_names_one(own: dict[str, int]) -
     world.config = replace(world.config, openshift=True)
     job = world.settle().job()
     serving = world.job_succeeds().the("Deployment")
-    for each, wanted in ((job, {}), (serving, own)):
+    for each, expected in ((job, {}), (serving, own)):
         security = each["spec"]["template"]["spec"]["securityContext"]
         named = {name for name in ("runAsUser", "runAsGroup", "fsGroup") if name in security}
-        assert named == wanted.keys()
+        assert named == expected.keys()
         assert security["runAsNonRoot"] is True
 
 

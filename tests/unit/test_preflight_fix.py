@@ -42,7 +42,7 @@ def prepared(
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
-    known = manifest(
+    base = manifest(
         key=KEY,
         model_digest="cd" * 32,
         model="model/model.onnx",
@@ -55,7 +55,7 @@ def prepared(
         versions={"onnx": "1.23.2"},
         changes=changes,
     )
-    (folder / "manifest.json").write_text(known.to_json())
+    (folder / "manifest.json").write_text(base.to_json())
     return folder
 
 
@@ -264,16 +264,16 @@ def test_missing_shapes_are_suggested_as_options_that_can_be_pasted(name: str) -
         TensorSpec(name="mask", dtype="int64", shape=("n", "length")),
         TensorSpec(name="flat", dtype="int64", shape=("n",)),
     ]
-    found = [
+    findings = [
         ShapeProfile(input=name, min=(1, 3, 32, 32), opt=(1, 3, 64, 64), max=(8, 3, 96, 96)),
         ShapeProfile(input="mask", min=(1, 0), opt=(1, 64), max=(8, 128)),
         ShapeProfile(input="flat", min=(1,), opt=(1,), max=(8,)),
     ]
-    finding = shapes.missing(specs, (name, "mask"), found=found)
+    finding = shapes.missing(specs, (name, "mask"), found=findings)
     wording = [shlex.split(each) for each in suggested(finding.proposal)]
     assert [each[0] for each in wording] == ["--shapes"] * 3
     profiles = [options.shape(each[1]) for each in wording]
-    assert profiles == found, "a default batch might not go with what was found"
+    assert profiles == findings, "a default batch might not go with what was found"
     resolved = shapes.resolve(specs, profiles, frozenset())
     assert not resolved.findings
     assert not resolved.unsized
@@ -288,8 +288,8 @@ def test_options_and_profiles_are_inverse() -> None:
 
 def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
     spec = TensorSpec(name="x\x1b[2J", dtype="float32", shape=(None, None))
-    found = ShapeProfile(input=spec.name, min=(1, 1), opt=(1, 1), max=(1, 1))
-    finding = shapes.missing([spec], (spec.name,), found=[found])
+    profile = ShapeProfile(input=spec.name, min=(1, 1), opt=(1, 1), max=(1, 1))
+    finding = shapes.missing([spec], (spec.name,), found=[profile])
     assert suggested(finding.proposal) == ()
     assert suggested(None) == ()
     assert finding.proposal is not None

@@ -57,9 +57,9 @@ def again(world: World, **changes: Any) -> World:
 def prepares(world: World) -> bool:
     """Return whether a Job prepares the model; if not, it is prepared."""
     jobs = [each["metadata"]["name"] for each in world.all("Job")]
-    found = any("prepare" in each for each in jobs)
-    assert found == ("prepared" not in world.status)
-    return found
+    is_prepared = any("prepare" in each for each in jobs)
+    assert is_prepared == ("prepared" not in world.status)
+    return is_prepared
 
 
 def test_a_model_that_is_applied_again_rolls_out_without_a_job() -> None:
@@ -205,8 +205,8 @@ def names(records: tuple[Prepared, ...]) -> list[str]:
 
 
 def test_records_stay_and_new_ones_replace_those_that_no_model_has() -> None:
-    def kept(before: str, found: str) -> str:
-        records = kept_records(tuple(map(prepared, before)), map(prepared, found), "a" * 64)
+    def kept(before: str, after: str) -> str:
+        records = kept_records(tuple(map(prepared, before)), map(prepared, after), "a" * 64)
         return "".join(names(records))
 
     assert kept("", "") == ""

@@ -26,8 +26,8 @@ def config(auths: object) -> Secret:
     ],
 )
 def test_an_account(entry: object, expected: str) -> None:
-    found = login(config({"https://[bad": {}, HOST: entry}), HOST)
-    assert found.header() == {"Authorization": expected}
+    credentials = login(config({"https://[bad": {}, HOST: entry}), HOST)
+    assert credentials.header() == {"Authorization": expected}
 
 
 @pytest.mark.parametrize(

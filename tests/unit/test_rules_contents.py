@@ -35,10 +35,10 @@ def test_every_type_and_field(kind: int, raw: bool, tmp_path: Path) -> None:
     if raw:
         tensor = numpy_helper.from_array(numpy_helper.to_array(tensor), "w")
     assert tensor.HasField("raw_data") is raw
-    found = summarize(tensor, tmp_path)
-    assert (found.nan, found.positive_infinities, found.negative_infinities) == (2, 1, 1)
-    assert (found.minimum, found.maximum) == (-2.0, 1.0)
-    assert not found.finite
+    summary = summarize(tensor, tmp_path)
+    assert (summary.nan, summary.positive_infinities, summary.negative_infinities) == (2, 1, 1)
+    assert (summary.minimum, summary.maximum) == (-2.0, 1.0)
+    assert not summary.finite
 
 
 def test_nan_at_the_edge_of_a_piece(tmp_path: Path) -> None:
@@ -69,8 +69,8 @@ def test_holes_are_zeros(tmp_path: Path) -> None:
         writer.truncate(size)
         writer.seek(size // 2)
         writer.write(np.array([np.nan, 5.0], np.float32).tobytes())
-    found = summarize(outside(tmp_path, size), tmp_path)
-    assert (found.nan, found.minimum, found.maximum) == (1, 0.0, 5.0)
+    summary = summarize(outside(tmp_path, size), tmp_path)
+    assert (summary.nan, summary.minimum, summary.maximum) == (1, 0.0, 5.0)
 
 
 def test_what_is_not_there_whole_is_unreadable(tmp_path: Path) -> None:

@@ -35,9 +35,9 @@ class World:
         return created
 
     def held(self, size: int, *, rate: float | None = None) -> Holding:
-        found = self.holding(rate=rate)
-        assert self.account.hold(found, size)
-        return found
+        holding = self.holding(rate=rate)
+        assert self.account.hold(holding, size)
+        return holding
 
 
 class Recounted(RuleBasedStateMachine):
@@ -176,11 +176,11 @@ def test_what_is_charged_covers_what_has_arrived(arrived: int, more: int) -> Non
 )
 def test_a_transfer_must_keep_its_rate_in_every_window(moved: list[float], is_enough: bool) -> None:
     progress = TransferPace(0.0, window=10.0, minimum=50.0)
-    total, found = 0.0, True
+    total, is_steady = 0.0, True
     for second, amount in enumerate(moved, 1):
         total += amount
-        found = progress.update(float(second), int(total)) and found
-    assert found == is_enough
+        is_steady = progress.update(float(second), int(total)) and is_steady
+    assert is_steady == is_enough
 
 
 def test_a_rate_is_known_after_a_second() -> None:

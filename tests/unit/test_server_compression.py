@@ -150,10 +150,10 @@ def test_a_changed_message_is_an_error_or_the_same(
     at %= len(message) + 1
     changed = message[:at] + put + message[at + 1 :]
     try:
-        found = decompress(changed, len(data), coding, 64)
+        content = decompress(changed, len(data), coding, 64)
     except CompressionError:
         return
-    assert found == data  # such as another time in gzip's header
+    assert content == data  # such as another time in gzip's header
 
 
 def test_a_result_is_never_larger_than_the_memory_for_it() -> None:
@@ -177,11 +177,11 @@ def compressed(sent: HttpResponse, accept: bytes, content: bytes = b"") -> HttpR
     def later(_: object) -> None:
         raise AssertionError("in the thread")
 
-    found = CompressedResponses(RequestThreads("codec", 1, 1, "requests", "for a turn")).compress(
+    result = CompressedResponses(RequestThreads("codec", 1, 1, "requests", "for a turn")).compress(
         request, sent, later
     )
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 TEXT = json.dumps({"data": [n / 7 for n in range(200)]}).encode()

@@ -349,10 +349,10 @@ def test_values_and_names_are_counted_outside_strings_however_the_text_is_cut(
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_cost, "_BLOCK_BYTES", block)
-        found = json_cost._count(json_cost._outside_strings(json_cost._blocks(text)))
+        counts = json_cost._count(json_cost._outside_strings(json_cost._blocks(text)))
         cheap = json_cost._count(json_cost._blocks(text))
-    assert found == counted(value)
-    assert cheap >= found
+    assert counts == counted(value)
+    assert cheap >= counts
 
 
 def test_a_text_costs_what_is_outside_its_strings() -> None:

@@ -42,9 +42,9 @@ class Table:
     def closed(self) -> OpenConnection | None:
         """Return the one that is closed."""
         before = [each for each in self.clients if not each.aborted]
-        found = self.eviction.close_one(self.clients)
+        victim = self.eviction.close_one(self.clients)
         closed = [each for each in before if each.aborted]
-        assert len(closed) == found
+        assert len(closed) == victim
         return closed[0] if closed else None
 
     def order(self) -> list[OpenConnection]:

@@ -155,8 +155,8 @@ def test_the_first_raw_tensor_is_found_in_a_beginning_that_shows_it(
 ) -> None:
     message = memoryview(request(inputs, id="abc").SerializeToString())
     spans = wire.split(message).raw
-    found = wire.first_raw_tensor(message[:length])
-    assert found == (spans[0][0] if spans and spans[0][0] <= length else None)
+    start = wire.first_raw_tensor(message[:length])
+    assert start == (spans[0][0] if spans and spans[0][0] <= length else None)
 
 
 def expected_feeds(message: bytes, model: Signature) -> dict[str, NDArray[Any]]:

@@ -45,8 +45,8 @@ OPEN_ENDED = 2**31 - 1
 
 def ended(peer: Peer) -> ErrorCode | None:
     """Return why the server has ended the connection."""
-    found = peer.of(frames.GOAWAY)
-    return ErrorCode(found[-1].code) if found and peer.pipe.ended else None
+    goaways = peer.of(frames.GOAWAY)
+    return ErrorCode(goaways[-1].code) if goaways and peer.pipe.ended else None
 
 
 # Calls.
@@ -535,12 +535,12 @@ async def test_a_client_that_reads_a_large_response_in_small_steps_is_served() -
     peer.send(peer.client.call(1, LARGE.decode(), b"20000000"))
     seen = received = 0
     while received < 20_000_005:
-        found = [
+        parts = [
             each for each in split(bytes(peer.pipe.written[seen:])) if each.kind == frames.DATA
         ]
-        assert found, "the server has stopped"
+        assert parts, "the server has stopped"
         seen = len(peer.pipe.written)
-        for each in found:
+        for each in parts:
             size = len(each.payload)
             received += size
             peer.send(granted(0, size) + granted(1, size))
@@ -862,8 +862,8 @@ async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_
     peers = [silent, part, sends, owed, reads, leaves]
 
     now = time.monotonic()
-    found = [each.connection.waits(now) for each in peers]
-    ranks = [each[0] if each else None for each in found]
+    waits = [each.connection.waits(now) for each in peers]
+    ranks = [each[0] if each else None for each in waits]
     assert ranks[:2] == [WaitsFor.ACTIVE, WaitsFor.NEW]
     assert ranks[2:] == [WaitsFor.ACTIVE, None, WaitsFor.ACTIVE, WaitsFor.LINGERS]
     for each in (sends, reads):
@@ -909,14 +909,14 @@ async def test_what_a_connection_waits_for_is_known_without_a_walk_over_its_stre
     streams = peer.connection._streams
     streams.open = counted = CountedStreams(streams.open)
     assert len(counted) == MAX_STREAMS
-    found = peer.connection.waits(time.monotonic())
-    assert found is not None
-    assert found[0] is WaitsFor.ACTIVE
+    wait = peer.connection.waits(time.monotonic())
+    assert wait is not None
+    assert wait[0] is WaitsFor.ACTIVE
     peer.connection.check(time.monotonic() + 2)
     counted.visits = 0
-    found = peer.connection.waits(time.monotonic() + 2)
-    assert found is not None
-    assert found[0] is WaitsFor.STALLED
+    wait = peer.connection.waits(time.monotonic() + 2)
+    assert wait is not None
+    assert wait[0] is WaitsFor.STALLED
     assert counted.visits <= 1
 
 

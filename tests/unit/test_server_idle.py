@@ -12,14 +12,14 @@ from enginewright_serving.server.inference.idle import Pauses
 
 def after(*pauses: float) -> Pauses:
     """Return what is remembered at time 0, when a pause begins, of these pauses before."""
-    found = Pauses()
+    result = Pauses()
     now = -sum(pauses) - 1.0
     for pause in pauses:
-        found.begin(now)
+        result.begin(now)
         now += pause
-        found.end(now)
-    found.begin(0.0)
-    return found
+        result.end(now)
+    result.begin(0.0)
+    return result
 
 
 def test_nothing_is_known_of_a_server_that_nobody_asks() -> None:

@@ -177,21 +177,21 @@ def test_every_job_runs_once_and_golden_inferences_run_alone(
     def work(number: int) -> None:
         chance = np.random.default_rng(seed + number)
         while True:
-            found = queue.take(number)
-            if found[0] is ended:
-                queue.finish(number, found)
+            result = queue.take(number)
+            if result[0] is ended:
+                queue.finish(number, result)
                 return
             with lock:
                 running.add(number)
-                alone_with.append((found[0].call.reserved, len(running)))
-                taken.extend(found)
+                alone_with.append((result[0].call.reserved, len(running)))
+                taken.extend(result)
                 if len(taken) == len(jobs):
                     end.set()
             time.sleep(0.0005 * max(0, int(chance.integers(-1, 2))))
             with lock:
-                alone_with.append((found[0].call.reserved, len(running)))
+                alone_with.append((result[0].call.reserved, len(running)))
                 running.remove(number)
-            queue.finish(number, found)
+            queue.finish(number, result)
 
     threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(runs)]
     for thread in threads:

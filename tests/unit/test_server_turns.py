@@ -151,14 +151,14 @@ def test_what_ends_the_process_is_raised_and_what_waits_has_its_turn_if_it_does_
     loop = asyncio.new_event_loop()
 
     async def add() -> None:
-        found.append(raising(error))
+        queues.append(raising(error))
         await asyncio.sleep(0.01)
 
-    found: list[tuple[Turns, list[Job], list[Job], list[Job]]] = []
+    queues: list[tuple[Turns, list[Job], list[Job], list[Job]]] = []
     adding = loop.create_task(add())
     with pytest.raises(type(error)):
         loop.run_until_complete(adding)
-    ((turns, jobs, done, handed),) = found
+    ((turns, jobs, done, handed),) = queues
     assert len(turns) == 2
     loop.run_until_complete(asyncio.sleep(0.01))
     assert (handed, done, len(turns)) == ([], jobs[1:], 0)

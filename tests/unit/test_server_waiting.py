@@ -48,13 +48,13 @@ def test_the_newest_of_the_lowest_priority_is_given_up_for_a_higher_one(
 ) -> None:
     waiting = filled(given)
     expected = max(map(place, waiting), default=None)
-    found = waiting.give_up(priority)
+    victim = waiting.give_up(priority)
     if expected is None or expected[0] <= priority:
-        assert found is None
+        assert victim is None
         assert len(waiting) == len(given)
     else:
-        assert found is not None
-        assert place(found) == expected
+        assert victim is not None
+        assert place(victim) == expected
         assert len(waiting) == len(given) - 1
 
 
@@ -92,11 +92,11 @@ def test_a_client_that_is_always_first_does_not_stop_the_others(
 
 def test_with_one_priority_the_order_is_that_of_arrival() -> None:
     waiting = filled([DEFAULT] * 100)
-    found = []
+    order = []
     while waiting:
         waiting.be_fair()
-        found.append(waiting.popleft().queued)
-    assert found == [float(number) for number in range(100)]
+        order.append(waiting.popleft().queued)
+    assert order == [float(number) for number in range(100)]
 
 
 @pytest.mark.parametrize(

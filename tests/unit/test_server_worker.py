@@ -182,11 +182,11 @@ async def test_whoever_leaves_the_queue_every_other_request_is_answered_once(
             elif not waiting:
                 continue
             elif action == "give up":
-                found = bench.worker.give_up(0)
-                assert found is not None
-                bench.results.refuse(found, "another one needs its place")
-                expected[found] = expected[found] and [503]
-                waiting.remove(found)
+                victim = bench.worker.give_up(0)
+                assert victim is not None
+                bench.results.refuse(victim, "another one needs its place")
+                expected[victim] = expected[victim] and [503]
+                waiting.remove(victim)
             elif action == "leave":
                 job = waiting[number % len(waiting)]
                 job.call.abandoned = True

@@ -99,12 +99,12 @@ def test_a_verdict_is_kept_until_something_changes_it() -> None:
         before = pod.state.verdict()
         assert pod.state.verdict() is before
         event(pod)
-        found = pod.state.verdict()
-        assert found != before, number
+        reported = pod.state.verdict()
+        assert reported != before, number
         replayed = Pod()
         for each in EVENTS[: number + 1]:
             each(replayed)
-        assert found == replayed.state.verdict(), number
+        assert reported == replayed.state.verdict(), number
 
 
 class Server:
@@ -164,9 +164,9 @@ def test_a_verdict_is_encoded_once_however_many_ask(monkeypatch: pytest.MonkeyPa
     for event in EVENTS:
         event(pod)
         encoded.clear()
-        found = [asked(app, "/verdict", Client()) for _ in range(100)]
+        answers = [asked(app, "/verdict", Client()) for _ in range(100)]
         assert encoded == [pod.state.verdict()]
-        bodies = {bytes(part) for each in found if each for part in each.parts}
+        bodies = {bytes(part) for each in answers if each for part in each.parts}
         assert [Verdict.model_validate_json(each) for each in bodies] == [pod.state.verdict()]
 
 

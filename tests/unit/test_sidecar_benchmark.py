@@ -38,10 +38,10 @@ def started(p50: float, shapes: str = "opt") -> Baseline:
 
 
 def test_a_pod_that_starts_slow_is_slower_than_the_benchmark_of_its_class() -> None:
-    found = judged(MEASURED, started(0.021), {"min": 0.009})
-    assert (found.state, found.reason) == ("failed", Reason.SLOWER_THAN_BENCHMARK)
-    assert "2 times the benchmark of the class, 4 ms for shapes 'min'" in found.message or (
-        "2 times the benchmark of the class, 10 ms for shapes 'opt'" in found.message
+    result = judged(MEASURED, started(0.021), {"min": 0.009})
+    assert (result.state, result.reason) == ("failed", Reason.SLOWER_THAN_BENCHMARK)
+    assert "2 times the benchmark of the class, 4 ms for shapes 'min'" in result.message or (
+        "2 times the benchmark of the class, 10 ms for shapes 'opt'" in result.message
     )
 
 
@@ -76,6 +76,6 @@ def test_what_is_slower_by_less_than_noise_is_ok() -> None:
 def test_what_cannot_be_compared_is_unknown_and_says_why(
     facts: Manifest, usual: Baseline | None, wording: str
 ) -> None:
-    found = judged(facts, usual)
-    assert found.state == "unknown"
-    assert wording in found.message
+    result = judged(facts, usual)
+    assert result.state == "unknown"
+    assert wording in result.message

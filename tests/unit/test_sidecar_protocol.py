@@ -71,9 +71,9 @@ def test_every_type_goes_there_and_back_in_binary(tmp_path: Path) -> None:
     sample = samples.read("s0")
     question = encode(sample, samples.types, binary=True)
     answer, length = echoed(b"".join(question.parts), question.json_length)
-    found = decode(answer, length, sample.expected, samples.types)
-    assert set(found) == set(DTYPES)
-    for name, array in found.items():
+    tensors = decode(answer, length, sample.expected, samples.types)
+    assert set(tensors) == set(DTYPES)
+    for name, array in tensors.items():
         assert np.array_equal(array, sample.expected[name]), name
         assert array.dtype == sample.expected[name].dtype
 
@@ -85,8 +85,8 @@ def test_every_type_but_bfloat16_goes_there_and_back_in_json(tmp_path: Path) -> 
     assert question.json_length is None
     document = json.loads(b"".join(question.parts))
     assert [each["name"] for each in document["outputs"]] == list(sample.expected)
-    found = decode(*echoed(b"".join(question.parts), None), sample.expected, samples.types)
-    for name, array in found.items():
+    tensors = decode(*echoed(b"".join(question.parts), None), sample.expected, samples.types)
+    for name, array in tensors.items():
         assert np.array_equal(array, sample.expected[name]), name
 
 
@@ -137,8 +137,8 @@ def test_what_is_no_answer_to_the_question_is_named(body: bytes, wording: str) -
 
 
 def test_null_is_not_a_number() -> None:
-    found = decode(answer(data=[None, 1.5]), None, WANTED, FLOATS)
-    assert np.array_equal(found["y"], np.array([np.nan, 1.5], np.float32), equal_nan=True)
+    tensors = decode(answer(data=[None, 1.5]), None, WANTED, FLOATS)
+    assert np.array_equal(tensors["y"], np.array([np.nan, 1.5], np.float32), equal_nan=True)
 
 
 @given(
@@ -153,10 +153,10 @@ def test_null_is_not_a_number() -> None:
 )
 def test_no_answer_breaks_the_reader(body: bytes, json_length: int | None) -> None:
     try:
-        found = decode(body, json_length, WANTED, FLOATS)
+        tensors = decode(body, json_length, WANTED, FLOATS)
     except ResponseError:
         return
-    assert found["y"].dtype == np.float32
+    assert tensors["y"].dtype == np.float32
 
 
 # Samples.
@@ -238,13 +238,13 @@ MANY = 70_000  # more than are converted at a time
 @pytest.mark.parametrize("rows", [1, 7, MANY // 2])
 def test_many_numbers_are_read_in_pieces_and_in_order(name: str, rows: int) -> None:
     datatype = BY_ONNX[name]
-    wanted = (np.arange(MANY) % 3).astype(datatype.dtype).reshape(rows, -1)
-    described = {"name": "y", "datatype": datatype.name, "shape": list(wanted.shape)}
-    for data in (wanted.ravel().tolist(), wanted.tolist()):
+    expected = (np.arange(MANY) % 3).astype(datatype.dtype).reshape(rows, -1)
+    described = {"name": "y", "datatype": datatype.name, "shape": list(expected.shape)}
+    for data in (expected.ravel().tolist(), expected.tolist()):
         body = json.dumps({"outputs": [{**described, "data": data, "parameters": {}}]}).encode()
-        found = decode(body, None, WANTED, Types({}, {"y": datatype}))["y"]
-        assert found.dtype == wanted.dtype
-        assert np.array_equal(found, wanted)
+        tensors = decode(body, None, WANTED, Types({}, {"y": datatype}))["y"]
+        assert tensors.dtype == expected.dtype
+        assert np.array_equal(tensors, expected)
 
 
 def test_each_of_several_outputs_is_its_own() -> None:
@@ -261,8 +261,8 @@ def test_each_of_several_outputs_is_its_own() -> None:
         {"name": name, "datatype": types.outputs[name].name, "shape": [len(data)], "data": data}
         for name, data in given.items()
     ]
-    found = decode(orjson.dumps({"outputs": outputs}), None, None, types)
-    assert {name: array.tolist() for name, array in found.items()} == given
+    tensors = decode(orjson.dumps({"outputs": outputs}), None, None, types)
+    assert {name: array.tolist() for name, array in tensors.items()} == given
 
 
 @pytest.mark.parametrize("data", ["1,2,", "1 2", ",1", "1,,2", "[1,2", "1e,2"])
@@ -313,8 +313,8 @@ def test_short_strings_in_binary_are_not_decoded_without_a_limit() -> None:
         {"outputs": [described | {"parameters": {"binary_data_size": len(tensors)}}]}
     )
     types = Types({}, {"y": datatype})
-    found = decode(header + tensors, len(header), None, types)
-    assert found["y"].tolist() == ["a"] * 100_000
+    result = decode(header + tensors, len(header), None, types)
+    assert result["y"].tolist() == ["a"] * 100_000
     with pytest.raises(TooLargeError):
         decode(header + tensors, len(header), None, types, 4_000_000)
 

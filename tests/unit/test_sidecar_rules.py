@@ -66,8 +66,8 @@ MIXED = PlacementFacts(nodes={GPU: 3, CPU: 1}, elsewhere=("det (Det)",))
 
 
 def test_every_check_is_unknown_until_it_has_run() -> None:
-    assert {found.state for found in CheckBoard().verdicts(0.0)} == {"unknown"}
-    assert [found.check for found in CheckBoard().verdicts(0.0)] == list(Check)
+    assert {check.state for check in CheckBoard().verdicts(0.0)} == {"unknown"}
+    assert [check.check for check in CheckBoard().verdicts(0.0)] == list(Check)
 
 
 @pytest.mark.parametrize(
@@ -296,18 +296,18 @@ def provided(seen: Execution, backend: str = TASK.backend) -> CheckResult:
     ],
 )
 def test_a_provider_that_is_not_there_has_its_reason(changes: Any, reason: str) -> None:
-    found = provided(execution(**changes))
-    assert (found.state, found.reason) == ("failed", reason)
-    assert found.message
+    result = provided(execution(**changes))
+    assert (result.state, result.reason) == ("failed", reason)
+    assert result.message
 
 
 def test_the_server_does_not_choose_which_provider_is_the_backends() -> None:
-    found = provided(
+    result = provided(
         execution(provider=CPU, providers=(CPU,), placement=PlacementFacts(nodes={CPU: 4})), "cuda"
     )
-    assert (found.state, found.reason) == ("failed", "ProviderMissing")
-    assert CPU in found.message
-    assert "CUDAExecutionProvider" in found.message
+    assert (result.state, result.reason) == ("failed", "ProviderMissing")
+    assert CPU in result.message
+    assert "CUDAExecutionProvider" in result.message
 
 
 def test_a_provider_with_nodes_is_there_and_needs_no_driver_unless_it_does() -> None:
@@ -342,9 +342,9 @@ def test_one_distribution_owns_onnx_runtime(owners: tuple[str, ...], state: Chec
     ],
 )
 def test_what_runs_must_be_what_was_proven(field: str, value: object) -> None:
-    found = execution_checks.versions(execution(**{field: value}), MANIFEST, TASK)
-    assert (found.state, found.reason) == ("failed", Reason.VERSION_MISMATCH)
-    assert str(value)[:12] in found.message
+    result = execution_checks.versions(execution(**{field: value}), MANIFEST, TASK)
+    assert (result.state, result.reason) == ("failed", Reason.VERSION_MISMATCH)
+    assert str(value)[:12] in result.message
     assert execution_checks.versions(execution(), MANIFEST, TASK).state == "ok"
 
 
@@ -368,9 +368,9 @@ def test_an_engine_must_be_the_one_that_was_built(
         "engine_sha256": "e" * 64,
         "backend_version": "10.1",
     }
-    found = execution_checks.versions(execution(**{**fields, **changes}), manifest, task)
-    assert found.reason is reason
-    assert found.state == ("ok" if reason is None else "failed")
+    result = execution_checks.versions(execution(**{**fields, **changes}), manifest, task)
+    assert result.reason is reason
+    assert result.state == ("ok" if reason is None else "failed")
 
 
 # fault: Processors | a server reports another processor than the verification's | check
@@ -380,9 +380,9 @@ def test_another_kind_of_processor_is_reported_where_outputs_differ() -> None:
     saturating = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=False)
     recipe = MANIFEST.recipe.model_copy(update={"int8_products": "exact"})
     proved = MANIFEST.model_copy(update={"processor": exact, "saturable": True, "recipe": recipe})
-    found = execution_checks.versions(execution(processor=saturating), proved, TASK)
-    assert (found.state, found.reason) == ("failed", Reason.PROCESSOR_MISMATCH)
-    assert "x86_64: AVX2" in found.message
+    result = execution_checks.versions(execution(processor=saturating), proved, TASK)
+    assert (result.state, result.reason) == ("failed", Reason.PROCESSOR_MISMATCH)
+    assert "x86_64: AVX2" in result.message
     assert execution_checks.versions(execution(processor=exact), proved, TASK).state == "ok"
     harmless = proved.model_copy(update={"saturable": False})
     assert execution_checks.versions(execution(processor=saturating), harmless, TASK).state == "ok"
@@ -402,16 +402,16 @@ def test_opsets_are_supported_as_the_image_said(changes: Any, supported: bool) -
 def test_an_engine_without_a_digest_is_unknown() -> None:
     task = TASK.model_copy(update={"engine_key": "b" * 64})
     manifest = MANIFEST.model_copy(update={"engine": ENGINE})
-    found = execution_checks.versions(execution(engine_key="b" * 64), manifest, task)
-    assert found.state == "unknown"
+    result = execution_checks.versions(execution(engine_key="b" * 64), manifest, task)
+    assert result.state == "unknown"
 
 
 def test_nodes_are_counted_with_engines_opened() -> None:
     manifest = MANIFEST.model_copy(update={"engine": ENGINE})
     facts = PlacementFacts(nodes={GPU: 1, CPU: 1}, elsewhere=("det (Det)",), context_nodes=("e0",))
     seen = execution(placement=facts)
-    found = execution_checks.fallback(seen, manifest, TASK, None)
-    assert execution_checks.original_nodes(facts, GPU, found) == {GPU: 3, CPU: 1}
+    elsewhere = execution_checks.fallback(seen, manifest, TASK, None)
+    assert execution_checks.original_nodes(facts, GPU, elsewhere) == {GPU: 3, CPU: 1}
 
 
 # All of it together, in given time.
@@ -466,8 +466,8 @@ def test_a_replaced_session_is_reported_and_held_until_the_operator_releases_the
     pod = Pod()
     pod.turn()
     pod.turn(REPLACED)
-    found = pod.state(Check.PLACEMENT)
-    assert (found.state, found.reason) == ("failed", Reason.SESSION_REPLACED)
+    placement = pod.state(Check.PLACEMENT)
+    assert (placement.state, placement.reason) == ("failed", Reason.SESSION_REPLACED)
     verdict = pod.pod_state.verdict()
     assert verdict.ready
     assert verdict.fallback is not None
@@ -639,15 +639,15 @@ def test_a_server_that_only_hangs_stays_admitted() -> None:
 
 def test_a_higher_rate_ends_by_itself_unless_it_is_asked_for_again() -> None:
     pod = Pod()
-    found = [pod.pod_state.known.probing]
+    rates = [pod.pod_state.known.probing]
     for asked, seconds in ((True, 0.0), (True, PROBING_SECONDS - 1.0), (False, 1.0)):
         pod.clock.now += seconds
         if asked:
             pod.pod_state.probe()
-        found.append(pod.pod_state.known.probing)
+        rates.append(pod.pod_state.known.probing)
     pod.clock.now += PROBING_SECONDS - 1.0
-    found.append(pod.pod_state.known.probing)
-    assert found == [False, True, True, True, False]
+    rates.append(pod.pod_state.known.probing)
+    assert rates == [False, True, True, True, False]
 
 
 def test_a_second_of_a_higher_rate_does_not_lower_the_baseline() -> None:

@@ -9,9 +9,9 @@ def test_figures_are_the_worst_and_the_mean_of_all_answers() -> None:
     totals = ShadowTotals("r2")
     for relative, top1 in ((0.1, 1.0), (0.4, 0.5), (0.1, 0.0)):
         totals.add([OutputChange(name="y", relative=relative, max_abs=relative * 10, top1=top1)])
-    found = totals.document
-    (output,) = found.outputs
-    assert (found.revision, found.compared) == ("r2", 3)
+    document = totals.document
+    (output,) = document.outputs
+    assert (document.revision, document.compared) == ("r2", 3)
     assert (output.name, output.answers, output.incomparable) == ("y", 3, 0)
     assert (output.max_abs, output.worst) == (4.0, 0.4)
     assert output.mean == pytest.approx(0.2)
@@ -57,6 +57,6 @@ def test_what_was_not_compared_is_counted_by_cause() -> None:
     totals = ShadowTotals("r2")
     totals.rejected, totals.failed = 1, 2
     totals.dropped.update({"NotKept": 4, "CanaryBusy": 3, "TooLarge": 0})
-    found = totals.document
-    assert (found.compared, found.rejected, found.failed, found.dropped) == (0, 1, 2, 7)
-    assert found.dropped_by == {"NotKept": 4, "CanaryBusy": 3}
+    document = totals.document
+    assert (document.compared, document.rejected, document.failed, document.dropped) == (0, 1, 2, 7)
+    assert document.dropped_by == {"NotKept": 4, "CanaryBusy": 3}

@@ -24,8 +24,8 @@ def world() -> ManyModels:
 
 
 def job(world: ManyModels) -> str:
-    (found,) = world.running_jobs()
-    return str(found["metadata"]["name"])
+    (result,) = world.running_jobs()
+    return str(result["metadata"]["name"])
 
 
 # event: Jobs | several models of a namespace are to be prepared alike | what each serves | Ready `SharedPreparation`,

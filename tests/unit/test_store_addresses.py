@@ -29,10 +29,10 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def chart_pattern() -> str:
     schema = json.loads(Path("charts/enginewright/values.schema.json").read_text())
-    found: str = schema["properties"]["store"]["properties"]["bucket"]["properties"]["uri"][
+    pattern: str = schema["properties"]["store"]["properties"]["bucket"]["properties"]["uri"][
         "pattern"
     ]
-    return found
+    return pattern
 
 
 @pytest.mark.parametrize(
@@ -118,9 +118,9 @@ def test_a_variable_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch)
     ["http://minio", "https://minio.shop.svc:9000", "http://[::1]:9000", "http://h/p/q/"],
 )
 def test_endpoints(endpoint: str) -> None:
-    found = bucket("s3://b/a", Secret({**KEYS, "AWS_ENDPOINT_URL": endpoint}))
-    assert found.settings["endpoint"] == endpoint.rstrip("/")
-    found.open()
+    store = bucket("s3://b/a", Secret({**KEYS, "AWS_ENDPOINT_URL": endpoint}))
+    assert store.settings["endpoint"] == endpoint.rstrip("/")
+    store.open()
 
 
 def test_the_user_of_an_endpoint_is_not_in_a_message() -> None:

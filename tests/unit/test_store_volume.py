@@ -45,12 +45,12 @@ def corrupt_manifest(root: Path, **changes: object) -> None:
 def test_what_was_published_is_read(root: Path, tmp_path: Path) -> None:
     assert publish(root, KEY, content(tmp_path / "a")) is False
     assert publish(root, KEY, content(tmp_path / "b")) is True
-    found = Store(root).read(KEY, tmp_path / "artifact")
-    assert [file.path for file in found.files] == list(FILES)
+    copied = Store(root).read(KEY, tmp_path / "artifact")
+    assert [file.path for file in copied.files] == list(FILES)
     for name in FILES:
         assert (tmp_path / "artifact" / name).read_bytes() == b"content" + Path(name).name.encode()
     kept = (tmp_path / "artifact/manifest.json").read_text()
-    assert Manifest.model_validate_json(kept) == found
+    assert Manifest.model_validate_json(kept) == copied
     assert not list((root / "tmp").iterdir())
 
 
@@ -128,9 +128,9 @@ def test_publishing_again_mends_what_is_damaged(root: Path, tmp_path: Path) -> N
 )  # fmt: skip
 def test_a_manifest_that_points_outside(path: str, root: Path, tmp_path: Path) -> None:
     publish(root, KEY, content(tmp_path / "a"))
-    files = [ArtifactFile(path=path, sha256="0" * 64, size_bytes=0).model_dump()]
-    known = json.loads((artifact(root) / "manifest.json").read_text())["files"]
-    corrupt_manifest(root, files=[*known, *files])
+    more = [ArtifactFile(path=path, sha256="0" * 64, size_bytes=0).model_dump()]
+    files = json.loads((artifact(root) / "manifest.json").read_text())["files"]
+    corrupt_manifest(root, files=[*files, *more])
     with pytest.raises(StageFailure, match="which is not inside the artefact"):
         Store(root).read(KEY, tmp_path / "artifact")
     assert not (tmp_path / "escape").exists()
@@ -143,8 +143,8 @@ def test_the_longest_paths_that_every_pod_can_create(root: Path, tmp_path: Path)
         longest, folder / NAMES[0]
     )
     Store(root).publish(KEY, files, lambda listed: manifest(KEY, listed))
-    found = Store(root).read(KEY, tmp_path / "artifact")
-    assert {file.path for file in found.files} == {*FILES, *longest}
+    copied = Store(root).read(KEY, tmp_path / "artifact")
+    assert {file.path for file in copied.files} == {*FILES, *longest}
 
 
 def test_a_path_that_no_pod_can_create_is_not_published(root: Path, tmp_path: Path) -> None:

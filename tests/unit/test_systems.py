@@ -32,7 +32,7 @@ def wanted(extras: str, system: str) -> set[str]:
     """Return the names of packages that `pip install 'enginewright[extras]'` asks for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     environment: dict[str, Any] = {**SYSTEMS[system], "extra": ""}
-    found: set[str] = set()
+    names: set[str] = set()
     pending = [*extras.split(",")]
     while pending:
         for text in project["optional-dependencies"][pending.pop()]:
@@ -42,8 +42,8 @@ def wanted(extras: str, system: str) -> set[str]:
             if each.name == "enginewright":
                 pending += each.extras
             else:
-                found.add(each.name)
-    return found
+                names.add(each.name)
+    return names
 
 
 # fault: Commands | another system than Linux: a failing `pip install` or a traceback | markers in

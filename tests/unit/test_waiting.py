@@ -23,7 +23,7 @@ def test_a_share_is_a_part_of_a_processor() -> None:
 
 
 def test_what_is_found_is_returned_and_what_is_not_ends() -> None:
-    found = iter(["", "", "here"])
-    assert until(lambda: next(found), interval=0) == "here"
+    polls = iter(["", "", "here"])
+    assert until(lambda: next(polls), interval=0) == "here"
     with pytest.raises(AssertionError, match="the letter did not come within 0 s"):
         until(lambda: False, "the letter", seconds=0)
