@@ -43,9 +43,7 @@ def test_the_largest_difference_of_any_pod_is_reported() -> None:
         ((None,), 1),
     ],
 )
-def test_only_above_a_limit_do_answers_fail(
-    relative: tuple[float | None, ...], causes: int
-) -> None:
+def test_answers_fail_above_a_limit(relative: tuple[float | None, ...], causes: int) -> None:
     assert compare_answers([pod(*relative)], limits()).findings == ()
     result = compare_answers([pod(*relative)], LIMITED)
     assert [each.reason for each in result.findings] == [Reason.ANSWERS_CHANGED] * causes
@@ -71,7 +69,7 @@ def of(**output: Any) -> Measurements:
         ({"unequal": 0.5, "resized": 3}, "not numeric"),
     ],
 )
-def test_what_cannot_be_compared_says_why(output: dict[str, Any], why: str) -> None:
+def test_incomparable_answers_say_why(output: dict[str, Any], why: str) -> None:
     result = compare_answers([of(**output)], LIMITED)
     assert [(each.reason, why in each.cause) for each in result.findings] == [
         (Reason.ANSWERS_CHANGED, True)

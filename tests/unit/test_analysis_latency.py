@@ -141,7 +141,7 @@ def test_an_idle_model_of_other_golden_samples_passes_and_says_why() -> None:
     assert "'min'" in result.basis
 
 
-def test_what_an_idle_model_is_promoted_for_is_said() -> None:
+def test_basis_of_an_idle_models_promotion_is_reported() -> None:
     result = compare([pod(of_sample(1, "min", "a"))], [pod(of_sample(2, "min", "a"))], limits())
     said = "no requests came; latency compared by 200 golden inferences of each revision"
     assert (result.state, result.basis) == ("passed", said)
@@ -194,9 +194,7 @@ def test_requests_of_many_sizes_are_requests_although_no_size_has_a_median() -> 
 
 
 @pytest.mark.parametrize("sizes", [("64", None), ("64", "128"), (None, "64")])
-def test_requests_that_cannot_be_compared_are_not_denied(
-    sizes: tuple[str | None, str | None],
-) -> None:
+def test_incomparable_requests_are_not_denied(sizes: tuple[str | None, str | None]) -> None:
     arms = [
         pod(of_sample(seed, "min", "a"), *([measured(seed + 2, 200, size)] if size else []))
         for seed, size in enumerate(sizes)
@@ -223,9 +221,7 @@ def test_requests_before_the_new_revision_started_are_none() -> None:
 
 
 @pytest.mark.parametrize("expected", [("a", ""), ("", "a"), ("", "")])
-def test_an_earlier_version_that_reports_no_digest_is_compared_by_name(
-    expected: tuple[str, str],
-) -> None:
+def test_samples_without_a_digest_are_compared_by_name(expected: tuple[str, str]) -> None:
     arms = [pod(of_sample(seed, "min", inputs)) for seed, inputs in enumerate(expected)]
     result = compare_latency([arms[0]], [arms[1]], limits())
     assert (result.state, len(result.figures), result.notes) == ("passed", 1, ())
@@ -327,14 +323,14 @@ def test_pods_of_a_revision_are_pooled() -> None:
     assert (figure.stable_samples, figure.canary_samples) == (120, 100)
 
 
-def test_what_the_serving_revision_measured_before_does_not_count() -> None:
+def test_earlier_measurements_of_the_serving_revision_do_not_count() -> None:
     earlier = [(at - 1000, 0.001) for at, _ in measured(1, 200).windows]
     assert together(series(earlier), measured(2, 200)).state == "inconclusive"
     both = series([*earlier, *measured(1, 200).windows])
     assert together(both, measured(2, 200)).state == "passed"
 
 
-def test_what_the_new_revision_measured_before_serving_pods_were_replaced_does_not_count() -> None:
+def test_canary_measurements_before_pods_were_replaced_do_not_count() -> None:
     """Its first measurements would all be compared with the first one of the present pods."""
     stable = pod(measured(1, 200), since=START)
     slow = [(at - 1000, 5.0) for at, _ in measured(3, 200).windows]

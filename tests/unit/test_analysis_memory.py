@@ -100,9 +100,7 @@ def test_growth_that_the_serving_revision_has_too_is_not_the_new_ones() -> None:
 
 
 @pytest.mark.parametrize("replaced", [60, 300, 450, 570])
-def test_growth_of_serving_pods_that_were_replaced_is_compared_over_the_same_time(
-    replaced: int,
-) -> None:
+def test_growth_of_replaced_pods_is_compared_over_the_same_time(replaced: int) -> None:
     assert not fails([pod(leak, first=replaced)], [pod(leak, seed=2)])
     assert not fails([pod(leak), pod(leak, first=replaced, seed=3)], [pod(leak, seed=2)])
 

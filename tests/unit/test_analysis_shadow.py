@@ -88,13 +88,11 @@ def test_a_size_that_depends_on_data_fails_nothing_and_is_said() -> None:
         ({"dropped": 10_000, "compared": 0}, []),
     ],
 )
-def test_what_the_canary_does_not_answer_fails_as_errors_of_clients_do(
-    counts: dict[str, int], expected: list[str]
-) -> None:
+def test_unanswered_copies_fail_like_errors(counts: dict[str, int], expected: list[str]) -> None:
     assert reasons(pod(**counts)) == expected
 
 
-def test_what_was_measured_of_another_canary_says_nothing_about_this_one() -> None:
+def test_measurements_of_another_canary_do_not_count() -> None:
     other = pod(output(9.0), revision="older", failed=100)
     assert compare_shadow([other], [CANARY], LIMITED).figures == ()
     assert reasons(other, limited=True) == []

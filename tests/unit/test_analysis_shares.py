@@ -81,7 +81,7 @@ def counts(at: float, **fields: Any) -> Counts:
         ({"200": 10**6}, {"200": 10**6 + 150, "500": 50}, False),
     ],
 )
-def test_both_revisions_are_counted_over_the_same_time(
+def test_counted_over_the_same_time(
     before: dict[str, int], now: dict[str, int], fails: bool
 ) -> None:
     stable = since(
@@ -176,7 +176,7 @@ def test_an_incident_that_the_present_serving_pods_have_not_lived_through_is_not
     assert [each.canary_samples for each in result.figures[:3]] == [3000, 3000, 30]
 
 
-def test_what_fails_after_serving_pods_were_replaced_is_found() -> None:
+def test_errors_after_pods_were_replaced_are_found() -> None:
     history = counts(1800, responses={"200": 3000, "500": 10})
     canary = since(START, history, responses={"200": 3000, "500": 60})
     replaced = since(START + 1790, responses={"200": 3000})
@@ -234,7 +234,7 @@ def test_errors_of_the_new_revision_are_found_although_pods_were_replaced() -> N
 @pytest.mark.parametrize(
     ("error", "usual", "needed"), [(0.01, 0, 1800), (0.02, 0, 800), (0.05, 0, 300), (0.02, 1, 1000)]
 )
-def test_errors_are_found_although_pods_start_again_and_again(
+def test_errors_are_found_despite_restarts(
     starts: int, error: float, usual: int, needed: int
 ) -> None:
     """With `usual` errors in 1000 responses of the serving revision, up to 1.5 times as many are needed."""
@@ -291,9 +291,7 @@ def test_incidents_of_both_while_pods_are_added_rarely_fail() -> None:
     ("moments", "begins"),
     [([0, 5, 15, 25, 40], [0, 10, 20, 30]), ([0, 25, 40], [0, 10, 30]), ([35], [0])],
 )
-def test_a_period_of_which_a_pod_has_no_counts_is_part_of_the_next(
-    moments: list[float], begins: list[float]
-) -> None:
+def test_period_without_counts_joins_the_next(moments: list[float], begins: list[float]) -> None:
     first = since(START, *(counts(at) for at in moments))
     others = [since(START + at, *map(counts, range(at, 40, 2))) for at in (10, 20, 30)]
     periods = periods_of([first], [pod(), *others])
@@ -366,7 +364,7 @@ def test_an_excess_of_errors_is_found() -> None:
         ((1, 100), (90, 100), [Reason.PARITY_FAILED]),
     ],
 )
-def test_wrong_golden_inferences(
+def test_wrong_golden(
     stable: tuple[int, int], canary: tuple[int, int], expected: list[Reason]
 ) -> None:
     arms = [pod(golden_wrong=wrong, golden_ok=all_ - wrong) for wrong, all_ in (stable, canary)]

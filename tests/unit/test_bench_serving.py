@@ -43,7 +43,7 @@ def test_complete_answers_count() -> None:
     ],
     ids=["status", "short", "failed", "none", "unreachable"],
 )
-def test_other_answers_fail_the_measurement(
+def test_other_answers_fail(
     output: str, lines: np.ndarray[tuple[int, ...], np.dtype[np.int64]], why: str
 ) -> None:
     with pytest.raises(LoadError, match=why):
@@ -107,7 +107,7 @@ def test_a_bound_is_missed_on_its_other_side() -> None:
     assert judgements["tiny", "CPU per request at 32, over `session.run`"] == (9.2, "miss")
 
 
-def test_what_was_not_measured_neither_passes_nor_misses() -> None:
+def test_unmeasured_figure_neither_passes_nor_misses() -> None:
     judgements = judged(measured())
     assert judgements["tiny", "gRPC requests/s at 32, over Triton"] == (None, "not measured")
     run = measured()
@@ -145,7 +145,7 @@ def test_memory_grows_from_half_to_half() -> None:
     assert growth([90.0]) == 0.0
 
 
-def test_what_a_server_must_not_hold_more_of_over_time() -> None:
+def test_growing_server_is_a_problem() -> None:
     before = [Held(90.0, 3, 15), Held(95.0, 3, 17)]
     assert not growth_of([*before, Held(99.0, 3, 17), Held(92.0, 2, 19)])
     assert growth_of([*before, Held(90.0, 3, 15), Held(101.0, 4, 20)]) == (
@@ -153,7 +153,7 @@ def test_what_a_server_must_not_hold_more_of_over_time() -> None:
     )
 
 
-def test_what_hostile_clients_must_not_do() -> None:
+def test_effects_of_hostile_clients() -> None:
     def beside(failures: int = 0, connections: int = 2000) -> Beside:
         return Beside(connections, "http", "storm", 100.0, 900.0, 300.0, failures, 5.0, 40.0)
 

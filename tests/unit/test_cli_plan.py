@@ -177,7 +177,7 @@ def test_a_new_revision_is_tried_beside_the_serving_one() -> None:
     assert "to replace the serving ones once they pass" in steps(plan, "Deployment")[1].message
 
 
-def test_a_paused_rollout_holds_what_serves() -> None:
+def test_paused_rollout_holds() -> None:
     world = serving()
     plan = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": {"paused": True}})
     assert actions(plan) == ["make Job", "keep Deployment"]
@@ -270,9 +270,7 @@ async def test_a_build_that_runs_goes_on_whatever_is_edited(runs: bool, action: 
     ("status", "action"),
     [("names it", "wait"), ("names another", "change"), ("deleted", "change")],
 )
-async def test_a_shared_engine_is_built_as_its_requester_says_while_that_needs_it(
-    status: str, action: str
-) -> None:
+async def test_shared_engine_is_built_as_its_requester_says(status: str, action: str) -> None:
     world = with_engine_wanted()
     engine = world.the(ENGINE)
     engine["metadata"]["annotations"][REQUESTED_BY] = "other"
@@ -318,9 +316,7 @@ def test_an_engine_that_cannot_be_built_is_refused() -> None:
         ("CUDA", {"aheadOfTime": False}, "wait", "once the build for l4 has its device"),
     ],
 )
-def test_what_serves_until_the_first_engine_is_built_is_a_step(
-    interim: str, gpus: dict[str, Any], action: str, wording: str
-) -> None:
+def test_interim_is_a_step(interim: str, gpus: dict[str, Any], action: str, wording: str) -> None:
     world = World(source=PINNED, build={"interim": interim}).has_gpus(**gpus)
     deployments = steps(forecast_of(world, exists=False), "Deployment")
     assert [(each.action, each.class_name) for each in deployments] == [
@@ -359,9 +355,7 @@ def test_backends_are_compared_when_the_engine_is_built_and_the_chosen_one_is_ke
         ({"precision": "BF16", "backends": ["cpu"]}, "PrecisionUnsupported", "cannot run BF16"),
     ],
 )
-def test_what_cannot_be_resolved_is_refused(
-    spec: dict[str, Any], reason: str, wording: str
-) -> None:
+def test_unresolvable_spec_is_refused(spec: dict[str, Any], reason: str, wording: str) -> None:
     plan = forecast_of(World(**spec), exists=False)
     assert plan.verdict == "refused"
     assert (plan.refusals[0].reason, plan.refusals[0].lasting) == (reason, True)
@@ -378,9 +372,7 @@ async def test_a_cluster_without_device_claims_is_noticed(lacks: set[str]) -> No
 
 
 @pytest.mark.parametrize(("lacks", "verdict"), [({"HTTPRoute"}, "refused"), (set(), "unchanged")])
-async def test_a_route_is_refused_where_the_cluster_lacks_the_gateway_api(
-    lacks: set[str], verdict: str
-) -> None:
+async def test_route_needs_the_gateway_api(lacks: set[str], verdict: str) -> None:
     world = serving()
     world.kube.lacks = lacks
     spec = {**world.spec, "serving": {"route": {"parentRefs": [{"name": "public"}]}}}
@@ -393,7 +385,7 @@ async def test_a_route_is_refused_where_the_cluster_lacks_the_gateway_api(
     assert reasons == (["GatewayAPIMissing"] if lacks else [])
 
 
-def test_an_image_that_nobody_has_asked_is_waited_for() -> None:
+def test_unprobed_image_is_waited_for() -> None:
     world = World()
     world.images = {}
     plan = forecast_of(world, exists=False)

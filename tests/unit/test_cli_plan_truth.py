@@ -94,7 +94,7 @@ def comes_true(world: World, digest: str) -> bool:
 @pytest.mark.parametrize("bytes_of", ["as before", "others"])
 @pytest.mark.parametrize("source", [SOURCE, PINNED], ids=["unpinned", "pinned"])
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda each: str(each)[:60])
-def test_what_is_predicted_is_what_happens(
+def test_predictions_come_true(
     field: str, value: Any, source: dict[str, str], bytes_of: str
 ) -> None:
     world = brought_up(source)
@@ -151,7 +151,7 @@ def test_another_address_is_another_model_until_it_is_read() -> None:
     }
 
 
-def test_what_is_assumed_of_the_source_is_printed() -> None:
+def test_assumed_source_is_printed() -> None:
     world = serving()
     (job,) = steps(forecast_of(world, {**world.spec, "targetOpset": 18}), "Job")
     assert job.message == "key valid if the source is unchanged"

@@ -136,7 +136,7 @@ def test_the_comparison_is_the_operators(canary: World, slower: float, state: st
     assert "golden sample" in shown
 
 
-def test_what_cannot_be_measured_is_a_note(canary: World) -> None:
+def test_unmeasured_pods_are_a_note(canary: World) -> None:
     names = [
         each.name
         for each in to_measure(known(canary).model, list(map(pod_view, canary.all("Pod"))))

@@ -33,7 +33,7 @@ def test_a_token_is_its_clients(authorization: bytes, client: str | None) -> Non
     assert read_tokens(SECRET).client(authorization) == client
 
 
-def test_what_is_no_token_is_named_and_not_shown() -> None:
+def test_invalid_token_is_named_and_not_shown() -> None:
     tokens = read_tokens(
         {"empty": b" \n", "spaces": b"two words", "binary": b"\xff\xfe", "ok": b"a\nb c"}
     )

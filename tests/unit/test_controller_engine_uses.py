@@ -153,7 +153,7 @@ async def test_the_hour_is_looked_at_without_an_event(world: World) -> None:
     assert (await world.engines.reconcile(KEY)).requeue_after == pytest.approx(30 * 86400)
 
 
-def test_what_uses_it_is_kept_when_its_build_changes(world: World) -> None:
+def test_users_are_kept_when_the_build_changes(world: World) -> None:
     engine = world.the("InferenceEngine")
     del engine["status"]["engine"]
     world.put(engine)
@@ -186,7 +186,7 @@ LABELS = {MODEL_LABEL: "model-0", REVISION: "deleted"}
     ],
     ids=["a reference", "a revision", "no known revision", "a deletion that begins", "no engine"],
 )
-def test_only_engines_whose_users_change_are_queued(
+def test_only_engines_with_changed_users_are_queued(
     world: World, event: Json, queued: list[str]
 ) -> None:
     other = {**engine_spec(), "key": "f" * 64}

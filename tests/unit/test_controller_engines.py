@@ -64,7 +64,7 @@ async def test_from_the_look_to_the_engine_and_then_no_request_at_all(world: Wor
     assert world.count(BUILDS, result="succeeded", reason="") == 1
 
 
-def test_what_the_store_holds_is_a_hit_and_no_build(world: World) -> None:
+def test_stored_engine_is_a_hit(world: World) -> None:
     world.settle().succeeds("engine-lookup", cached=True)
     assert ready(world) == ("True", "Built")
     assert world.count("enginewright_engine_cache_total", result="hit") == 1
@@ -122,7 +122,7 @@ async def test_jobs_of_an_earlier_engine_are_waited_for(world: World) -> None:
     assert owner["uid"] == "another"
 
 
-async def test_what_cannot_be_applied_is_reported(world: World) -> None:
+async def test_refused_apply_is_reported(world: World) -> None:
     world.watch()
     world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
     with pytest.raises(Forbidden):

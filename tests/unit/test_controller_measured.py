@@ -107,7 +107,7 @@ OF_ANOTHER_REVISION: Final = MEASURED.model_copy(update={"revision": "r0"}).to_j
 
 
 @pytest.mark.parametrize("answer", [BadAnswer("longer than the limit"), b"{}", OF_ANOTHER_REVISION])
-def test_what_cannot_be_read_is_not_known(answer: bytes | Exception) -> None:
+def test_unreadable_measurements_are_unknown(answer: bytes | Exception) -> None:
     pods = Pods()
     pods.answer = answer
     assert pods.poll() == {}
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_not_known(answer: bytes | Exception) -> None:
     "changes",
     [{"responses": {"200": -1}}, {"responses": {"200": 10**400}}, {"responses": {"x" * 9999: 1}}],
 )
-def test_figures_that_no_server_measures_are_one_bounded_message(
+def test_unknown_figures_are_one_bounded_message(
     changes: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     pods = Pods()

@@ -151,7 +151,7 @@ async def test_a_class_that_cannot_be_read_is_left_out(world: World) -> None:
 
 
 @pytest.mark.parametrize(("ready", "reason"), [("False", "ApplyFailed"), ("True", "Planned")])
-async def test_what_cannot_be_applied_is_reported(world: World, ready: str, reason: str) -> None:
+async def test_refused_apply_is_reported(world: World, ready: str, reason: str) -> None:
     conditions = [
         {"type": "Ready", "status": ready, "reason": "Planned", "message": "m"},
         {"type": "Reconciling", "status": "True", "reason": "Planned", "message": "m"},

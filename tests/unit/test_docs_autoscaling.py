@@ -31,7 +31,7 @@ def test_the_adapter_serves_the_metric_that_the_server_exposes() -> None:
     assert f"`{QUEUE_METRIC}`" in server_metrics()
 
 
-def test_names_and_numbers_are_those_of_the_code() -> None:
+def test_names_and_numbers_match_the_code() -> None:
     assert f"{CPU_UTILIZATION}% of the request" in PAGE
     assert f"/{QUEUE_METRIC}" in PAGE
     for manager in (FIELD_MANAGER, HANDOVER_MANAGER):

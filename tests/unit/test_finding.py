@@ -107,7 +107,7 @@ def test_the_remedy_names_the_fields_of_the_container(container: str) -> None:
     assert own.of_container(container) == own
 
 
-def test_what_is_proposed_is_data_and_can_be_pasted() -> None:
+def test_proposal_is_data_and_can_be_pasted() -> None:
     finding = Finding(
         reason=Reason.SHAPE_PROFILE_MISSING,
         cause="no sizes",
@@ -137,7 +137,7 @@ def test_a_failure_keeps_its_finding_on_every_way() -> None:
 
 
 @given(cause=TEXT, advice=st.none() | TEXT, proposed=st.booleans())
-def test_a_termination_message_of_whatever_size_is_read(
+def test_termination_message_of_any_size_is_read(
     cause: str, advice: str | None, proposed: bool
 ) -> None:
     finding = Finding(
@@ -233,7 +233,7 @@ def test_a_report_of_an_earlier_release_is_read() -> None:
         '{"stage":"x","ok":0,"reason":[],"message":5}',
     ],
 )
-def test_what_is_no_termination_message_is_none(text: str) -> None:
+def test_invalid_termination_message_is_none(text: str) -> None:
     assert read_termination_message(text) is None
 
 
@@ -292,7 +292,7 @@ def test_figures_that_are_none_are_not_reported(field: str, value: str) -> None:
         {"engine": ENGINE | RECORDED | IMAGE | {"elsewhere": 400 * ["n (Det)"]}},
     ],
 )
-def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) -> None:
+def test_published_report_fits_into_a_termination_message(made: dict[str, object]) -> None:
     report = StageReport.model_validate(
         {"stage": "publish", "ok": True, "message": "published it", **made}
     )
@@ -304,9 +304,7 @@ def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) 
 
 @pytest.mark.parametrize(("outputs", "listed"), [(1, True), (8, True), (20, False), (300, False)])
 @pytest.mark.parametrize("changes", ["", 256 * "c", 256 * "é"])
-def test_inputs_and_outputs_are_listed_if_they_fit(
-    outputs: int, listed: bool, changes: str
-) -> None:
+def test_signature_is_listed_if_it_fits(outputs: int, listed: bool, changes: str) -> None:
     made = PUBLISHED | {"changes": changes, "signature": signature(outputs)}
     report = StageReport.model_validate({"stage": "publish", "ok": True, "published": made})
     text = report.termination_message()
@@ -357,9 +355,7 @@ def test_a_cut_report_of_a_prepared_model_keeps_its_first_fields() -> None:
         ),
     ],
 )
-def test_texts_and_lists_of_any_writer_are_cut(
-    made: dict[str, object], field: str, kept: object
-) -> None:
+def test_texts_and_lists_are_cut(made: dict[str, object], field: str, kept: object) -> None:
     read = StageReport.model_validate({"stage": LONG * "s", "ok": True, **made})
     assert read.stage == 256 * "s"
     assert getattr(read.published or read.engine, field) == kept
@@ -389,7 +385,7 @@ def test_a_name_that_is_not_utf_8_can_be_reported() -> None:
     assert "udcff.onnx" in report.termination_message()
 
 
-def test_what_is_cut_keeps_as_much_as_fits() -> None:
+def test_cut_text_keeps_as_much_as_fits() -> None:
     finding = Finding(reason=Reason.INVALID_MODEL, cause=3000 * '"')
     text = StageReport(stage="validate", ok=False, failure=finding).termination_message()
     assert 900 < len(text.encode()) <= 1024

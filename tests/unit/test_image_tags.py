@@ -66,9 +66,7 @@ def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
         ("cuda", "runtime_image/nvidia.Containerfile"),
     ],
 )
-def test_what_an_image_copies_decides_its_tag(
-    images: ModuleType, name: str, containerfile: str
-) -> None:
+def test_copied_files_decide_the_tag(images: ModuleType, name: str, containerfile: str) -> None:
     """Else a change would hide behind an old tag."""
     origins = sources(images, name)
     text = (REPOSITORY / containerfile).read_text()
@@ -85,7 +83,7 @@ def test_what_an_image_copies_decides_its_tag(
         assert {each.relative_to(REPOSITORY).as_posix() for each in files} <= origins
 
 
-def test_an_image_that_adds_to_another_changes_with_it(
+def test_derived_image_changes_with_its_base(
     images: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu, nvidia = [each for each in images.IMAGES if each.name in {"gpu", "nvidia"}]
@@ -98,7 +96,7 @@ def test_an_image_that_adds_to_another_changes_with_it(
     assert after != before
 
 
-def test_nvidias_libraries_are_only_built_by_name(
+def test_nvidia_libraries_are_built_by_name(
     images: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def listed(*names: str) -> list[str]:

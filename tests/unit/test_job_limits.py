@@ -75,7 +75,7 @@ def test_without_limits_nothing_waits() -> None:
     assert different(limited(), *NAMES).leading() == sorted(NAMES)
 
 
-def test_who_waits_keeps_the_place_over_a_restart() -> None:
+def test_place_in_the_queue_survives_a_restart() -> None:
     world = different(limited(1), "c", "b", "a")
     world.restart().settle()
     assert world.leading() == ["c"]
@@ -85,7 +85,7 @@ def test_who_waits_keeps_the_place_over_a_restart() -> None:
 
 
 @pytest.mark.parametrize("event", ["deleted", "edited", "refused"])
-def test_one_that_gives_up_its_turn_holds_nobody_up(event: str) -> None:
+def test_abandoned_turn_holds_up_no_other(event: str) -> None:
     world = different(limited(1), "c", "b", "a")
     match event:
         case "deleted":
@@ -134,7 +134,7 @@ def test_models_that_share_a_preparation_take_one_turn() -> None:
     assert world.leading() == ["e"]
 
 
-def test_what_serves_and_was_lost_is_rebuilt_at_once() -> None:
+def test_lost_artefact_of_a_serving_model_is_rebuilt_at_once() -> None:
     world = limited(1).apply("a")
     world.job_succeeds()
     world.all_available().after(hours=1)
@@ -263,7 +263,7 @@ OWNERS: Final = st.builds(
     running=st.dictionaries(st.sampled_from("xyz"), st.integers(0, 4)),
     limits=st.builds(JobLimits, st.integers(0, 5), st.integers(0, 3)),
 )
-def test_turns_fill_the_limits_and_never_exceed_them(
+def test_turns_fill_the_limits(
     waiting: set[JobOwner], running: dict[str, int], limits: JobLimits
 ) -> None:
     permitted = turns(waiting, running, limits)

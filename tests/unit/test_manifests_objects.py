@@ -48,7 +48,7 @@ def test_a_name_that_was_cut_differs_from_others_that_were_cut() -> None:
 # event: Classes | ambiguous names (`a-b` on class `c`, `a` on class `b-c`) | both: the
 #   Deployments are `a-b-c` and `a--b-c` | nothing
 @given(model=DASHED, accelerator=DASHED, other=DASHED, other_class=DASHED)
-def test_no_two_deployments_want_one_name(
+def test_deployment_names_differ(
     model: str, accelerator: str, other: str, other_class: str
 ) -> None:
     pairs = {(model, accelerator), (other, other_class)}

@@ -39,7 +39,7 @@ def test_the_least_recently_used_make_room_and_no_more_than_necessary() -> None:
     assert evicted(result, EACH, 3 * EACH) == ["c"]
 
 
-def test_what_is_read_or_written_stays() -> None:
+def test_entry_in_use_stays() -> None:
     result = filled("a", "b")
     with result.used("a"), result.used("a"):
         assert evicted(result, EACH, 2 * EACH) == ["b"]

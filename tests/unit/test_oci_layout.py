@@ -143,7 +143,7 @@ def test_repositories(repository: str) -> None:
         "registry.example.com/a ", "registry.example.com/../a", "registry.example.com:port/a",
     ],
 )  # fmt: skip
-def test_what_is_no_repository_is_refused(repository: str) -> None:
+def test_invalid_repository_is_refused(repository: str) -> None:
     with pytest.raises(ValidationError):
         ImageSettings(repository=repository)
     assert not re.search(chart_pattern(), repository)

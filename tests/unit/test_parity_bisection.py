@@ -140,9 +140,7 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[str, list[str]]], str]:
 
 @given(graphs())
 @settings(max_examples=examples(200))
-def test_the_one_wrong_node_of_any_graph_is_found(
-    drawn: tuple[list[tuple[str, list[str]]], str],
-) -> None:
+def test_wrong_node_of_any_graph_is_found(drawn: tuple[list[tuple[str, list[str]]], str]) -> None:
     nodes, wrong = drawn
     output = nodes[-1][0]
     truth = Truth(nodes, [wrong])

@@ -128,7 +128,7 @@ def test_form(want: Any, have: Any, reported: str) -> None:
         ([0.0, 0.0], [0.0, 1.0], False),
     ],
 )
-def test_what_counts_as_the_same_numbers(want: list[float], have: list[float], close: bool) -> None:
+def test_tolerances(want: list[float], have: list[float], close: bool) -> None:
     assert judge(np.array(want, np.float32), np.array(have, np.float32)).agrees is close
 
 
@@ -169,7 +169,7 @@ def test_output_that_is_not_there() -> None:
     ],
 )
 @pytest.mark.parametrize("precision", list(DEFAULTS))
-def test_what_agrees_with_itself(array: Any, precision: str) -> None:
+def test_agreement_with_itself(array: Any, precision: str) -> None:
     verdict = judge(array, array, precision)
     assert verdict.agrees, verdict.description
     reported = figures(verdict)

@@ -15,7 +15,7 @@ def test_statistics_of_any_magnitude(size: float) -> None:
     assert (spread["min"], spread["max"], spread["magnitude"]) == (-size, 4 * size, 4 * size)
 
 
-def test_statistics_of_zeros_and_of_what_is_not_finite() -> None:
+def test_statistics_of_zeros_and_non_finite_values() -> None:
     assert statistics(np.zeros(3), np.ones(3), None)["deviation"] == 0
     spread = statistics(np.array([np.nan, np.inf, 2.0]), np.ones(3), None)
     assert spread["mean"] == spread["max"] == 2

@@ -60,7 +60,7 @@ def test_a_child_is_given_the_same_pass(each: AnyPass) -> None:
     assert TypeAdapter(type(each)).validate_python(given) == each
 
 
-def test_what_is_needed_is_looked_at() -> None:
+def test_needed_passes_are_listed() -> None:
     always = ["ChangeVersions", "Expand", "Simplify"]
     assert useful(model()) == always
     assert useful(model("If")) == ["ChangeVersions", "TakeBranches", *always[1:]]

@@ -150,7 +150,7 @@ def test_a_write_that_fails_resets_no_count(writes: int, *, on: bool) -> None:
     assert bool(autoscalers(world)) == on
 
 
-def test_what_the_autoscaler_sets_stays_and_is_what_is_waited_for() -> None:
+def test_autoscaled_count_stays_and_is_waited_for() -> None:
     world = autoscaled().autoscaled(cpu=7)
     assert world.replicas() == {NAME: 7}
     assert owners(world) == {ANOTHER_CLIENT}

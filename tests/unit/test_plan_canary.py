@@ -196,7 +196,7 @@ def test_steps_raise_the_share_and_each_is_held() -> None:
 
 # event: Rollouts | a new revision crashes beside the serving one | the serving revision, untouched |
 #   `RolledBack` and an Event with the reason; `status.lastFailure`
-def test_a_canary_that_crashes_is_rejected_and_what_serves_is_not_touched() -> None:
+def test_crashing_canary_is_rejected() -> None:
     world = analysing()
     old, new = world.status["active"]["revision"], world.status["revision"]
     (stable,) = world.serving_deployments()
@@ -273,7 +273,7 @@ def test_an_edit_gives_a_new_revision_its_chance_and_ends_the_rejection() -> Non
     [(Check.PLACEMENT, Reason.NODE_FALLBACK), (Check.GOLDEN, Reason.PARITY_FAILED)],
 )
 @pytest.mark.parametrize("when", ["before requests", "under requests", "promoted"])
-def test_what_a_sidecar_refuses_is_rejected(check: Check, reason: Reason, when: str) -> None:
+def test_failed_verdict_rejects_the_canary(check: Check, reason: Reason, when: str) -> None:
     world = updated(served())
     old = world.status["active"]["revision"]
     (canary,) = world.canaries()
@@ -297,9 +297,7 @@ def test_what_a_sidecar_refuses_is_rejected(check: Check, reason: Reason, when: 
     "fallback",
     [{"policy": "Forbid"}, {"policy": "Allow"}, {"policy": "Budget", "maxNodeShare": "100%"}],
 )
-def test_a_provider_that_is_missing_rejects_only_what_may_not_run_without_it(
-    fallback: Json, when: str
-) -> None:
+def test_missing_provider_rejects_under_forbid(fallback: Json, when: str) -> None:
     world = serving(rollout={"canary": CANARY_SPEC}, replicas=2, fallback=fallback)
     old = world.status["active"]["revision"]
     updated(world)
@@ -441,7 +439,7 @@ def test_a_slower_revision_is_rejected(when: str) -> None:
     assert carried(world) == {old}
 
 
-def test_too_few_measurements_wait_and_say_for_what() -> None:
+def test_too_few_measurements_are_waited_for() -> None:
     world = analysing()
     for pod in world.all("Pod"):
         world.measurements[pod["metadata"]["name"]] = Measurements(
@@ -657,7 +655,7 @@ def test_serving_pods_that_merely_start_are_waited_for(pods: int) -> None:
 # capacity
 
 
-def test_without_a_device_the_canary_waits_and_says_what_is_missing() -> None:
+def test_canary_without_a_device_waits_and_says_so() -> None:
     world = updated(served()).canary_unschedulable()
     assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
     assert world.conditions()["Reconciling"][0] == "True"
@@ -670,7 +668,7 @@ def test_without_a_device_the_canary_waits_and_says_what_is_missing() -> None:
     assert world.conditions()["Available"][0] == "True"
 
 
-def test_an_event_says_by_what_a_revision_was_promoted() -> None:
+def test_event_names_the_basis_of_a_promotion() -> None:
     world = analysing().later(seconds=101)
     assert phase(world) == "Promoting"
     (event,) = [each for each in world.events if each.reason == "Promoted"]
@@ -753,9 +751,7 @@ def test_in_place_a_rejected_canary_gives_its_device_back() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "replicas"), [("InPlace", 1), ("Recreate", 2)])
-def test_without_a_device_to_spare_there_is_no_canary_but_a_way_back(
-    strategy: str, replicas: int
-) -> None:
+def test_no_canary_without_a_spare_device_but_a_way_back(strategy: str, replicas: int) -> None:
     world = updated(served(strategy, replicas))
     old, new = world.status["active"]["revision"], world.status["revision"]
     assert not world.canaries()
@@ -906,9 +902,7 @@ def test_a_user_rejects_it() -> None:
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(0, "Promoting"), (25, "Verifying")])
-def test_only_a_return_to_what_served_until_today_needs_no_analysis(
-    hours: int, expected: str
-) -> None:
+def test_recent_revision_needs_no_analysis(hours: int, expected: str) -> None:
     world = analysing().later(seconds=61).all_available().later(hours=hours)
     world.edit(source=FIRST)
     assert phase(world) == expected

@@ -90,6 +90,14 @@ def engine_task(world: World) -> EngineTask:
     return EngineTask.model_validate_json(value)
 
 
+def unprobed(world: World, failure: str = "") -> World:
+    """Have the image of the processors not be probed, or the probe fail."""
+    image = world.config.images["cpu"]
+    world.images = {each: known for each, known in world.images.items() if each != image}
+    world.image_failures = {image: failure} if failure else {}
+    return world
+
+
 def test_the_job_compares_the_other_backends_that_its_image_runs() -> None:
     world = prepared().misses()
     assert engine_task(world).benchmark_backends == ("cuda", "cpu")
@@ -142,7 +150,7 @@ def test_attempts_that_end_in_the_benchmark_every_other_time_end() -> None:
     assert "given up after 5 attempts" in engine["status"]["failure"]["message"]
 
 
-def test_what_the_job_reports_is_recorded_by_the_engine() -> None:
+def test_engine_records_the_benchmarks() -> None:
     reported = (
         PublishedBackend(backend="tensorrt", shapes="opt", p50=0.003, p99=0.0041),
         PublishedBackend(backend="cuda", shapes="opt", p50=0.0021, p99=0.003),
@@ -199,7 +207,7 @@ def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
         ([ms("tensorrt", 1), excluded("cuda", "it crashed")], "tensorrt"),
     ],
 )
-def test_the_preferred_one_serves_unless_another_is_faster_by_the_margin(
+def test_faster_backend_serves_beyond_the_margin(
     benchmarks: list[dict[str, Any]], fastest: str
 ) -> None:
     world = compared(*benchmarks).all_available()
@@ -254,7 +262,7 @@ def test_a_backend_that_is_not_listed_any_more_does_not_serve() -> None:
     assert choices(world)["l4"] == ("cpu", "cpu: 2.5 ms, tensorrt: 3 ms")
 
 
-def test_what_serves_goes_on_until_the_chosen_one_has_passed() -> None:
+def test_chosen_backend_serves_once_it_has_passed() -> None:
     world = compared(
         ms("tensorrt", 3), ms("cuda", 2), build={}, rollout={"canary": {"replicas": 1}}
     ).all_available()
@@ -317,7 +325,7 @@ def test_another_spec_is_another_chance() -> None:
     assert "failedChoice" not in world.status
 
 
-def test_a_user_may_insist_on_what_failed() -> None:
+def test_user_promotes_a_failed_choice() -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", 2))
     world.new_pod_fails(Reason.PARITY_FAILED)
     world.all_available()
@@ -329,7 +337,7 @@ def test_a_user_may_insist_on_what_failed() -> None:
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
-def test_a_user_who_rolls_back_the_chosen_one_gets_what_served_before() -> None:
+def test_user_rolls_back_a_choice() -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
     world.edit(build=FASTEST).all_available()
     chosen = world.status["serving"]["revision"]
@@ -400,7 +408,7 @@ def test_an_interim_gives_way_to_the_fastest() -> None:
     assert "serves on cuda in place of the interim" in event.message
 
 
-def test_what_was_chosen_serves_while_the_next_engine_is_built() -> None:
+def test_choice_serves_while_the_next_engine_is_built() -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", 2)).all_available()
     before = world.status["serving"]["revision"]
     world.edit(build={**FASTEST, "optimizationLevel": 5})
@@ -412,16 +420,11 @@ def test_what_was_chosen_serves_while_the_next_engine_is_built() -> None:
 
 
 @pytest.mark.parametrize("fastest", ["cuda", "cpu"])
-def test_a_choice_moves_to_other_images_with_the_engine_that_it_was_compared_with(
-    fastest: str,
-) -> None:
+def test_choice_and_its_engine_move_to_other_images(fastest: str) -> None:
     world = compared(ms("tensorrt", 3), ms(fastest, 2)).all_available()
     before = world.status["serving"]["revision"]
     world.turn = False
-    newer = world.images[GPU_IMAGE].model_copy(
-        update={"backends": {"tensorrt": "10.10.0", "cuda": "13", "cpu": "1.31.1"}}
-    )
-    world.new_runtime_image("registry.example/gpu:2", "gpu", like=newer)
+    with_new_gpu_image(world)
     assert world.status["images"]["state"] == "Waiting"
     assert (world.status["serving"]["revision"], len(world.running_jobs())) == (before, 0)
     world.turn = True
@@ -447,10 +450,8 @@ def test_a_choice_holds_while_its_image_is_not_probed(strategy: str, failure: st
     world = compared(ms("tensorrt", 3), ms("cpu", 1), rollout={"strategy": strategy})
     world.all_available()
     serving, before = world.status["serving"]["revision"], choices(world)
-    images, image = world.images, world.config.images["cpu"]
-    world.images = {each: images[each] for each in images if each != image}
-    world.image_failures = {image: failure} if failure else {}
-    world.settle().all_available()
+    images = world.images
+    unprobed(world, failure).settle().all_available()
     assert (world.status["serving"]["revision"], choices(world)) == (serving, before)
     assert backends(world) == {"l4": "cpu"}
     world.images, world.image_failures = images, {}
@@ -460,14 +461,12 @@ def test_a_choice_holds_while_its_image_is_not_probed(strategy: str, failure: st
 
 
 @pytest.mark.parametrize("failure", ["", "ErrImagePull"])
-def test_what_has_failed_stays_failed_while_its_image_is_not_probed(failure: str) -> None:
+def test_failed_choice_stays_failed_while_its_image_is_not_probed(failure: str) -> None:
     world = compared(ms("tensorrt", 3), ms("cpu", 1))
     world.new_pod_fails(Reason.PARITY_FAILED).all_available()
     failed = world.status["failedChoice"]
-    images, image = world.images, world.config.images["cpu"]
-    world.images = {each: images[each] for each in images if each != image}
-    world.image_failures = {image: failure} if failure else {}
-    world.settle()
+    images = world.images
+    unprobed(world, failure).settle()
     assert world.status["failedChoice"] == failed
     world.images, world.image_failures = images, {}
     world.settle().all_available()
@@ -477,8 +476,7 @@ def test_what_has_failed_stays_failed_while_its_image_is_not_probed(failure: str
 def test_the_first_choice_waits_for_the_probe() -> None:
     world = prepared()
     images, image = world.images, world.config.images["cpu"]
-    world.images = {each: images[each] for each in images if each != image}
-    world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
+    unprobed(world).engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
     assert world.conditions()["Ready"] == ("False", "ProbingImage")
     assert world.message() == f"probing the runtime image {image}"
     assert world.serving_deployments() == []
@@ -488,7 +486,7 @@ def test_the_first_choice_waits_for_the_probe() -> None:
     assert world.event_reasons().count("BackendChosen") == 1
 
 
-def test_no_choice_waits_for_the_probe_of_what_is_slower() -> None:
+def test_choice_does_not_wait_for_the_probe_of_a_slower_backend() -> None:
     world = prepared()
     image = world.config.images["cpu"]
     world.images = {each: images for each, images in world.images.items() if each != image}
@@ -570,9 +568,8 @@ def test_no_part_of_a_failed_choice_is_tried_while_an_image_is_not_probed() -> N
     failed = world.status["failedChoice"]
     engines_serve = {"l4": "tensorrt", "a100": "tensorrt"}
     assert backends(world.all_available()) == engines_serve
-    images, image = world.images, world.config.images["cpu"]
-    world.images = {each: images[each] for each in images if each != image}
-    world.settle().all_available()
+    images = world.images
+    unprobed(world).settle().all_available()
     assert (backends(world), world.status["failedChoice"]) == (engines_serve, failed)
     world.images = images
     world.settle().all_available()
@@ -627,7 +624,7 @@ def test_the_end_of_a_choice_does_not_bypass_the_turn_to_move() -> None:
 
 
 @pytest.mark.parametrize("before", [2.0, 3.0])  # ms of cuda, with the image before
-def test_engines_move_to_new_images_if_what_was_chosen_with_them_fails(before: float) -> None:
+def test_engines_move_to_new_images_if_the_choice_fails(before: float) -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", before))
     if before < 3:
         world.new_pod_fails(Reason.PARITY_FAILED)

@@ -165,7 +165,7 @@ def test_a_proposal_is_a_whole_class() -> None:
         ({"nvidia.com/gpu.product": ""}, {}),
     ],
 )  # fmt: skip
-def test_labels_of_gpu_feature_discovery(
+def test_gpu_feature_discovery(
     labels: dict[str, str], expected: dict[str, tuple[str, str]]
 ) -> None:
     class_specs = specs(proposed(node(labels)))
@@ -239,7 +239,7 @@ KINDS = st.lists(
 
 
 @given(KINDS, st.sets(st.sampled_from(["cpu", "a100-80gb", "a100-80gb-pcie", "l4"])), st.data())
-def test_names_are_unique_dns_labels_whatever_the_order(
+def test_names_are_unique_dns_labels(
     kinds: list[GpuKind], taken: set[str], data: st.DataObject
 ) -> None:
     names = class_names(kinds, taken)
@@ -282,7 +282,7 @@ def test_no_labels_are_too_odd(labels: dict[str, str]) -> None:
         ("8.9.1", ("rtx",), ["tensorrt-rtx"]),
     ],
 )
-def test_backends_have_an_image_and_support_the_device(
+def test_backends_support_the_device(
     capability: str, variants: tuple[str, ...], backends: list[str] | None
 ) -> None:
     major, _, minor = capability.partition(".")
@@ -312,7 +312,7 @@ def test_a_kind_that_has_a_class_gets_no_other(spec: dict[str, Any], covers: boo
     assert proposals.made == ({} if covers else {"gpu_NVIDIA-L4": "l4"})
 
 
-def test_what_was_proposed_once_is_not_proposed_again() -> None:
+def test_class_is_proposed_once() -> None:
     first = proposed(node(L4))
     assert proposed(node(L4), made=first.made) == Proposals((), first.made)
     # Nor where the ConfigMap was lost while the class is there.
@@ -343,7 +343,7 @@ MEMORY = "nvidia.com/gpu.memory"
         (L4, ONE_NAME, "nvidia.com/gpu", "have NVIDIA-A100, NVIDIA-L4, but an engine fits one product"),
     ],
 )  # fmt: skip
-def test_devices_of_one_name_and_several_sizes_are_not_alike(
+def test_devices_of_one_name_differ_in_memory(
     one: dict[str, str], other: dict[str, str], resource: str, reported: str
 ) -> None:
     nodes = [
@@ -401,7 +401,7 @@ def test_a_node_with_several_labels_is_proposed_once() -> None:
     assert with_nvidia["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
 
 
-def test_what_gpu_feature_discovery_is_about_to_label_is_not_proposed_twice() -> None:
+def test_node_that_is_not_labelled_yet_is_not_proposed_twice() -> None:
     labelled_class = existing("l4", nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
     assert proposed(node(GKE_L4, "joins"), classes=(labelled_class,), own=OWN).apply == ()
     assert [*specs(proposed(node(GKE_L4, "joins"), node(L4, "is there"), own=OWN))] == ["l4"]
@@ -422,7 +422,7 @@ def test_what_gpu_feature_discovery_is_about_to_label_is_not_proposed_twice() ->
         ({**L4, **GKE_L4}, {**L4, GKE: "other"}, ""),  # NVIDIA's labels decide
     ],
 )  # fmt: skip
-def test_products_that_differ_by_ones_own_labels_are_reported(
+def test_own_labels_tell_products_apart(
     one: dict[str, str], other: dict[str, str], reported: str
 ) -> None:
     pool = {"a": one, "b": other}
@@ -444,7 +444,7 @@ def test_classes_of_both_labels_that_select_one_node_overlap() -> None:
     assert readiness(one, (other,), (labelled,), OWN).reason == StatusReason.OVERLAPPING_CLASS
 
 
-def test_what_is_known_of_a_device_by_ones_own_labels() -> None:
+def test_device_by_own_labels() -> None:
     def known(selector: dict[str, str], own: tuple[str, ...] = OWN) -> str:
         return device(existing("c", nodeSelector=selector, resourceName="nvidia.com/gpu"), own)
 

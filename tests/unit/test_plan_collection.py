@@ -179,7 +179,7 @@ def test_since_when_there_is_no_artefact_is_carried_on() -> None:
     assert ended.outcome.empty_since is None
 
 
-def test_switched_off_it_ends_what_runs() -> None:
+def test_switching_off_ends_the_job() -> None:
     plan = plan_collection(facts(job(), done("collect-0"), gc={"enabled": False}))
     assert [each.name for each in plan.delete] == ["collect-1"]
     assert not plan.starts
@@ -217,9 +217,7 @@ def test_once_recorded_its_pod_is_not_needed() -> None:
 @pytest.mark.parametrize(
     ("needed", "limit", "reported"), [(4000, 3999, True), (4000, 4000, False), (4000, None, False)]
 )
-def test_needed_bytes_above_the_limit_are_an_event(
-    needed: int, limit: int | None, reported: bool
-) -> None:
+def test_need_above_the_limit_is_an_event(needed: int, limit: int | None, reported: bool) -> None:
     collected = COLLECTED.model_copy(update={"needed_bytes": needed})
     report = StageReport(stage="collect", ok=True, collected=collected)
     ended = job(ended="Complete", max_bytes=limit)
@@ -324,7 +322,7 @@ def blocked(needed: NeededKeys, max_size: str | None = None) -> str:
     return decision.message
 
 
-def test_none_begins_where_it_is_not_known_what_is_needed() -> None:
+def test_nothing_begins_while_needs_are_unknown() -> None:
     objects = [
         Unreadable(made("InferenceModel", f"m{number}", NAMESPACE), "spec: wrong")
         for number in range(5)

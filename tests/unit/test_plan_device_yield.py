@@ -125,7 +125,7 @@ def test_where_that_frees_nothing_the_model_serves_again(reported: str) -> None:
 
 
 @pytest.mark.parametrize("of", ["job", "pod"])
-def test_after_a_failure_what_frees_nothing_is_tried_once_too(of: str) -> None:
+def test_yield_is_tried_once_after_a_failure(of: str) -> None:
     world = building()
     if of == "job":
         world.job_fails(Reason.DRIVER_MISSING, of="engine").later(minutes=1)
@@ -180,7 +180,7 @@ def test_a_class_that_is_edited_away_in_mid_build_has_its_pods_again(replacement
     assert pods(world) == 1
 
 
-def test_what_gave_way_counts_as_asked_for_and_not_as_complete() -> None:
+def test_yielding_pods_count_as_requested_and_not_as_complete() -> None:
     world = blocked(updating())
     before = world.status["serving"]
     world.observed(replicas=0)
@@ -230,9 +230,7 @@ def test_a_build_that_has_a_device_takes_nobodys() -> None:
 #   and starts again once a model needs the engine
 @pytest.mark.parametrize("strategy", ["Recreate", "Surge"])
 @pytest.mark.parametrize("becomes", [blocked, builds], ids=["blocked", "builds"])
-def test_a_model_that_is_put_back_serves_at_once(
-    becomes: Callable[[World], World], strategy: str
-) -> None:
+def test_reverted_model_serves_at_once(becomes: Callable[[World], World], strategy: str) -> None:
     world = becomes(blocked(updating(strategy)))
     engine = world.status["engines"][0]["name"]
     assert pods(world.edit(source={"uri": "https://models.example/resnet.onnx"})) == 1
@@ -244,7 +242,7 @@ def test_a_model_that_is_put_back_serves_at_once(
 
 
 @pytest.mark.parametrize("reason", [Reason.DRIVER_MISSING, Reason.BUILD_FAILED])
-def test_what_failed_before_the_spec_was_put_back_is_remembered(reason: Reason) -> None:
+def test_failure_is_remembered_when_the_spec_is_reverted(reason: Reason) -> None:
     world = building().job_fails(reason, of="engine")
     engine = world.status["engines"][0]["name"]
     world.edit(source={"uri": "https://models.example/resnet.onnx"}).later(hours=1)
@@ -402,7 +400,7 @@ def test_that_pods_yield_is_stated_whatever_the_first_class_waits_for() -> None:
     assert "the pods of l4 yield the device" in world.message()
 
 
-def test_what_serves_does_not_yield_to_a_rebuild_of_its_own_engine() -> None:
+def test_no_yield_to_a_rebuild_of_the_own_engine() -> None:
     world = World(rollout={"strategy": "Recreate"}, replicas=2).has_gpus(aheadOfTime=False)
     world.nodes += [gpu_node("gpu-1"), gpu_node("gpu-2")]
     world.settle().job_succeeds().misses()

@@ -33,7 +33,7 @@ def users(*uses: EngineUse) -> tuple[str, ...]:
     return users_of(OF_ENGINE, uses)
 
 
-def test_a_model_uses_what_its_spec_needs_and_what_its_revisions_run() -> None:
+def test_model_uses_engines_of_its_spec_and_revisions() -> None:
     key = OF_ENGINE.spec.key
     needs = engine_use("resnet", [ENGINE], ())
     serves = engine_use("bert", (), (revision("old", key), revision("new", "f" * 64)), ["old"])

@@ -139,7 +139,7 @@ def test_build_progress_is_reported_in_tens() -> None:
     assert world.message() == "verify (2/4)"
 
 
-def test_what_is_not_known_after_a_restart_changes_nothing() -> None:
+def test_missing_progress_after_a_restart_changes_nothing() -> None:
     world = on_device().stage_runs("build")
     world.progress[world.job()["metadata"]["name"]] = Progress(stage="build", percent=47)
     world.settle()
@@ -219,7 +219,7 @@ def test_an_image_that_cannot_be_pulled_is_reported() -> None:
 # the engine
 
 
-def test_what_was_built_is_reported_in_the_apis_units() -> None:
+def test_engine_is_reported_in_the_apis_units() -> None:
     world = on_device().succeeds()
     assert world.status["engine"] == {
         "sha256": "e" * 64,
@@ -279,7 +279,7 @@ def test_an_engine_of_another_key_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize("reason", PERMANENT)
-def test_what_cannot_succeed_is_remembered_when_its_job_is_gone(reason: Reason) -> None:
+def test_permanent_failure_is_remembered_without_its_job(reason: Reason) -> None:
     world = on_device().job_fails(reason, message="the thing, the cause")
     assert world.conditions()["Stalled"] == ("True", reason)
     assert world.conditions()["Reconciling"] == ("False", reason)
@@ -294,7 +294,7 @@ def test_what_cannot_succeed_is_remembered_when_its_job_is_gone(reason: Reason) 
 
 
 @pytest.mark.parametrize("reason", PASSING)
-def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None:
+def test_passing_failure_is_retried_with_growing_waits(reason: Reason) -> None:
     world = on_device()
     waits = []
     for attempt in range(1, 10):

@@ -171,7 +171,7 @@ def test_an_engine_that_is_deleted_is_asked_for_again_while_the_old_revision_ser
         ({"policy": "Allow"}, ("False", "RollingOut")),
     ],
 )
-def test_what_an_engine_leaves_outside_is_judged_before_a_pod_starts(
+def test_partial_engine_is_judged_first(
     fallback: dict[str, str], reported: tuple[str, str]
 ) -> None:
     world = prepared(**({"fallback": fallback} if fallback else {})).engine_built(
@@ -245,7 +245,7 @@ def test_an_image_without_the_backends_libraries_is_named() -> None:
     assert GPU_IMAGE in world.condition("Stalled")["message"]
 
 
-def test_an_image_whose_library_cannot_be_used_says_why_and_serves_other_backends() -> None:
+def test_image_with_an_unusable_library_serves_other_backends() -> None:
     def world(backend: str) -> World:
         world = World(backends=[backend]).has_gpus(backends=["tensorrt", "cuda"])
         why = {"tensorrt": "this image has TensorRT 11"}

@@ -311,7 +311,7 @@ def test_wrong_answers_of_the_interim_are_reported() -> None:
 # only until the first engine
 
 
-def test_what_serves_with_an_engine_keeps_serving_while_the_next_is_built() -> None:
+def test_engine_serves_while_the_next_is_built() -> None:
     world = bridged().engine_built().all_available()
     before = world.status["serving"]["revision"]
     world.edit(source=OTHER).job_succeeds(SECOND)

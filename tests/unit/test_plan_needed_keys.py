@@ -147,7 +147,7 @@ def test_fields_of_a_newer_version_count() -> None:
         ("deployments", pods("Deployment", "{"), "its pods name no artefact"),
     ],
 )
-def test_what_cannot_be_read_is_named(kind: str, obj: Json, why: str) -> None:
+def test_unreadable_object_is_named(kind: str, obj: Json, why: str) -> None:
     (message,) = needed_keys(NamespaceObjects(**{kind: (obj,)})).unreadable
     assert message.name == f"{obj['kind']} {obj['metadata']['name']}"
     assert why in message.why

@@ -243,7 +243,7 @@ def revision_of(deployment: Json) -> str:
         (REPOSITORY, "other", REFERENCE),
     ],
 )
-def test_what_is_rejected_stays_so_whatever_repository_is_set(
+def test_rejection_survives_another_repository(
     repository: str | None, account: str | None, reference: str | None
 ) -> None:
     world = rejects_canary(has_canary())
@@ -269,9 +269,7 @@ def test_a_canary_goes_on_without_its_image(repository: str | None) -> None:
 
 @pytest.mark.parametrize("first", [None, OTHER])
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_an_engine_whose_image_changes_begins_no_rollout_again(
-    first: str | None, is_rejected: bool
-) -> None:
+def test_another_image_of_an_engine_begins_no_rollout(first: str | None, is_rejected: bool) -> None:
     rollout = {"strategy": "Surge", "canary": CANARY_SPEC}
     world = with_images(World(rollout=rollout, replicas=2)).has_gpus().settle()
     world.job_succeeds(WITH_IMAGE).engine_built(image=OTHER).all_available()

@@ -268,7 +268,7 @@ def of_architecture(
         ("aarch64", ("amd64",), None),  # under emulation: no node is of the image's kind
     ],
 )
-def test_jobs_go_where_the_image_runs(
+def test_jobs_follow_the_image(
     reported: str, nodes: tuple[str, ...], expected: dict[str, str] | None
 ) -> None:
     world = of_architecture(World(), reported, *nodes).settle()
@@ -344,7 +344,7 @@ def test_an_architecture_that_no_node_of_the_class_has_is_not_asked_for() -> Non
     assert serving_nodes(world) == of_class
 
 
-def test_what_serves_is_not_restarted_when_nodes_of_another_architecture_join() -> None:
+def test_nodes_of_another_architecture_restart_no_pods() -> None:
     world = World().settle().job_succeeds().all_available()
     before = world.the("Deployment")["spec"]["template"]
     of_architecture(world, "x86_64", "amd64", "arm64").settle()
@@ -359,7 +359,7 @@ def test_what_serves_is_not_restarted_when_nodes_of_another_architecture_join() 
         ({"kubernetes.io/arch": "arm64"}, (), "amd64"),  # the only one that the image runs on
     ],
 )
-def test_an_engine_is_built_on_the_architecture_of_its_class(
+def test_engine_is_built_on_its_architecture(
     selected: dict[str, str], several: tuple[str, ...], expected: str
 ) -> None:
     product = {"nvidia.com/gpu.product": "NVIDIA-L4"}

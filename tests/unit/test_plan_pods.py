@@ -63,7 +63,7 @@ def ended_server(**ended: object) -> dict[str, Any]:
         (255, "Error", Reason.INTERNAL_ERROR, "exit code 255 without a message"),
     ],
 )
-def test_a_server_that_was_killed_is_explained_by_its_signal(
+def test_signal_explains_a_killed_server(
     code: int, kubernetes: str, reason: Reason, wording: str
 ) -> None:
     pod = slim(PODS, ended_server(exitCode=code, reason=kubernetes))
@@ -131,9 +131,7 @@ def test_an_image_that_a_volume_mounts_is_named_where_it_cannot_be_pulled(reason
         ("no nodes available to schedule pods", "no nodes available to schedule pods"),
     ],
 )
-def test_the_schedulers_reasons_do_not_change_with_the_number_of_nodes(
-    said: str, reported: str
-) -> None:
+def test_scheduler_reasons_do_not_depend_on_the_node_count(said: str, reported: str) -> None:
     status = {"phase": "Pending", "conditions": [unschedulable(said)]}
     pod = pod_view(made("Pod", "p", "n", status=status))
     assert pods.waiting_for(pod) == f"the pod is unschedulable: {reported}"

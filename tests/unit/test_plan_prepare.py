@@ -67,7 +67,7 @@ def test_a_pod_that_cannot_start_says_why(status: dict[str, Any], text: str) -> 
     assert world.conditions()["Reconciling"] == ("True", "Preparing")
 
 
-def test_what_was_made_is_remembered_and_the_job_is_needed_no_more() -> None:
+def test_result_is_remembered_without_its_job() -> None:
     world = World().settle().job_succeeds()
     prepared = world.status["prepared"]
     assert prepared["key"] == "a" * 64
@@ -88,7 +88,7 @@ def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
     assert len(jobs(world)) == 1, "the Job controller is about to count it"
 
 
-def test_what_the_store_had_rolls_out_once_fetch_has_ended_and_the_job_ends_by_itself() -> None:
+def test_stored_artefact_rolls_out_once_fetch_has_ended() -> None:
     world = finds_it(World().settle())
     stored = published()
     assert world.status["prepared"]["key"] == stored.key
@@ -108,7 +108,7 @@ def test_what_the_store_had_rolls_out_once_fetch_has_ended_and_the_job_ends_by_i
 
 
 @pytest.mark.parametrize("reason", PERMANENT)
-def test_what_cannot_succeed_is_not_tried_again(reason: Reason) -> None:
+def test_permanent_failure_is_not_retried(reason: Reason) -> None:
     world = World().settle().job_fails(reason, message="the thing, the cause")
     assert world.conditions()["Stalled"] == ("True", reason)
     assert world.last
@@ -123,7 +123,7 @@ def test_what_cannot_succeed_is_not_tried_again(reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("reason", PASSING)
-def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None:
+def test_passing_failure_is_retried_with_growing_waits(reason: Reason) -> None:
     world = World().settle()
     waits = []
     for attempt in range(1, 10):
@@ -142,7 +142,7 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
 
 
 @pytest.mark.parametrize("reason", RARELY_PASSING)
-def test_what_seldom_passes_by_itself_is_given_up(reason: Reason) -> None:
+def test_rarely_passing_failure_is_given_up(reason: Reason) -> None:
     world = World().settle()
     for _ in range(4):
         world.job_fails(reason, "convert")
@@ -243,7 +243,7 @@ def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
         (128, "StartError", Reason.INTERNAL_ERROR, "exit code 128"),
     ],
 )
-def test_a_stage_that_dies_without_a_report_is_explained(
+def test_stage_without_a_report_is_explained(
     code: int, kubernetes: str, reason: Reason, text: str
 ) -> None:
     world = World().settle()
@@ -398,7 +398,7 @@ def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> No
     assert all(job.get("status") for job in world.all("Job"))
 
 
-def test_what_fetch_finds_again_is_not_lost_while_the_job_goes_on() -> None:
+def test_artefact_that_fetch_finds_again_is_not_lost() -> None:
     world = lost().later(minutes=1)
     finds_it(world)
     made = jobs(world)
@@ -407,7 +407,7 @@ def test_what_fetch_finds_again_is_not_lost_while_the_job_goes_on() -> None:
     assert world.status["prepared"]["key"] == "a" * 64
 
 
-def test_what_is_lost_again_after_a_job_that_found_it_and_failed_is_prepared_again() -> None:
+def test_artefact_that_is_lost_again_is_prepared_again() -> None:
     world = lost().later(minutes=1)
     finds_it(world).job_ends("Failed", reason="BackoffLimitExceeded")
     assert len(jobs(world)) == 2

@@ -46,7 +46,7 @@ def recipe(world: World) -> Recipe:
         (accelerator_class("none", cpuFeatures=[], nodeSelector={f"{NFD}AVXVNNI": "true"}), ()),
     ],
 )
-def test_what_every_node_of_a_class_has(accelerator: Any, expected: tuple[Feature, ...]) -> None:
+def test_features_of_every_node_of_a_class(accelerator: Any, expected: tuple[Feature, ...]) -> None:
     assert features(accelerator) == expected
 
 
@@ -63,7 +63,7 @@ def test_what_every_node_of_a_class_has(accelerator: Any, expected: tuple[Featur
         ("tensorrt", "INT8", [UNKNOWN], None),
     ],
 )
-def test_what_int8_relies_on(
+def test_features_that_int8_needs(
     backend: str, precision: Any, classes: list[Any], expected: str | None
 ) -> None:
     assert int8_products(backend, (precision,), classes) == expected
@@ -85,7 +85,7 @@ def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:
 
 # fault: Processors | a class names an instruction set that a node lacks | the class's `Ready`:
 #   `FeatureMissing` | next pass
-def test_a_class_that_promises_what_a_node_has_not_is_reported() -> None:
+def test_class_with_a_missing_feature_is_reported() -> None:
     with_vnni = replace(node_view(node("a")), labels=labels(AVX512VNNI="true"))
     without = replace(node_view(node("b")), labels=labels(AVX2="true"))
     unlabelled = node_view(node("c"))

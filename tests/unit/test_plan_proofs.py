@@ -82,9 +82,7 @@ def test_the_worst_pod_speaks() -> None:
         (0, None, "100% cpu"),
     ],
 )
-def test_a_share_is_never_rounded_to_all_or_nothing(
-    nodes: int, share: float | None, shown: str
-) -> None:
+def test_share_is_never_rounded_to_all_or_none(nodes: int, share: float | None, shown: str) -> None:
     proof = proven([verdict(fallback=elsewhere(nodes, share))], ALLOW)
     assert proof.placement_summary == shown
 
@@ -97,9 +95,7 @@ def test_a_share_is_never_rounded_to_all_or_nothing(
     ],
     ids=["known", "lost"],
 )
-def test_a_lower_backend_has_no_share_of_the_requested_one(
-    asked: str | None, summary: str, start: str
-) -> None:
+def test_lower_backend_has_no_share(asked: str | None, summary: str, start: str) -> None:
     lower = FallbackVerdict(
         active=True,
         kind="BackendFallback",
@@ -200,9 +196,7 @@ def lost(check: Check, reason: Reason) -> Verdict:
 
 @pytest.mark.parametrize("check", [Check.SERVER, Check.GOLDEN])
 @pytest.mark.parametrize("promise", [FORBID, ALLOW])
-def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
-    check: Check, promise: Promise
-) -> None:
+def test_idle_server_is_broken_and_not_wrong(check: Check, promise: Promise) -> None:
     given = lost(check, Reason.DEVICE_LOST)
     proof = proven([verdict(), given], promise)
     assert proof.broken is not None
@@ -215,9 +209,7 @@ def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
 
 
 @pytest.mark.parametrize("promise", [ALLOW, BUDGET])
-def test_a_new_revision_that_lost_its_provider_after_its_admission_is_refused(
-    promise: Promise,
-) -> None:
+def test_revision_that_lost_its_provider_is_refused(promise: Promise) -> None:
     without, replaced = (
         verdict(failed={Check.PROVIDER: reason})
         for reason in (Reason.PROVIDER_MISSING, Reason.SESSION_REPLACED)

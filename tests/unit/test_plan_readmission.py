@@ -115,7 +115,7 @@ def test_a_node_whose_clock_is_ahead_is_tried_once() -> None:
 
 
 @pytest.mark.parametrize("why", ["Recreate", "InPlace", "nothing serves"])
-def test_no_node_stops_what_serves_or_delays_what_is_to_serve(why: str) -> None:
+def test_node_stops_or_delays_no_pods(why: str) -> None:
     """But for Surge, pods would go first; without pods, others would have to wait for an attempt."""
     world = falls_back()
     if why == "nothing serves":
@@ -130,7 +130,7 @@ def test_no_node_stops_what_serves_or_delays_what_is_to_serve(why: str) -> None:
     assert world.status["revision"] == before
 
 
-def test_it_is_tried_beside_what_serves_once_that_is_scaled_up() -> None:
+def test_backend_is_tried_once_scaled_up() -> None:
     world = node_joins(falls_back().edit(replicas=0).all_available())
     assert not is_tried(world.edit(replicas=2))
     assert is_tried(world.all_available().settle())
@@ -155,7 +155,7 @@ def test_it_is_tried_again_each_time_that_its_user_asks(value: str) -> None:
     assert "rejectedBackends" not in world.status
 
 
-def test_what_no_node_is_at_fault_for_waits_for_other_inputs_or_its_user() -> None:
+def test_failure_of_no_node_waits_for_other_inputs_or_its_user() -> None:
     world = on_gpu().new_pod_fails(Reason.ENGINE_VERSION_MISMATCH)
     world.job_succeeds(SECOND).all_available()
     assert rejected(world)["reason"] == "EngineVersionMismatch"
@@ -171,9 +171,7 @@ def test_what_no_node_is_at_fault_for_waits_for_other_inputs_or_its_user() -> No
         (Reason.PARITY_FAILED, False),
     ],
 )
-def test_what_may_differ_on_another_node_is_tried_when_one_joins(
-    reason: Reason, *, differs: bool
-) -> None:
+def test_failure_of_a_node_is_retried_when_one_joins(reason: Reason, *, differs: bool) -> None:
     world = on_gpu()
     for index, node in enumerate(("node-1", "node-2")):
         world.crash(
@@ -328,7 +326,7 @@ def test_pausing_at_zero_changes_nothing() -> None:
     assert templates(world.edit(rollout={"paused": True})) == before
 
 
-def test_a_rejection_keeps_what_was_prepared_last() -> None:
+def test_rejection_keeps_the_last_prepared_model() -> None:
     world = node_joins(falls_back())
     world.edit(source=OTHER).job_succeeds(published("c" * 64, "f" * 64)).engine_built()
     crash(world, 0, "node-1", 2)
@@ -358,7 +356,7 @@ def test_another_image_of_the_rejected_backend_costs_no_prepared_model() -> None
     assert world.all_available().status["serving"]["revision"] == cuda
 
 
-def test_what_serves_stays_known_while_a_rejected_backend_is_prepared_again() -> None:
+def test_serving_model_stays_known_while_preparing_again() -> None:
     world = falls_back().all_available().jobs_are_cleaned_away()
     cuda = world.status["serving"]["revision"]
     world.new_runtime_image("registry.example/rtx:2", "rtx", like=world.images[RTX_IMAGE])
@@ -371,7 +369,7 @@ def test_what_serves_stays_known_while_a_rejected_backend_is_prepared_again() ->
     assert "prepared" not in world.status["serving"]
 
 
-def test_what_is_gone_back_to_stays_known_while_pods_of_its_successor_serve() -> None:
+def test_previous_revision_stays_known_while_successor_serves() -> None:
     world = falls_back().all_available().jobs_are_cleaned_away()
     cuda = world.status["serving"]["revision"]
     node_joins(world).partly_available("resnet-l4", 1)

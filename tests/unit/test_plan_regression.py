@@ -93,7 +93,7 @@ def test_the_trial_serves_until_the_restored_pods_do(event: str) -> None:
 
 
 @pytest.mark.parametrize("event", ["a third spec", "an obstacle"])
-def test_what_was_rejected_is_not_rolled_out_again_without_verification(event: str) -> None:
+def test_rejected_revision_is_verified_again(event: str) -> None:
     world, old, new = promoted()
     bad = world.spec["source"]
     fails(world)
@@ -179,7 +179,7 @@ def test_a_failure_of_one_pod_or_of_nodes_is_not_the_revisions(reason: Reason, p
     assert not world.canaries()
 
 
-def test_what_served_long_ago_is_not_restored() -> None:
+def test_old_revision_is_not_restored() -> None:
     world, *_ = promoted()
     fails(world.later(hours=25))
     assert not world.canaries()

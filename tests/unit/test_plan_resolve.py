@@ -77,7 +77,7 @@ def test_without_a_class_the_remedy_is_one() -> None:
     assert "apply one" in message
 
 
-def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
+def test_unknown_class_is_named_beside_the_known_ones() -> None:
     reason, message = stalled(World(accelerators=[{"class": "h100"}]))
     assert reason == "UnknownAcceleratorClass"
     assert "h100" in message
@@ -96,7 +96,7 @@ def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
         (("cpu",), ["cpu", "openvino"], "cpu"),
     ],
 )
-def test_the_first_candidate_serves(
+def test_first_candidate_serves(
     allowed: tuple[str, ...], backends: list[str] | None, chosen: str
 ) -> None:
     world = World(
@@ -117,9 +117,7 @@ def test_the_first_candidate_serves(
         (("tensorrt", "cpu"), None),
     ],
 )
-def test_a_lower_ranked_backend_never_takes_the_place_of_the_first(
-    allowed: tuple[str, ...], backends: list[str] | None
-) -> None:
+def test_lower_ranked_backend_waits(allowed: tuple[str, ...], backends: list[str] | None) -> None:
     world = World(
         accelerator_class("edge", *allowed), **({"backends": backends} if backends else {})
     )
@@ -148,9 +146,7 @@ def test_classes_with_different_backends_are_two_models() -> None:
         (["cpu"], "the backend cpu builds no engine"),
     ],
 )
-def test_an_optimization_level_needs_a_backend_that_has_levels(
-    backends: list[str], why: str
-) -> None:
+def test_optimization_level_needs_a_backend_with_levels(backends: list[str], why: str) -> None:
     allowed = ("cpu", "tensorrt-rtx", "tensorrt", "cuda")
     build = {"optimizationLevel": 0}
     world = World(accelerator_class("edge", *allowed), backends=backends, build=build)
@@ -163,7 +159,7 @@ def test_an_optimization_level_needs_a_backend_that_has_levels(
 # the runtime image
 
 
-def test_the_recipe_holds_what_the_image_said_of_itself() -> None:
+def test_recipe_holds_the_facts_of_the_image() -> None:
     world = World(
         shapes=[{**SHAPE, "range": {"low": "-1.5", "high": "1e2"}}],
         parity={
@@ -255,7 +251,7 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
         {"source": {**SOURCE, "secretRef": {"name": "token"}, "refreshInterval": "1h"}},
     ],
 )
-def test_what_does_not_make_the_artefacts_is_not_in_their_hash(spec: dict[str, Any]) -> None:
+def test_serving_settings_are_not_in_the_hash(spec: dict[str, Any]) -> None:
     assert artifact_hash(World(**spec)) == artifact_hash(World())
 
 
@@ -271,7 +267,7 @@ def test_what_does_not_make_the_artefacts_is_not_in_their_hash(spec: dict[str, A
         {"backends": ["openvino"]},
     ],
 )
-def test_what_makes_the_artefacts_is_in_their_hash(spec: dict[str, Any]) -> None:
+def test_preparation_settings_are_in_the_hash(spec: dict[str, Any]) -> None:
     def world(**changed: Any) -> World:
         edited = World(**changed)
         edited.classes = [accelerator_class("cpu", "cpu", "openvino")]
@@ -379,9 +375,7 @@ def test_a_taint_that_only_prefers_keeps_no_pod_away() -> None:
         ({"key": "other", "operator": "Exists"}, False),
     ],
 )
-def test_a_taint_that_the_class_tolerates_keeps_no_pod_away(
-    toleration: dict[str, str], counts: bool
-) -> None:
+def test_tolerated_taint_keeps_no_pod_away(toleration: dict[str, str], counts: bool) -> None:
     taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
     world = unshared(node("a"), node("b", taints=[taint]))
     world.classes = [accelerator_class("cpu", tolerations=[toleration])]

@@ -26,9 +26,7 @@ def revision(obj: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", ["desired_counts", "progress_of"])
-def test_counts_and_progress_of_what_serves_are_found_once(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_and_progress_are_computed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     find = getattr(pod_counts, name)
 
@@ -93,7 +91,7 @@ def test_a_deployment_that_its_controller_has_not_seen_yet_is_not_complete() -> 
     assert world.message().startswith(f"revision {world.status['revision']}, pods ready: cpu 0/2")
 
 
-def test_an_update_is_not_given_up_for_what_was_said_of_the_one_before() -> None:
+def test_update_is_not_given_up_for_an_earlier_failure() -> None:
     world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2, stuck=True)
     assert world.conditions()["Stalled"] == ("True", "RolloutFailed")
     assert world.conditions()["RolledBack"] == ("True", "RolloutFailed")
@@ -118,7 +116,7 @@ def test_a_class_may_have_a_count_of_its_own() -> None:
     assert world.status["summary"]["classes"] == "big 0/0, small 2/2"
 
 
-def test_what_serves_is_scaled_also_while_an_update_is_refused() -> None:
+def test_scaling_works_while_an_update_is_refused() -> None:
     world = serving()
     template = copy.deepcopy(world.the("Deployment")["spec"]["template"])
     world.edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
@@ -127,7 +125,7 @@ def test_what_serves_is_scaled_also_while_an_update_is_refused() -> None:
     assert world.the("Deployment")["spec"]["template"] == template
 
 
-def test_what_serves_is_scaled_also_while_the_rollout_is_paused() -> None:
+def test_scaling_works_while_the_rollout_is_paused() -> None:
     world = serving().edit(rollout={"paused": True}).edit(source=OTHER).job_succeeds(SECOND)
     world.edit(replicas=1).all_available()
     assert world.replicas() == {"resnet-cpu": 1}
@@ -161,7 +159,7 @@ def test_an_update_replaces_within_one_deployment() -> None:
 
 # event: Rollouts | an update is refused, cannot be built or fails | the previous revision | its
 #   reason, "revision … keeps serving"
-def test_an_update_whose_pods_fail_says_why_and_what_serves_on() -> None:
+def test_failed_update_says_why() -> None:
     world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
     world.new_pod_fails(Reason.PROVIDER_MISSING, message="no CUDA here")
     old = world.status["serving"]["revision"]
@@ -241,7 +239,7 @@ def partly(strategy: str = "Recreate") -> tuple[World, str, str]:
 
 
 @pytest.mark.parametrize("strategy", ["Recreate", "Surge"])
-def test_what_serves_is_what_pods_are_ready_of(strategy: str) -> None:
+def test_serving_revision_is_that_of_ready_pods(strategy: str) -> None:
     world, old, new = partly(strategy)
     assert world.status["serving"]["revision"] == new
     assert world.status["serving"]["lastRolledOut"] == old
@@ -256,7 +254,7 @@ def test_what_serves_is_what_pods_are_ready_of(strategy: str) -> None:
     assert "lastRolledOut" not in world.status["serving"]
 
 
-def test_what_serves_in_part_is_what_proofs_are_about() -> None:
+def test_proofs_are_about_the_partly_serving_revision() -> None:
     world, _, _ = partly()
     elsewhere = FallbackVerdict(active=True, nodes_total=105, nodes_elsewhere=50, broken=True)
     said = verdict(fallback=elsewhere, failed={Check.PLACEMENT: Reason.NODE_FALLBACK})
@@ -363,7 +361,7 @@ def test_a_field_that_a_later_version_adds_changes_no_revision() -> None:
     assert Newer.model_validate(kept["data"]).revision() == revision(kept)
 
 
-def test_a_snapshot_that_cannot_be_read_leaves_what_serves_alone() -> None:
+def test_unreadable_snapshot_keeps_the_deployment() -> None:
     world = serving()
     before = copy.deepcopy(world.the("Deployment"))
     serves = world.status["serving"]

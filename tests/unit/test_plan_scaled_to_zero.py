@@ -122,7 +122,7 @@ def test_a_restoration_needs_no_pods() -> None:
 
 
 @pytest.mark.parametrize("why", ["promoted by a user", "without a canary", "Recreate"])
-def test_what_needs_no_canary_replaces_it_at_once(why: str) -> None:
+def test_update_without_a_canary_replaces_it_at_once(why: str) -> None:
     world = stopped(served())
     rollout = world.spec["rollout"]
     if why == "without a canary":
@@ -154,9 +154,7 @@ def test_a_class_that_is_left_at_the_same_time_keeps_no_pods() -> None:
 
 
 @pytest.mark.parametrize("added", [{"class": "b", "replicas": 2}, {"class": "b"}])
-def test_a_class_that_comes_with_the_revision_waits_for_no_pods_of_one_without_any(
-    added: Json,
-) -> None:
+def test_new_class_waits_for_no_pods_of_a_class_at_zero(added: Json) -> None:
     classes = [{"class": "a"}]
     world = World("a", "b", rollout={"canary": CANARY_SPEC}, accelerators=classes, replicas=1)
     world.settle().job_succeeds().all_available()
@@ -171,9 +169,7 @@ def test_a_class_that_comes_with_the_revision_waits_for_no_pods_of_one_without_a
 
 @pytest.mark.parametrize("why", ["no node takes them", "they load the model"])
 @pytest.mark.parametrize("when", ["held", "verifying", "analysing"])
-def test_scaled_up_again_nothing_is_promoted_before_there_is_something_to_compare_with(
-    when: str, why: str
-) -> None:
+def test_nothing_is_promoted_before_stable_pods_are_ready(when: str, why: str) -> None:
     if when == "held":
         world = updated(stopped(served()))
     else:

@@ -163,9 +163,7 @@ def test_without_enough_requests_it_goes_on_after_the_hold() -> None:
         ),
     ],
 )
-def test_what_fails_is_rejected_before_it_gets_requests(
-    fields: dict[str, Any], reason: str
-) -> None:
+def test_failure_is_found_before_requests(fields: dict[str, Any], reason: str) -> None:
     world = verifying()
     world.edit(rollout={**world.spec["rollout"], "analysis": {"maxOutputDifference": "0.1"}})
     compare(world, 5, **fields)

@@ -51,7 +51,7 @@ Y = "y:FP32[-1,10]"
         (of(X, Y), of(X, "y:FP32[-1,-1]"), "output y: FP32[-1,10] → FP32[-1,-1]"),
     ],
 )
-def test_what_breaks_clients(old: ModelSignature, new: ModelSignature, breaking: str) -> None:
+def test_breaking_changes(old: ModelSignature, new: ModelSignature, breaking: str) -> None:
     change = compare(old, new)
     assert change.breaking[0] == breaking
     assert change.compatible == ()
@@ -68,9 +68,7 @@ def test_what_breaks_clients(old: ModelSignature, new: ModelSignature, breaking:
         (of(X, Y), of(X, "y:FP32[8,10]"), "output y: FP32[-1,10] → FP32[8,10]"),
     ],
 )
-def test_what_clients_can_still_use(
-    old: ModelSignature, new: ModelSignature, compatible: str
-) -> None:
+def test_compatible_changes(old: ModelSignature, new: ModelSignature, compatible: str) -> None:
     assert compare(old, new) == SignatureChange(compatible=(compatible,))
 
 
@@ -160,7 +158,7 @@ def test_a_tensor_of_any_name_is_read_from_its_text(name: str, shape: tuple[str,
         " ".join(f"x{index}:FP32[1]" for index in range(65)),
     ],
 )
-def test_what_exceeds_the_status_has_only_its_digest(text: str) -> None:
+def test_large_signature_has_only_its_digest(text: str) -> None:
     reported = PublishedSignature(
         digest="a" * 64, inputs=tuple(text.split()), outputs=("y:FP32[1]",)
     )

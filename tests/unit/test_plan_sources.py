@@ -43,7 +43,7 @@ def loses_artifact(world: World) -> World:
 # pinned
 
 
-def test_the_first_fetch_takes_what_there_is_and_pins_it() -> None:
+def test_first_fetch_pins_the_source() -> None:
     world = World().settle()
     assert (task(world).pinned, task(world).fetched) == ({}, {})
     world.job_succeeds()
@@ -120,9 +120,7 @@ def test_an_image_that_makes_the_same_artefacts_prepares_nothing() -> None:
 
 
 @pytest.mark.parametrize("pipelines", [("5" * 64, "6" * 64), (None, "6" * 64), (None, None)])
-def test_an_image_that_may_make_others_is_prepared_for(
-    pipelines: tuple[str | None, str | None],
-) -> None:
+def test_image_of_another_pipeline_prepares_again(pipelines: tuple[str | None, str | None]) -> None:
     world = moved_to("mirror.example/cpu:2", pipelines)
     assert [each["metadata"]["labels"][COMPONENT] for each in world.all("Job")] == ["prepare"]
 
@@ -143,7 +141,7 @@ def test_another_digest_in_the_spec_is_another_model() -> None:
     assert task(world).pinned == {}
 
 
-def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again() -> None:
+def test_model_of_an_earlier_version_is_pinned() -> None:
     world = serving()
     world.jobs_are_cleaned_away()
     del world.status["source"]
@@ -157,7 +155,7 @@ def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again()
 
 # event: Sources | a refresh, by annotation or interval | the current revision, Ready, until the
 #   new one is verified | Event `Refreshed`
-def test_a_refresh_goes_on_beside_what_serves_and_takes_over() -> None:
+def test_refresh_takes_over_from_the_serving_revision() -> None:
     world = serving().annotate(REFRESH, "1")
     assert task(world).pinned == {}
     assert task(world).fetched == {"model": DIGEST}, "an unchanged version is not downloaded"
@@ -251,7 +249,7 @@ def test_a_refresh_hurries_a_first_preparation_that_waits() -> None:
     assert running(world) == 0
 
 
-def test_a_refresh_tries_again_what_was_refused() -> None:
+def test_refresh_retries_a_refused_source() -> None:
     world = World().settle().job_fails(Reason.INVALID_MODEL)
     assert running(world.annotate(REFRESH, "1")) == 1
 
@@ -333,7 +331,7 @@ def test_a_backend_that_was_rejected_is_not_asked_again_by_a_refresh() -> None:
     assert (key(world), world.conditions()["Ready"][0]) == ("a" * 64, "True")
 
 
-def test_an_address_stands_for_what_it_stood_for_last() -> None:
+def test_address_stands_for_its_last_content() -> None:
     world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
     world.annotate(REFRESH, "2").job_succeeds().all_available()
     assert key(world) == "a" * 64
@@ -344,7 +342,7 @@ def test_an_address_stands_for_what_it_stood_for_last() -> None:
     assert [each.reason for each in world.events].count("Refreshed") == 2, "an edit is none"
 
 
-def test_what_an_earlier_version_has_prepared_is_pinned_while_it_is_refreshed() -> None:
+def test_model_of_an_earlier_version_is_pinned_during_a_refresh() -> None:
     world = serving()
     world.jobs_are_cleaned_away()
     del world.status["source"]
@@ -352,7 +350,7 @@ def test_what_an_earlier_version_has_prepared_is_pinned_while_it_is_refreshed() 
     assert task(loses_artifact(world)).pinned == {"model": DIGEST}
 
 
-def test_samples_that_are_named_again_are_those_of_before() -> None:
+def test_samples_that_are_named_again_stay_the_same() -> None:
     first, second = ({"samples": {"uri": f"https://models.example/{n}.npz"}} for n in "12")
     made = published().model_copy(update={"data": {"samples": "5" * 64}})
     world = World(parity=first).settle().job_succeeds(made).all_available()

@@ -78,7 +78,7 @@ def test_a_promotion_goes_on_and_may_fail() -> None:
     ],
     ids=["nothing", "Deployments", "outcome"],
 )
-def test_what_was_rejected_is_not_tried_again(also_lost: Callable[[World], World]) -> None:
+def test_rejected_revision_is_not_tried_again(also_lost: Callable[[World], World]) -> None:
     world = rejected()
     old = world.status["active"]["revision"]
     loses_its_status(also_lost(world))
@@ -110,7 +110,7 @@ def test_a_status_with_an_unknown_revision_is_not_believed() -> None:
     assert world.status["active"]["revision"] == old
 
 
-def test_what_served_is_kept_among_many_that_failed() -> None:
+def test_serving_revision_is_kept_among_many_failed_ones() -> None:
     world = served()
     old = world.status["active"]["revision"]
     for number in range(KEPT_REVISIONS - 1):
@@ -156,9 +156,7 @@ def at_zero() -> World:
     [lambda: updated(served("Recreate")), lambda: updated(served("InPlace", 1)), at_zero],
     ids=["Recreate", "InPlace with one pod", "0 replicas"],
 )
-def test_what_served_is_known_though_nothing_has_it_any_more(
-    promoting: Callable[[], World],
-) -> None:
+def test_serving_revision_is_known_without_deployments(promoting: Callable[[], World]) -> None:
     world = without_pods(promoting())
     old, new = world.status["active"]["revision"], world.status["revision"]
     assert carried(world) == {new}

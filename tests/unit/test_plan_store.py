@@ -134,7 +134,7 @@ def test_nodes_share_a_bucket_whatever_the_claim_would_be() -> None:
     assert of_bucket(world, SECRET).settle().conditions()["Ready"][1] == "Preparing"
 
 
-def test_another_store_is_another_revision_and_what_serves_stays_until_it_is_there() -> None:
+def test_another_store_is_another_revision() -> None:
     world = serving()
     before = world.status["revision"]
     of_bucket(world, SECRET).settle()
@@ -187,7 +187,7 @@ def serving_from_a_shared_part() -> World:
 # event: Rollouts | several namespaces shared a part of the bucket in an earlier release, which has no groups any more |
 #   all pods, from the shared part, until those of a revision that reads the namespace's own part are ready | Ready
 #   `RollingOut`; what was copied is not prepared or built again
-def test_what_serves_from_a_part_that_namespaces_shared_serves_on() -> None:
+def test_shared_store_serves_on() -> None:
     world = serving_from_a_shared_part()
     revision, (before,) = world.status["revision"], world.serving_deployments()
     jobs = {each["metadata"]["name"] for each in world.all("Job")}
@@ -205,7 +205,7 @@ def test_what_serves_from_a_part_that_namespaces_shared_serves_on() -> None:
     assert places(moved) == {f"s3://models/team/{NAMESPACE}"}
 
 
-def test_what_was_not_copied_out_of_a_shared_part_is_prepared_again_while_it_serves() -> None:
+def test_uncopied_artefact_is_prepared_again_while_it_serves() -> None:
     world = serving_from_a_shared_part()
     revision = world.status["revision"]
     world.settle().later(hours=1).rolling(0).new_pod_fails(
@@ -286,7 +286,7 @@ def with_stable_on_a_claim(world: World) -> World:
     return world.later(hours=1)
 
 
-def test_what_an_earlier_store_has_lost_is_reported_and_starts_no_useless_work() -> None:
+def test_loss_in_an_earlier_store_is_reported() -> None:
     world = with_stable_on_a_claim(serving(rollout={"canary": {"replicas": 1}}))
     made, stable = list(world.made), world.status["serving"]["revision"]
     world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
@@ -306,7 +306,7 @@ def test_an_engine_that_an_earlier_store_has_lost_stays_in_the_current_one() -> 
     assert "reads an earlier store" in world.message()
 
 
-def test_what_a_bucket_has_lost_is_prepared_whichever_credentials_found_out() -> None:
+def test_loss_in_a_bucket_is_prepared_again() -> None:
     world = of_bucket(World(rollout={"canary": {"replicas": 1}}), SECRET).settle().job_succeeds()
     world.all_available()
     of_bucket(world, SECRET.model_copy(update={"secret": "others"})).settle().later(hours=1)

@@ -133,7 +133,7 @@ def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None
         (Reason.OUT_OF_MEMORY, False),
     ],
 )
-def test_what_another_pod_would_find_too_stalls_at_once(reason: Reason, *, stalls: bool) -> None:
+def test_failure_of_every_pod_stalls_at_once(reason: Reason, *, stalls: bool) -> None:
     world = World().settle().job_succeeds().rolling(0).new_pod_fails(reason)
     assert world.conditions()["Ready"] == ("False", reason)
     assert world.conditions()["Stalled"][0] == str(stalls)
@@ -149,7 +149,7 @@ def test_what_another_pod_would_find_too_stalls_at_once(reason: Reason, *, stall
         (["cpu"], Reason.EXTENSION_FAILED, True),
     ],
 )
-def test_nothing_stalls_only_while_another_backend_is_left_that_may_run_it(
+def test_nothing_stalls_while_another_backend_is_left(
     backends: list[str], reason: Reason, *, stalls: bool
 ) -> None:
     world = World(accelerator_class("cpus", *backends), fallback={"policy": "Allow"})
@@ -198,9 +198,7 @@ def test_nothing_stalls_only_while_another_backend_is_left_that_may_run_it(
         ),
     ],
 )
-def test_a_claim_that_is_not_there_is_a_warning_with_its_reason(
-    message: str, reason: str, wording: str
-) -> None:
+def test_missing_claim_is_a_warning(message: str, reason: str, wording: str) -> None:
     world = World(source={"uri": "pvc://models/m.onnx"}).settle()
     world.unschedulable(message)
     assert world.conditions()["Ready"] == ("False", reason)

@@ -112,6 +112,6 @@ ENDED = {"conditions": [{"type": "Complete", "status": "True"}]}
         ({"jobs": (job_view(job(**ENDED)),)}, False),
     ],
 )
-def test_who_needs_it(needs: dict[str, Any], is_needed: bool) -> None:
+def test_users(needs: dict[str, Any], is_needed: bool) -> None:
     plan = planned(unused(NOW), NOW + DAY, **needs)
     assert ("unusedSince" in plan.status) != is_needed

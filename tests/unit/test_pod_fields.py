@@ -50,9 +50,7 @@ def test_a_server_may_take_as_long_to_start_as_its_owner_says() -> None:
         ({"rollout": {"progressTimeout": "1m"}, "serving": {"startupTimeout": "30s"}}, 60),
     ],
 )
-def test_a_rollout_is_not_given_up_before_a_server_may_have_started(
-    spec: dict[str, Any], seconds: int
-) -> None:
+def test_rollout_deadline_follows_the_start_timeout(spec: dict[str, Any], seconds: int) -> None:
     assert deployment(**spec)["spec"]["progressDeadlineSeconds"] == seconds
 
 
@@ -76,7 +74,7 @@ def test_the_drain_ends_before_the_pod_does() -> None:
         {"rollout": {"progressTimeout": "2h"}},
     ],
 )
-def test_what_is_so_anyhow_restarts_no_pods(spec: dict[str, Any]) -> None:
+def test_defaults_restart_no_pods(spec: dict[str, Any]) -> None:
     world = World().settle().job_succeeds().all_available()
     revision = world.status["revision"]
     world.edit(**spec).all_available()
@@ -142,7 +140,7 @@ def test_the_init_container_has_the_servers_limits_and_no_device() -> None:
 # identity
 
 
-def test_the_user_may_choose_who_runs() -> None:
+def test_run_as_user_may_be_set() -> None:
     own = {"runAsUser": 1000, "fsGroup": 2000, "supplementalGroups": [3000]}
     context = pod(podTemplate={"securityContext": own})["securityContext"]
     assert context.items() >= {**own, "runAsNonRoot": True, "runAsGroup": 65532}.items()
@@ -194,9 +192,7 @@ def test_jobs_run_as_the_user_that_is_chosen_for_them() -> None:
         {"serving": {"sidecar": {"env": [{"name": "A", "value": "b"}]}}},
     ],
 )
-def test_what_restarts_pods_is_another_revision_and_going_back_is_the_first(
-    spec: dict[str, Any],
-) -> None:
+def test_template_change_is_another_revision(spec: dict[str, Any]) -> None:
     world = World().settle().job_succeeds().all_available()
     first = world.status["revision"]
     world.edit(**spec).all_available()

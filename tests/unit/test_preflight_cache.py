@@ -112,9 +112,7 @@ def test_another_question_has_no_answer(kept: ResultCache, model: Path, tmp_path
     assert kept.result(request, HELD, INSTALLED) is None
 
 
-def test_data_that_a_model_is_tried_with_counts_by_its_content(
-    kept: ResultCache, model: Path, tmp_path: Path
-) -> None:
+def test_data_counts_by_its_content(kept: ResultCache, model: Path, tmp_path: Path) -> None:
     samples, images = tmp_path / "samples.npz", tmp_path / "images"
     samples.write_bytes(b"1")
     images.mkdir()
@@ -156,7 +154,7 @@ def test_a_model_that_changed_meanwhile_is_not_remembered(kept: ResultCache, mod
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"verdict": "pass"}', b"\xff\xfe"])
-def test_a_spoilt_entry_is_none_and_is_replaced(
+def test_spoilt_entry_is_replaced(
     kept: ResultCache, model: Path, tmp_path: Path, content: bytes
 ) -> None:
     keep(kept, asked(model), result(model))
@@ -169,7 +167,7 @@ def test_a_spoilt_entry_is_none_and_is_replaced(
     assert kept.result(asked(model), HELD, INSTALLED)
 
 
-def test_a_folder_in_the_place_of_an_entry_hinders_nothing(
+def test_folder_as_an_entry_is_harmless(
     kept: ResultCache, model: Path, tmp_path: Path, warnings: list[str]
 ) -> None:
     keep(kept, asked(model), result(model))
@@ -184,7 +182,7 @@ def test_a_folder_in_the_place_of_an_entry_hinders_nothing(
     assert not list((tmp_path / "cache/results").glob("tmp*"))
 
 
-def test_what_was_not_used_for_longest_goes_first(
+def test_least_recently_used_goes_first(
     kept: ResultCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = []
@@ -230,14 +228,14 @@ def test_writers_at_the_same_time_leave_whole_entries(kept: ResultCache, model: 
     ("reported", "expected"),
     [("", ".cache"), ("relative", ".cache"), ("/absolute", "/absolute")],
 )
-def test_the_folder_follows_the_specification(
+def test_folder_follows_specification(
     monkeypatch: pytest.MonkeyPatch, reported: str, expected: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", reported)
     assert cached.default_folder() == Path.home() / expected / "enginewright/preflight"
 
 
-def test_what_is_installed_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installation_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
     first = cached.installation()
     assert cached.installation() == first
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/cuda/lib64")

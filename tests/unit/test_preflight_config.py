@@ -67,9 +67,7 @@ def test_entries_that_match_win_over_defaults_the_last_one_first(folder: Path) -
     assert (remote.samples, remote.runtime_version) == (None, "1.24")
 
 
-def test_a_named_model_takes_the_options_of_its_entries(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_named_model_takes_its_options(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = read(folder, WHOLE)
     monkeypatch.chdir(folder / "vision")
     assert config.options_of("large.onnx").budget == "allow"
@@ -78,7 +76,7 @@ def test_a_named_model_takes_the_options_of_its_entries(
     assert next(iter(config.models())) == "large.onnx"
 
 
-def test_what_is_typed_wins() -> None:
+def test_typed_options_win() -> None:
     typed = ModelOptions(targets=("cpu",))
     assert typed.over(ModelOptions(targets=("sm89",), precision="FP32")) == ModelOptions(
         targets=("cpu",), precision="FP32"
@@ -131,7 +129,7 @@ def test_it_is_found_upwards(folder: Path) -> None:
         ),
     ],
 )
-def test_what_nobody_understands_is_refused(folder: Path, text: str, wording: str) -> None:
+def test_unknown_option_is_refused(folder: Path, text: str, wording: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(folder, text)
     assert wording in str(refused.value)

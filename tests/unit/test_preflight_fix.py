@@ -148,7 +148,7 @@ def test_an_own_output_is_replaced_with_its_data(tmp_path: Path, place: Path) ->
 
 
 @pytest.mark.parametrize("name", ["out.onnx", "out.changes.json", "out.data"])
-def test_what_is_not_ours_is_left(tmp_path: Path, place: Path, name: str) -> None:
+def test_foreign_files_are_left(tmp_path: Path, place: Path, name: str) -> None:
     (place / name).write_bytes(b"precious")
     with pytest.raises(OptionError, match=r"exists and is not an unchanged output of --fix"):
         fix.check(place / "out.onnx", "source.onnx")
@@ -182,7 +182,7 @@ def test_the_source_is_never_written_to(place: Path) -> None:
         ("folder.onnx", "is a folder; give a file"),
     ],
 )
-def test_an_unusable_place_is_said_before_anything_runs(
+def test_unusable_place_is_reported_before_anything_runs(
     place: Path, out: str, wording: str
 ) -> None:
     (place / "folder.onnx").mkdir()
@@ -192,9 +192,7 @@ def test_an_unusable_place_is_said_before_anything_runs(
         Outputs(fix=place / "out.onnx").check(["a.onnx", "b.onnx"])
 
 
-def test_a_read_only_folder_is_said_before_anything_runs(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_folder_is_reported_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # a fake of what the kernel says, since root may write anywhere; the real refusal is tested next
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
     for outputs in (Outputs(fix=place / "out.onnx"), Outputs(html=place / "a.html")):
@@ -215,7 +213,7 @@ def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 40, 100, 250])
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, place: Path, size: int) -> None:
+def test_full_disk_keeps_the_earlier_files(tmp_path: Path, place: Path, size: int) -> None:
     """At 0 and 40 bytes the data does not fit, at 100 the model, at 250 its log."""
     out = place / "out.onnx"
     prepared(tmp_path, weights=None)

@@ -33,7 +33,7 @@ def elsewhere(placement: Placement | None) -> dict[str, int]:
     return {each.label: each.elsewhere for each in placement.nodes}
 
 
-def test_what_is_in_no_engine_is_elsewhere() -> None:
+def test_nodes_in_no_engine_are_elsewhere() -> None:
     built = engine(
         "conv (Conv)", "dense (MatMul)", "dense_add (Add)", *["unnamed (Relu)"] * 3, "folded (Mul)"
     )
@@ -55,7 +55,7 @@ def test_what_is_in_no_engine_is_elsewhere() -> None:
     assert sum(each.share or 0.0 for each in placement.operators) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_what_a_session_runs_elsewhere() -> None:
+def test_nodes_of_a_session_elsewhere() -> None:
     labels = ["unnamed (Relu)", "unnamed (Relu)", "shape (Shape)", "dense/MatMulAddFusion (Gemm)"]
     assert elsewhere(of_session(engine(), labels)) == {
         "dense/MatMulAddFusion (Gemm)": 1,

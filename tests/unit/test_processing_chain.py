@@ -26,13 +26,13 @@ ENCODE = (["ids:INT64[1..32,-1]", "mode:INT64[]"], ["vectors:FP32[-1,384]", "poo
 RANK = (["vectors:FP32[-1,-1]", "count:INT64[1]", "text:BYTES[-1]"], ["best:BYTES[-1]"])
 
 
-def test_a_request_has_what_nothing_produces() -> None:
+def test_request_has_inputs_that_no_step_produces() -> None:
     chained = chain([TOKENIZE], ENCODE, [RANK])
     assert chained.problems() == ()
     assert chained.signature().inputs == ("text:BYTES[-1]", "mode:INT64[]", "count:INT64[1]")
 
 
-def test_a_response_has_what_no_step_after_the_model_takes() -> None:
+def test_response_has_outputs_that_no_step_takes() -> None:
     assert chain([TOKENIZE], ENCODE, [RANK]).signature().outputs == (
         "pooled:FP32[-1,384]",
         "best:BYTES[-1]",

@@ -47,7 +47,7 @@ def test_an_engine_counts_as_the_nodes_in_it() -> None:
     assert (verdict.nodes_total, verdict.nodes_elsewhere, verdict.compute_share) == (3, 3, 1.0)
 
 
-def test_labels_of_the_file_become_those_of_the_session() -> None:
+def test_file_labels_become_session_labels() -> None:
     """Constants and folded nodes are not work; a fused pair is one node under the first's name."""
     costs = [("dense/MatMul/MatMulAddFusion (Gemm)", 1, 0.6), ("bn (BatchNormalization)", 0, 0.0),
              ("unnamed (Mul)", 2, 0.2), ("shape (Shape)", 1, 0.0), ("det (Det)", 1, 0.2)]  # fmt: skip
@@ -110,7 +110,7 @@ def test_a_share_exactly_on_the_limit_keeps_the_promise() -> None:
     assert judge(facts(92, *labels[:8]), TENSORRT, proven, promise).broken
 
 
-def test_what_was_not_profiled_is_not_proven() -> None:
+def test_unprofiled_node_is_not_proven() -> None:
     within = Promise(policy="Budget", max_compute_share=0.99)
     for proven in (manifest(), manifest([("conv (Conv)", 1, 1.0)])):
         verdict = judge(facts(2, "det (Det)"), TENSORRT, proven, within)

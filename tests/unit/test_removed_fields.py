@@ -284,7 +284,7 @@ def test_a_canary_of_such_a_spec_is_told_of(world: World) -> None:
     assert world.status["target"]["revision"] == name
 
 
-def test_what_replaces_pods_that_are_none_or_autoscaled(world: World) -> None:
+def test_replacement_of_no_or_autoscaled_pods(world: World) -> None:
     world.edit(replicas=0)
     (message,) = removed(world)
     assert "4 replicas replace one of its pods, each with 1/4 of the CPUs" in message

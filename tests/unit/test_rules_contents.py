@@ -73,7 +73,7 @@ def test_holes_are_zeros(tmp_path: Path) -> None:
     assert (summary.nan, summary.minimum, summary.maximum) == (1, 0.0, 5.0)
 
 
-def test_what_is_not_there_whole_is_unreadable(tmp_path: Path) -> None:
+def test_truncated_file_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(64))
     (tmp_path / "v.bin").write_bytes(bytes(64))
     assert summarize(outside(tmp_path, 64), tmp_path).finite

@@ -32,7 +32,7 @@ ANY: Final = 2**31 - 1
     st.lists(st.integers(0, 5), min_size=1, max_size=6),
     arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
 )
-def test_what_is_joined_is_split_into_the_same(rows: list[int], tail: tuple[int, ...]) -> None:
+def test_joined_arrays_are_split_again(rows: list[int], tail: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     requests = [{"x": rng.random((each, *tail)), "n": rng.random((each, 2))} for each in rows]
     joined = join(requests)
@@ -132,9 +132,7 @@ def test_a_batch_that_gains_nothing_is_not_used_and_larger_ones_are_not_tried() 
     ("planning", "on_cpu", "rows"),
     [(0.1, False, 1), (0.1, True, 32), (0.001, False, 32)],
 )
-def test_batches_do_not_pay_where_each_change_of_size_costs_more(
-    planning: float, on_cpu: bool, rows: int
-) -> None:
+def test_costly_size_changes_make_batches_useless(planning: float, on_cpu: bool, rows: int) -> None:
     """As of convolutions on a GPU, which are planned anew whenever the size changes."""
     model = Model(np.tanh, lambda count: 2e-3 + 1e-5 * count)
     model.planning = planning
@@ -197,7 +195,7 @@ def test_why_there_are_no_batches(compute: Any, changes: dict[str, Any], off: st
     assert off in proof.off
 
 
-def test_batches_stay_within_profiles_memory_and_what_the_backend_runs() -> None:
+def test_batches_stay_within_limits() -> None:
     assert Model(np.tanh).prove(bounds=((1, 6), (4, 4))).rows == 4
     assert Model(_fails_on_several).prove().rows == 2
     resident = itertools.count(100, 10)

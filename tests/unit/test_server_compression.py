@@ -121,9 +121,7 @@ def decompress(message: bytes, size: int, coding: Coding, step: int) -> bytes:
 
 
 @given(st.binary(max_size=2000), st.sampled_from(Coding), st.integers(1, 3000))
-def test_what_is_compressed_comes_back_in_steps_of_any_size(
-    data: bytes, coding: Coding, step: int
-) -> None:
+def test_compressed_data_comes_back(data: bytes, coding: Coding, step: int) -> None:
     assert decompress(compress(data, coding), len(data), coding, step) == data
 
 
@@ -143,7 +141,7 @@ def test_a_step_is_limited_in_time_also_if_nothing_comes_out() -> None:
     st.integers(0, 400),
     st.binary(max_size=3),
 )
-def test_a_changed_message_is_an_error_or_the_same(
+def test_changed_message_is_refused_or_equal(
     data: bytes, coding: Coding, at: int, put: bytes
 ) -> None:
     message = compress(data, coding)
@@ -199,7 +197,7 @@ TEXT = json.dumps({"data": [n / 7 for n in range(200)]}).encode()
         (b"", b"gzip", None),
     ],
 )
-def test_a_response_is_compressed_for_clients_that_ask_for_it(
+def test_response_is_compressed_on_request(
     accept: bytes, content: bytes, coding: bytes | None
 ) -> None:
     plain = response(TEXT[:50], TEXT[50:])
@@ -217,7 +215,7 @@ def test_a_response_is_compressed_for_clients_that_ask_for_it(
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", np.random.default_rng(1).bytes(3000)])
-def test_what_hardly_shrinks_is_compressed_too(body: bytes) -> None:
+def test_incompressible_response_is_compressed_too(body: bytes) -> None:
     sent = compressed(response(body, kind=BINARY_TYPE), b"gzip")
     assert gzip.decompress(b"".join(sent.parts)) == body
 

@@ -251,9 +251,7 @@ async def test_a_client_that_pipelines_is_replaced_before_one_that_has_just_conn
 
 
 @pytest.mark.asyncio(loop_factories=["real"])  # turns of the event loop take time
-async def test_one_that_pipelines_without_end_is_replaced_before_one_that_is_idle_for_longer() -> (
-    None
-):
+async def test_endless_pipelining_is_replaced_before_an_idle_client() -> None:
     app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
     idle, greedy = Peer(app, buffer), Peer(app, buffer)
     greedy.send(get("/0") * 2 + b"GET /1")
@@ -262,9 +260,7 @@ async def test_one_that_pipelines_without_end_is_replaced_before_one_that_is_idl
     assert replaced(app, buffer, idle, greedy) == [False, True]
 
 
-async def test_one_that_pipelines_a_few_requests_is_replaced_after_one_that_is_idle_for_longer() -> (
-    None
-):
+async def test_short_pipelining_is_replaced_after_an_idle_client() -> None:
     app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
     idle, modest = Peer(app, buffer), Peer(app, buffer)
     for batch in range(3):
@@ -288,9 +284,7 @@ async def test_the_time_that_the_application_takes_is_not_counted_as_pipelining(
 
 
 @pytest.mark.parametrize("evicted", [False, True])
-async def test_a_client_that_leaves_before_its_turn_to_read_metrics_leaves_no_bytes_charged(
-    *, evicted: bool
-) -> None:
+async def test_client_that_leaves_early_leaves_no_bytes_charged(*, evicted: bool) -> None:
     task = ServeTask(model="m", revision="r", prepared_key="0" * 64, backend="cpu")
     app = ServerApp(task, DEFAULTS, "1")
     peer = Peer(app, bytearray(RECEIVE_BYTES))

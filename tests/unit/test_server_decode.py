@@ -90,7 +90,7 @@ def reference(datatype: Datatype, shape: tuple[int, ...], values: list[Any]) -> 
 
 @settings(max_examples=examples(150))
 @given(tensors(IN_JSON), st.booleans())
-def test_json_comes_back_exactly_flat_or_nested(
+def test_json_comes_back_exactly(
     tensor: tuple[Datatype, tuple[int, ...], list[Any]], flat: bool
 ) -> None:
     datatype, shape, values = tensor
@@ -120,7 +120,7 @@ def test_binary_comes_back_exactly(tensor: tuple[Datatype, tuple[int, ...], list
 
 @settings(max_examples=examples(100))
 @given(tensors(list(DATATYPES)), st.booleans(), st.integers(1, 8))
-def test_an_encoded_response_decodes_to_its_outputs(
+def test_encoded_response_decodes(
     given: tuple[Datatype, tuple[int, ...], list[Any]], binary: bool, piece: int
 ) -> None:
     datatype, shape, values = given
@@ -207,9 +207,7 @@ def test_one_element_of_another_type_refuses_the_request(datatype: Datatype, at:
     ],
     ids=str,
 )
-def test_nesting_that_differs_from_the_shape_is_named(
-    shape: list[int], data: Any, cause: str
-) -> None:
+def test_nesting_other_than_the_shape_is_named(shape: list[int], data: Any, cause: str) -> None:
     (datatype,) = (each for each in DATATYPES if each.name == "FP32")
     with pytest.raises(RequestError) as refused:
         decode(signature(datatype), document(datatype, shape, data))
@@ -278,9 +276,7 @@ TOKENS = [b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"0", b"-", b"1e999",
         max_size=4,
     )
 )
-def test_a_mutated_body_is_refused_or_read_as_it_says(
-    edits: list[tuple[int, int, bytes]],
-) -> None:
+def test_mutated_body_is_refused_or_read(edits: list[tuple[int, int, bytes]]) -> None:
     body = BASE
     for at, removed, inserted in edits:
         body = body[:at] + inserted + body[at + removed :]
@@ -343,9 +339,7 @@ def counted(value: Any) -> tuple[int, int]:
 
 @settings(max_examples=examples(150))
 @given(documents, st.integers(1, 9), st.booleans())
-def test_values_and_names_are_counted_outside_strings_however_the_text_is_cut(
-    value: Any, block: int, ascii_only: bool
-) -> None:
+def test_values_are_counted_outside_strings(value: Any, block: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_cost, "_BLOCK_BYTES", block)
@@ -355,7 +349,7 @@ def test_values_and_names_are_counted_outside_strings_however_the_text_is_cut(
     assert cheap >= counts
 
 
-def test_a_text_costs_what_is_outside_its_strings() -> None:
+def test_text_costs_values_outside_its_strings() -> None:
     json_cost.check_cost(b'["' + b",:[{" * VALUES + b'"]')
     json_cost.check_cost(b"[" + b"1," * (VALUES - 1) + b"1]")
     json_cost.check_cost(b"{" + b'"a":1,' * (NAMES - 1) + b'"a":1}')
@@ -367,7 +361,7 @@ def test_a_text_costs_what_is_outside_its_strings() -> None:
         json_cost.check_cost(b"{" + b'"a":1,' * NAMES + b'"a":1}')
 
 
-def test_what_decoded_inputs_take_counts_as_in_flight() -> None:
+def test_decoded_inputs_count_as_in_flight() -> None:
     inflight = InFlight(ServerSettings(body_bytes=100, inflight_bytes=300))
     first, second, probe = InferenceCall(), InferenceCall(), InferenceCall()
     probe.reserved = True

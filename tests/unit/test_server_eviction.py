@@ -68,7 +68,7 @@ def test_the_newest_connections_are_closed_last() -> None:
     assert Table(active, *clients).order() == [*clients[:3], active, *clients[3:]]
 
 
-def test_what_no_longer_waits_is_not_closed() -> None:
+def test_client_that_no_longer_waits_is_not_closed() -> None:
     first, second, third = (OpenConnection(WaitsFor.IDLE, float(number)) for number in range(3))
     table = Table(first, second, third)
     assert table.closed() is first
@@ -118,7 +118,7 @@ def test_a_storm_looks_at_few_connections_for_each_that_is_closed() -> None:
     assert Counted.asked < 5 * storm
 
 
-def test_who_waits_for_less_since_the_order_was_found_is_closed_in_its_place() -> None:
+def test_client_is_closed_by_its_current_rank() -> None:
     clients = [OpenConnection(WaitsFor.NEW, float(number)) for number in range(100)]
     table = Table(*clients)
     assert table.closed() is clients[0]
@@ -144,7 +144,7 @@ async def test_turns_are_taken_in_order_and_few_at_a_time() -> None:
     assert taken == list(range(100))
 
 
-async def test_who_fails_in_its_turn_does_not_end_those_of_others() -> None:
+async def test_failing_turn_does_not_end_others() -> None:
     taken: list[bool] = []
 
     def fail() -> None:

@@ -128,9 +128,7 @@ CALLS: dict[str, tuple[list[tuple[str, str]], bytes, Code]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_what_is_no_unary_call_fails_with_the_status_that_the_specification_names(
-    name: str,
-) -> None:
+async def test_invalid_call_fails_with_the_specified_status(name: str) -> None:
     headers, body, expected = CALLS[name]
     peer = Peer()
     peer.send(peer.client.headers(1, headers) + data(1, body, ends=True))
@@ -155,7 +153,7 @@ async def test_what_is_no_unary_call_fails_with_the_status_that_the_specificatio
         ("POST", "application/grpc+json", "415"),
     ],
 )
-async def test_what_is_no_call_has_an_answer_in_http(
+async def test_other_requests_get_an_http_response(
     method: str, content_type: str | None, status: str
 ) -> None:
     peer = Peer()
@@ -203,7 +201,7 @@ async def test_a_compressed_message_is_decompressed_in_turns() -> None:
         (b"", 2**32 - 1, Code.RESOURCE_EXHAUSTED),
     ],
 )
-async def test_a_compressed_message_has_the_size_that_it_states(
+async def test_compressed_message_has_its_stated_size(
     content: bytes, claimed: int, expected: Code
 ) -> None:
     peer = Peer()
@@ -269,7 +267,7 @@ async def test_a_message_is_aligned_where_the_application_wants_it(spaces: int) 
 
 
 @pytest.mark.parametrize("how", ["reset", "disconnected"])
-async def test_a_call_that_nobody_waits_for_is_marked_and_not_answered(how: str) -> None:
+async def test_abandoned_call_is_not_answered(how: str) -> None:
     peer = Peer()
     peer.send(peer.client.call(1, LATER.decode(), b"1000"))
     (call,) = peer.app.waiting
@@ -288,7 +286,7 @@ async def test_a_call_that_nobody_waits_for_is_marked_and_not_answered(how: str)
 
 
 @pytest.mark.parametrize("how", ["reset", "disconnected"])
-async def test_what_is_accounted_for_an_incomplete_message_is_released(how: str) -> None:
+async def test_incomplete_message_is_released(how: str) -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers(ECHO.decode())) + data(1, message(b"a" * 99)[:9]))
     assert peer.app.held == 99, "all of a message in one page"
@@ -652,7 +650,7 @@ def conversation(calls: list[tuple[bytes, bytes, bool]]) -> bytes:
 
 @given(SOME_CALLS, st.lists(st.integers(1, 60), min_size=1, max_size=20))
 @effort(max_examples=examples(150), deadline=None)
-async def test_pieces_in_which_a_conversation_arrives_make_no_difference(
+async def test_pieces_make_no_difference(
     calls: list[tuple[bytes, bytes, bool]], sizes: list[int]
 ) -> None:
     sent = conversation(calls)
@@ -672,7 +670,7 @@ async def test_pieces_in_which_a_conversation_arrives_make_no_difference(
 
 @given(SOME_CALLS, st.data())
 @effort(max_examples=examples(400), deadline=None)
-async def test_whatever_arrives_the_connection_answers_or_ends(
+async def test_any_bytes_are_answered_or_end_it(
     calls: list[tuple[bytes, bytes, bool]], draw: st.DataObject
 ) -> None:
     sent = bytearray(conversation(calls))
@@ -696,7 +694,7 @@ async def test_whatever_arrives_the_connection_answers_or_ends(
 # Time limits and the end.
 
 
-async def test_what_has_ended_is_freed_without_the_garbage_collector() -> None:
+async def test_ended_connections_are_freed_without_the_garbage_collector() -> None:
     """Which would stop all answers to look through what a thousand connections have."""
     app = EchoApp(DEFAULTS)
 
@@ -734,7 +732,7 @@ async def test_a_body_that_does_not_arrive_ends_its_call_alone() -> None:
     assert not peer.of(frames.GOAWAY)
 
 
-async def test_what_is_refused_anyway_is_so_when_it_does_not_arrive() -> None:
+async def test_refused_call_is_answered_though_its_body_does_not_arrive() -> None:
     peer = Peer()
     peer.send(peer.client.headers(1, call_headers("/no/Method")))
     peer.send(peer.client.headers(3, [*call_headers("/")[:5], ("content-type", "text/plain")]))
@@ -852,7 +850,7 @@ async def test_a_connection_beyond_the_limit_is_refused() -> None:
     assert ended(second) is ErrorCode.ENHANCE_YOUR_CALM
 
 
-async def test_connections_are_closed_for_others_in_the_order_of_what_they_wait_for() -> None:
+async def test_connections_are_closed_in_the_order_of_their_waits() -> None:
     silent, part, sends, owed, reads, leaves = (Peer() for _ in range(6))
     part.send(EMPTY_BLOCK)
     sends.send(sends.client.headers(1, call_headers(ECHO.decode())))
@@ -898,7 +896,7 @@ class CountedStreams(dict[int, Stream]):
             yield each
 
 
-async def test_what_a_connection_waits_for_is_known_without_a_walk_over_its_streams() -> None:
+async def test_waits_are_known_without_a_walk_over_the_streams() -> None:
     peer = Peer()
     sent = b""
     for number in range(1, 2 * MAX_STREAMS, 2):

@@ -35,9 +35,7 @@ LISTS = st.lists(st.tuples(NAMES | STRINGS.filter(len), STRINGS), max_size=12)
 
 @given(st.lists(LISTS, min_size=1, max_size=8), st.booleans(), st.sampled_from([0, 100, 4096]))
 @effort(deadline=None)
-def test_blocks_of_another_encoder_are_decoded(
-    blocks: list[list[Field]], huffman: bool, table: int
-) -> None:
+def test_blocks_are_decoded(blocks: list[list[Field]], huffman: bool, table: int) -> None:
     encoder, decoder = hpack.Encoder(), BlockDecoder(2**20)
     encoder.header_table_size = table
     for fields in blocks:
@@ -52,7 +50,7 @@ def test_another_decoder_decodes_what_is_encoded(fields: list[Field]) -> None:
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), LISTS, st.data())
 @effort(max_examples=examples(300), deadline=None)
-def test_any_bytes_are_decoded_or_refused(
+def test_any_bytes_decode_or_fail(
     random: list[bytes], fields: list[Field], draw: st.DataObject
 ) -> None:
     decoder = BlockDecoder(LIMIT)

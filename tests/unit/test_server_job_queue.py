@@ -119,9 +119,7 @@ def test_a_golden_inference_waits_for_the_others_and_they_for_it() -> None:
     assert after.alone
 
 
-def test_a_golden_inference_does_not_wait_for_ever_for_a_run_that_hangs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_golden_inference_does_not_wait_for_a_hanging_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_queue, "_LEAST_PATIENCE", 0.01)
     queue = JobQueue(BatchLimits(), 3)
     hangs, others, third = Thread(queue, 0), Thread(queue, 1), Thread(queue, 2)
@@ -164,7 +162,7 @@ def test_under_constant_load_a_run_is_alone_now_and_then(monkeypatch: pytest.Mon
     st.sampled_from([0.0, 0.001]),
     st.integers(0, 1000),
 )
-def test_every_job_runs_once_and_golden_inferences_run_alone(
+def test_every_job_runs_once(
     given: list[tuple[bool, int]], runs: int, delay: float, seed: int
 ) -> None:
     queue = JobQueue(BatchLimits(rows=4, delay=delay), runs)
@@ -224,9 +222,7 @@ def test_a_deferred_golden_inference_waits_behind_no_other_that_may_wait_longer(
     assert thread.take() == [patient]
 
 
-def test_a_deferred_golden_inference_does_not_wait_for_a_long_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_deferred_golden_inference_skips_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_queue, "_LEAST_PATIENCE", 0.01)
     queue = JobQueue(BatchLimits(), 2)
     busy, idle = Thread(queue, 0), Thread(queue, 1)
@@ -244,7 +240,7 @@ def test_a_deferred_golden_inference_does_not_wait_for_a_long_run(
 
 
 @pytest.mark.parametrize("urgent", [0, 1])
-def test_requests_wait_for_others_no_longer_than_until_their_deadlines(
+def test_requests_wait_no_longer_than_their_deadlines(
     urgent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_queue, "_MARGIN", 5.0)

@@ -82,7 +82,7 @@ async def test_a_request_that_is_handed_over_waits_as_if_it_had_not_run() -> Non
     ] * len(jobs)
 
 
-async def test_requests_that_cannot_be_joined_for_an_internal_error_run_in_the_thread(
+async def test_requests_that_cannot_be_joined_run_in_the_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_: Any, __: Any) -> Any:
@@ -145,9 +145,7 @@ async def test_a_run_in_which_native_code_panics_is_repeated_in_the_thread() -> 
 
 
 @pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt()], ids=repr)
-def test_what_ends_the_process_is_raised_and_what_waits_has_its_turn_if_it_does_not(
-    error: BaseException,
-) -> None:
+def test_fatal_errors_are_raised_and_others_have_their_turn(error: BaseException) -> None:
     loop = asyncio.new_event_loop()
 
     async def add() -> None:

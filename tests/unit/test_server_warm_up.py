@@ -35,7 +35,7 @@ def test_values_are_those_of_a_golden_sample() -> None:
     assert feeds["x"].ravel().tolist() == [0, 1, 2, 3, 4, 5] * 2
 
 
-def test_what_has_run_does_not_run_again() -> None:
+def test_warmed_shapes_do_not_run_again() -> None:
     twice = profile("x", [1, 3], [2, 3], [4, 3])
     points = step_points([X], [[twice], [twice]])
     assert [label for label, _ in points] == ["4 rows", "1 rows"]

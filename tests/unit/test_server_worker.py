@@ -167,7 +167,7 @@ ACTIONS = st.sampled_from(["submit", "submit other sizes", "expire", "leave", "g
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 20)), max_size=20), st.sampled_from(BATCHES))
-async def test_whoever_leaves_the_queue_every_other_request_is_answered_once(
+async def test_every_request_is_answered_once(
     actions: list[tuple[str, int]], limits: BatchLimits
 ) -> None:
     with Bench(limits) as bench:
@@ -246,7 +246,7 @@ def unexpected(caplog: pytest.LogCaptureFixture, bench: Bench) -> None:
         assert message.split(" reference ")[1].split()[0] in record.getMessage()
 
 
-async def test_an_error_while_a_batch_is_divided_fails_its_requests_only(
+async def test_error_in_dividing_a_batch_fails_its_requests(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with Bench(LimitsThatFail(rows=4)) as bench:
@@ -261,7 +261,7 @@ async def test_an_error_while_a_batch_is_divided_fails_its_requests_only(
 
 @pytest.mark.parametrize("name", ["join", "split"])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-async def test_an_error_while_inputs_are_joined_or_outputs_split_hangs_nobody(
+async def test_error_in_joining_or_splitting(
     name: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Bench(BatchLimits(rows=4)) as bench, monkeypatch.context() as patch:
@@ -276,7 +276,7 @@ async def test_an_error_while_inputs_are_joined_or_outputs_split_hangs_nobody(
 
 @pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-async def test_whatever_a_run_raises_the_thread_serves_the_next_request(
+async def test_thread_survives_any_error_of_a_run(
     error: BaseException, limits: BatchLimits
 ) -> None:
     with Bench(limits) as bench:
@@ -308,9 +308,7 @@ async def test_an_error_while_a_thread_waits_for_requests_does_not_end_it(
 
 
 @pytest.mark.parametrize("how", ["expires", "is given up"])
-async def test_a_request_that_cannot_be_answered_as_it_leaves_the_queue_loses_its_connection(
-    how: str,
-) -> None:
+async def test_unanswerable_request_loses_its_connection(how: str) -> None:
     with Bench(BatchLimits()) as bench:
         job, responder = bench.submit(2), bench.jobs[1][1]
         aborted: list[Job] = []
@@ -326,7 +324,7 @@ async def test_a_request_that_cannot_be_answered_as_it_leaves_the_queue_loses_it
         assert await bench.answered() == [[200], []]
 
 
-async def test_what_is_accounted_for_a_request_is_released_with_its_connection() -> None:
+async def test_charge_is_released_with_the_connection() -> None:
     released: list[Any] = []
     closed: list[Any] = []
     request, call = object(), SimpleNamespace(fail=closed.append)
@@ -354,9 +352,7 @@ async def test_a_request_that_expires_after_a_thread_has_taken_it_keeps_its_inpu
     assert jobs[1].feeds
 
 
-async def test_a_batch_whose_requests_all_fail_is_no_run_that_is_stuck(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_failing_batch_is_no_stuck_run(monkeypatch: pytest.MonkeyPatch) -> None:
     now, busy = [1.0], list[float]()
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     with Bench(BatchLimits(rows=8)) as bench:
@@ -381,9 +377,7 @@ async def test_a_batch_whose_requests_all_fail_is_no_run_that_is_stuck(
     assert busy == [1.0] * (1 + 8 + 8)  # the batch, each of it alone, and who is at fault
 
 
-async def test_what_nobody_waits_for_is_not_repeated_after_its_batch_has_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_abandoned_request_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     with Bench(BatchLimits(rows=4)) as bench:
         first, left, expired, late = [bench.submit(value) for value in (2, 3, 4, 5)]
         loop, sizes = asyncio.get_running_loop(), list[int]()
@@ -407,9 +401,7 @@ async def test_what_nobody_waits_for_is_not_repeated_after_its_batch_has_failed(
         assert first.arrays is not None
 
 
-async def test_what_expires_during_one_part_of_a_batch_is_in_no_later_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_expired_request_is_in_no_later_part(monkeypatch: pytest.MonkeyPatch) -> None:
     with Bench(BatchLimits(rows=4, sizes=(1, 2))) as bench:
         jobs = [bench.submit(value) for value in (2, 3, 4, 5)]
         ran = list[list[float]]()
@@ -428,9 +420,7 @@ async def test_what_expires_during_one_part_of_a_batch_is_in_no_later_part(
         }
 
 
-async def test_a_run_counts_though_its_first_request_expires_as_it_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_run_counts_though_its_first_request_expires(monkeypatch: pytest.MonkeyPatch) -> None:
     with Bench(BatchLimits(rows=4)) as bench:
         late = bench.submit(2)
         bench.submit(3)

@@ -63,7 +63,7 @@ def test_huge_numbers_do_not_overflow() -> None:
     assert difference.max_abs == sys.float_info.max
 
 
-def test_what_is_not_finite_in_one_only_is_counted_and_left_out() -> None:
+def test_non_finite_values_are_counted_and_left_out() -> None:
     want = np.array([1.0, np.nan, np.inf, 4.0], np.float32)
     have = np.array([1.5, np.nan, np.inf, np.nan], np.float32)
     difference = floats(have, want)
@@ -131,9 +131,7 @@ def test_a_size_that_depends_on_data_is_no_difference_of_values() -> None:
         (BOXES.astype(np.float64), (True, False)),
     ],
 )
-def test_another_type_or_fixed_size_is_another_form(
-    have: NDArray[Any], free: tuple[bool, ...]
-) -> None:
+def test_other_type_or_size_is_another_form(have: NDArray[Any], free: tuple[bool, ...]) -> None:
     difference = change("y", BOXES, have, "float32", free=free)
     assert difference.form
     assert difference.resized == 0
@@ -155,7 +153,7 @@ def test_sizes_that_are_an_inputs_do_not_depend_on_data() -> None:
     }
 
 
-def test_samples_of_another_size_are_counted_beside_those_that_are_compared() -> None:
+def test_samples_of_another_size_are_counted() -> None:
     resized = OutputChange(name="y", resized=1)
     value = OutputChange(name="y", unequal=0.5, max_abs=1.0, relative=0.1)
     for difference in (worst(resized, value), worst(value, resized)):
@@ -225,7 +223,7 @@ Z = TensorSpec(name="z", dtype="int64", shape=(1,))
         ((X,), (Y.model_copy(update={"dtype": "int64"}),), "output 'y' is int64"),
     ],
 )
-def test_which_revisions_can_be_compared(
+def test_comparable_revisions(
     inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], why: str
 ) -> None:
     stable = manifests.manifest(inputs=(X,), outputs=(Y,))
@@ -234,7 +232,7 @@ def test_which_revisions_can_be_compared(
     assert bool(reason) is bool(why)
 
 
-def test_of_many_outputs_those_that_changed_most_are_reported() -> None:
+def test_most_changed_outputs_are_reported() -> None:
     few = [OutputChange(name=f"y{index}", relative=index / 9) for index in range(OUTPUTS)]
     assert most_changed(few) == tuple(few)
     worse = [

@@ -170,7 +170,7 @@ def test_a_verdict_is_encoded_once_however_many_ask(monkeypatch: pytest.MonkeyPa
         assert [Verdict.model_validate_json(each) for each in bodies] == [pod.state.verdict()]
 
 
-async def test_metrics_are_built_once_for_all_who_ask_meanwhile() -> None:
+async def test_metrics_are_built_once_for_concurrent_requests() -> None:
     server, clients = Server(), [Client() for _ in range(50)]
     app = application(Pod(), server)
     for client in clients:

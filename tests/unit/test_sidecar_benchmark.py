@@ -54,13 +54,11 @@ def test_a_pod_that_starts_slow_is_slower_than_the_benchmark_of_its_class() -> N
         (None, {"min": 0.0079}),
     ],
 )
-def test_one_figure_near_the_benchmark_is_enough(
-    usual: Baseline | None, now: dict[str, float]
-) -> None:
+def test_one_good_figure_is_enough(usual: Baseline | None, now: dict[str, float]) -> None:
     assert judged(MEASURED, usual, now).state == "ok"
 
 
-def test_what_is_slower_by_less_than_noise_is_ok() -> None:
+def test_noise_is_ok() -> None:
     assert judged(of_engine(figure("opt", 0.0003)), started(0.0012)).state == "ok"
 
 
@@ -73,9 +71,7 @@ def test_what_is_slower_by_less_than_noise_is_ok() -> None:
         (MEASURED, None, "no run of the same shapes"),
     ],
 )
-def test_what_cannot_be_compared_is_unknown_and_says_why(
-    facts: Manifest, usual: Baseline | None, wording: str
-) -> None:
+def test_incomparable_is_unknown(facts: Manifest, usual: Baseline | None, wording: str) -> None:
     result = judged(facts, usual)
     assert result.state == "unknown"
     assert wording in result.message

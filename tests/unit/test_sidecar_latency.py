@@ -47,7 +47,7 @@ def test_first_runs_are_left_out() -> None:
     assert recorded.last(20.0) is None
 
 
-def test_what_never_settles_is_judged_by_its_lowest_quarter() -> None:
+def test_unsettled_latency_is_judged_by_its_lowest_quarter() -> None:
     restless = ([0.010] * 5 + [0.050] * 5) * 6
     assert trend(*restless[:59]).baseline is None
     assert trend(*restless).baseline == pytest.approx(0.010)
@@ -71,14 +71,14 @@ def test_a_few_quick_ones_lower_nothing_and_slow_ones_raise_nothing() -> None:
     assert outcome.lowered == 0
 
 
-def test_a_hiccup_is_not_what_it_takes_now() -> None:
+def test_hiccup_is_not_the_current_latency() -> None:
     outcome = trend(*[0.010] * 30, *[0.500] * 9)
     assert outcome.current(38.0) == pytest.approx(0.010)
     outcome = trend(*[0.010] * 30, *[0.500] * 12)
     assert outcome.current(41.0) == pytest.approx(0.500)
 
 
-def test_what_is_old_says_nothing() -> None:
+def test_old_latency_does_not_count() -> None:
     outcome = trend(*[0.010] * 10)
     assert outcome.current(100.0) == pytest.approx(0.010)
     assert outcome.current(100.0, oldest=60.0) is None
@@ -170,14 +170,14 @@ def lived(*means: float, count: int = 20, warmup: float | None = None) -> tuple[
         ([0.029] * 3, 0.010, "ok"),
     ],
 )
-def test_requests_are_compared_with_their_own_usual_and_with_warm_up(
+def test_requests_are_compared_with_their_usual(
     means: list[float], warmup: float | None, state: CheckState
 ) -> None:
     live, now = lived(*means, warmup=warmup)
     assert live.outcome(now).state == state
 
 
-def test_what_was_asked_long_ago_is_not_judged() -> None:
+def test_old_probes_are_not_judged() -> None:
     live, now = lived(*[0.010] * 20, *[0.050] * 5)
     assert live.outcome(now).state == "failed"
     assert live.outcome(now + 91.0).state == "unknown"

@@ -103,13 +103,13 @@ def test_a_sample_that_was_wrong_is_asked_until_it_is_right() -> None:
     assert (turn.sample, turn.defer) == ("max", 0.0)
 
 
-def test_where_nobody_asks_larger_ones_take_half_a_percent_of_the_time_too() -> None:
+def test_larger_samples_take_half_a_percent_of_idle_time() -> None:
     samples = asked(admitted(**BATCHES), serving(1e9), 10_000)
     assert set(samples) == PROVEN
     assert sum(BATCHES[name] for name in samples if name != "min") <= 0.005 * 10_000 + 1.2
 
 
-def test_those_of_a_quick_model_are_asked_often_where_nobody_asks() -> None:
+def test_quick_samples_are_sent_often_when_idle() -> None:
     order = admitted(min=0.0001, opt=0.001, max=0.002)
     assert set(asked(order, serving(1e9), 15)) == PROVEN
 
@@ -136,7 +136,7 @@ def test_beside_requests_it_takes_half_a_percent_of_the_servers_time(compute: fl
         (ProbeResult("min", 30.0, 0.0, not_run="503"), serving(), 1.0),
     ],
 )
-def test_the_interval_follows_from_cost_traffic_and_answer(
+def test_interval_follows_cost_and_traffic(
     result: ProbeResult, facts: ProbeFacts, interval: float
 ) -> None:
     assert turns().interval(result, facts) == pytest.approx(interval)
@@ -197,9 +197,7 @@ def test_time_without_a_report_is_no_time_without_requests() -> None:
         ([(1000, 100.0)] * 3 + [(10, 5.0)] * 15, 0.5),  # other requests than before
     ],
 )
-def test_the_time_of_a_request_is_a_median_of_what_was_reported_recently(
-    reports: list[tuple[int, float]], served: float
-) -> None:
+def test_request_time_is_a_recent_median(reports: list[tuple[int, float]], served: float) -> None:
     traffic = Traffic()
     count, seconds = 0, 0.0
     for number, (more, longer) in enumerate(reports):
@@ -243,7 +241,7 @@ def test_a_higher_rate_takes_its_share_and_no_more(cost: float, idle: float, sha
     assert rate >= 2.9 * usual
 
 
-def test_a_higher_rate_has_a_part_for_larger_samples_while_nobody_asks() -> None:
+def test_higher_rate_includes_larger_samples_when_idle() -> None:
     """Otherwise a canary, which is asked for it as long as it is compared, would never measure them."""
     order = admitted(**BATCHES)
     samples = [order.next(probing(1e9), float(second)).sample for second in range(1000)]
@@ -299,9 +297,7 @@ def test_a_request_for_a_higher_rate_changes_the_pace_at_once_and_for_its_time_o
         ProbeResult("min", 0.0, 0.0, not_run="the server is too busy"),
     ],
 )
-def test_after_a_wrong_or_missing_answer_the_pace_is_the_same_on_request(
-    result: ProbeResult,
-) -> None:
+def test_pace_is_kept_after_a_wrong_or_missing_answer(result: ProbeResult) -> None:
     order = turns()
     proven = PROVEN if result.wrong is None else PROVEN - {"min"}
     facts = ProbeFacts(proven, 0.0, probing=True)

@@ -90,7 +90,7 @@ def test_every_type_but_bfloat16_goes_there_and_back_in_json(tmp_path: Path) -> 
         assert np.array_equal(array, sample.expected[name]), name
 
 
-def test_what_json_has_no_form_for_is_said(tmp_path: Path) -> None:
+def test_unsupported_json_values_are_reported(tmp_path: Path) -> None:
     types = Types({"x": BF16}, {"x": BF16})
     sample = GoldenSample("s", {"x": np.zeros(1, np.uint16)}, {"x": np.zeros(1, np.uint16)})
     with pytest.raises(UnencodableError, match="BF16"):
@@ -131,7 +131,7 @@ def answer(**tensor: Any) -> bytes:
         (answer(parameters={"binary_data_size": 8}), "other data than 2 elements FP32"),
     ],
 )
-def test_what_is_no_answer_to_the_question_is_named(body: bytes, wording: str) -> None:
+def test_wrong_answer_is_named(body: bytes, wording: str) -> None:
     with pytest.raises(ResponseError, match=wording):
         decode(body, None, WANTED, FLOATS)
 
@@ -215,7 +215,7 @@ def test_the_digest_of_inputs_is_that_of_the_same_inputs_only(tmp_path: Path, si
         (("int64",), ("int64",), "golden sample 's0' has no input 'float32'"),
     ],
 )
-def test_samples_that_do_not_fit_are_refused(
+def test_misfit_samples_are_refused(
     tmp_path: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], wording: str
 ) -> None:
     (tmp_path / "golden").mkdir()
@@ -275,7 +275,7 @@ def test_numbers_that_are_no_json_are_not_read(data: str) -> None:
 @pytest.mark.parametrize(
     "piece", [b"{}", b"[[]]", b'"a"', b'"\xc3\xa9"', b'{"a":1}', b"[[[[1]]]]", b"1"]
 )
-def test_what_takes_too_much_memory_is_not_decoded(piece: bytes) -> None:
+def test_too_large_answer_is_not_decoded(piece: bytes) -> None:
     """Of a text of 3 MB, Python's objects are allowed 4 MB."""
     data = b",".join([piece] * (3_000_000 // len(piece)))
     body = answer(data=["x"]).replace(b'"x"', data)
@@ -289,7 +289,7 @@ def test_what_takes_too_much_memory_is_not_decoded(piece: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["tensor(string)", "tensor(double)"])
-def test_the_limit_is_named_and_not_what_is_left_of_it(name: str) -> None:
+def test_limit_is_named(name: str) -> None:
     datatype = BY_ONNX[name]
     data: list[Any] = ["a" * 30] * 60_000 if datatype.is_string else [1.5] * 600_000
     parts = (b"\x1e\0\0\0" + b"a" * 30) * len(data) if datatype.is_string else b""

@@ -146,18 +146,14 @@ def test_under_forbid_every_proof_must_be_ok(gate: str, state: CheckState) -> No
 
 @pytest.mark.parametrize("policy", ["Budget", "Allow"])
 @pytest.mark.parametrize("gate", GATES)
-def test_otherwise_only_what_a_foreign_server_cannot_report_may_be_unknown(
-    policy: Policy, gate: str
-) -> None:
+def test_only_checks_of_our_server_may_be_unknown(policy: Policy, gate: str) -> None:
     assert not ready(policy, checks(**{gate: "unknown"}))
     told_by_ours = gate not in ("server", "golden")
     assert ready(policy, checks(**{gate: "unknown"}), foreign=True) is told_by_ours
 
 
 @pytest.mark.parametrize("policy", ["Budget", "Allow"])
-def test_a_provider_that_failed_is_what_the_policy_allows_as_long_as_it_is_kept(
-    policy: Policy,
-) -> None:
+def test_failed_provider_is_allowed_with_its_placement(policy: Policy) -> None:
     assert ready(policy, checks(provider="failed"))
     for state in ("failed", "unknown"):
         assert not ready(policy, checks(provider="failed", placement=state))
@@ -165,9 +161,7 @@ def test_a_provider_that_failed_is_what_the_policy_allows_as_long_as_it_is_kept(
 
 
 @pytest.mark.parametrize("policy", ["Budget", "Allow"])
-def test_a_session_that_was_replaced_is_not_admitted_but_keeps_its_admission(
-    policy: Policy,
-) -> None:
+def test_replaced_session_only_keeps_its_admission(policy: Policy) -> None:
     replaced = CheckVerdict(
         check=Check.PROVIDER, state="failed", reason=Reason.SESSION_REPLACED, message="moved"
     )
@@ -183,7 +177,7 @@ def admitted(policy: Policy = "Forbid") -> Gate:
 
 
 @pytest.mark.parametrize("policy", ["Forbid", "Budget", "Allow"])
-def test_after_admission_wrong_answers_end_it_at_once_until_a_right_one(policy: Policy) -> None:
+def test_wrong_answer_ends_admission_until_a_right_one(policy: Policy) -> None:
     gate = admitted(policy)
     assert not gate.decide(checks(golden="failed"), foreign=False, released=False)
     assert not gate.decide(checks(golden="unknown"), foreign=False, released=False)
@@ -265,7 +259,7 @@ def test_old_errors_expire_and_a_reset_counter_starts_over() -> None:
 
 # fault: Reports | every answer is a 400 and all checks are ok | message of check `errors`; alert
 #   EnginewrightRequestsRefused | 1 min; alert 10 min
-def test_a_service_that_refuses_most_of_what_it_is_sent_says_so() -> None:
+def test_service_that_refuses_most_requests_says_so() -> None:
     share = ErrorShare()
     share.add({200: 0.0, 400: 0.0, 499: 0.0}, 0.0)
     share.add({200: 40.0, 400: 39.0, 499: 100.0}, 5.0)
@@ -341,7 +335,7 @@ def test_one_distribution_owns_onnx_runtime(owners: tuple[str, ...], state: Chec
         ("ort_version", "1.24.1"),
     ],
 )
-def test_what_runs_must_be_what_was_proven(field: str, value: object) -> None:
+def test_running_model_must_be_the_proven_one(field: str, value: object) -> None:
     result = execution_checks.versions(execution(**{field: value}), MANIFEST, TASK)
     assert (result.state, result.reason) == ("failed", Reason.VERSION_MISMATCH)
     assert str(value)[:12] in result.message
@@ -357,9 +351,7 @@ def test_what_runs_must_be_what_was_proven(field: str, value: object) -> None:
         ({"engine_key": None}, Reason.VERSION_MISMATCH),
     ],
 )
-def test_an_engine_must_be_the_one_that_was_built(
-    changes: dict[str, Any], reason: Reason | None
-) -> None:
+def test_engine_must_be_the_built_one(changes: dict[str, Any], reason: Reason | None) -> None:
     task = TASK.model_copy(update={"backend": "tensorrt", "engine_key": "b" * 64})
     manifest = MANIFEST.model_copy(update={"engine": ENGINE, "key": "b" * 64})
     fields = {

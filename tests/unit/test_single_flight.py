@@ -176,7 +176,7 @@ def test_the_next_one_takes_over_while_a_leader_waits_for_its_retry(world: ManyM
     assert world.leading() == ["b"]
 
 
-def test_a_job_that_somebody_suspends_holds_nobody_up(world: ManyModels) -> None:
+def test_suspended_job_holds_up_no_other(world: ManyModels) -> None:
     first = world.job()
     first["spec"]["suspend"] = True
     world.kube.changed(first)
@@ -198,7 +198,7 @@ def test_a_job_in_a_queue_keeps_its_place() -> None:
     assert world.ready("b") == FOLLOWS
 
 
-def test_a_leader_whose_job_the_api_server_refuses_holds_nobody_up() -> None:
+def test_leader_with_a_refused_job_holds_up_no_other() -> None:
     world = ManyModels().refuse_jobs_of("a")
     for name in ("a", "b"):
         world.put(name)
@@ -234,9 +234,7 @@ def test_two_that_are_planned_at_the_same_moment_make_one_job() -> None:
     assert world.prepared() == ["a", "b"]
 
 
-def test_a_job_that_may_have_been_created_holds_the_others_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_possibly_created_job_holds_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The API server creates it, and its response is lost."""
     world = ManyModels()
     for name in ("a", "b"):
@@ -301,7 +299,7 @@ def test_a_job_that_no_status_names_yet_leads() -> None:
     assert world.prepared() == ["a", "b", "c"]
 
 
-def test_a_job_that_ended_while_the_operator_was_down_is_shared(
+def test_job_that_ended_unseen_is_shared(
     world: ManyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that follow are planned before the leader has read its Job."""
@@ -386,7 +384,7 @@ def test_one_that_waits_follows_the_retry_which_reads_again(world: ManyModels) -
     assert world.prepared() == ["a", "b", "c", "d"]
 
 
-def test_what_serves_is_rebuilt_without_waiting_for_others(world: ManyModels) -> None:
+def test_rebuild_of_a_serving_model_waits_for_no_other(world: ManyModels) -> None:
     world.job_succeeds()
     assert world.prepared() == list(NAMES)
     world.all_available().after(hours=1)
@@ -399,7 +397,7 @@ def test_what_serves_is_rebuilt_without_waiting_for_others(world: ManyModels) ->
 
 
 @pytest.mark.parametrize("event", ["deleted", "unreadable", "refused"])
-def test_one_whose_turn_it_is_and_that_does_not_take_it_holds_nobody_up(event: str) -> None:
+def test_untaken_turn_holds_up_no_other(event: str) -> None:
     """A newer model lets it go first, before what happens to it is known."""
     world = ManyModels().apply("a", "b")
     world.put("d")

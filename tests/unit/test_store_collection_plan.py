@@ -52,7 +52,7 @@ TASKS = st.builds(
 
 
 @given(artefacts(), TASKS)
-def test_what_is_needed_or_was_used_lately_stays(result: list[Stored], asked: CollectTask) -> None:
+def test_needed_or_recent_artefacts_stay(result: list[Stored], asked: CollectTask) -> None:
     plan = plan_collection(result, asked)
     for each in plan.removed:
         assert each.artifact.key[:KEPT_CHARACTERS] not in asked.keep
@@ -65,9 +65,7 @@ def test_what_is_needed_or_was_used_lately_stays(result: list[Stored], asked: Co
 
 @given(artefacts(), TASKS)
 @example([stored(KEYS[0], 9, "files/7"), stored(KEYS[1], 8, "files/7")], task(max_bytes=0))
-def test_no_more_is_removed_than_the_limits_ask_for(
-    result: list[Stored], asked: CollectTask
-) -> None:
+def test_no_more_is_removed_than_needed(result: list[Stored], asked: CollectTask) -> None:
     plan = plan_collection(result, asked)
     if asked.max_age_seconds is None and asked.max_bytes is None:
         assert plan.removed == ()
@@ -83,9 +81,7 @@ def test_no_more_is_removed_than_the_limits_ask_for(
 
 
 @given(artefacts(), TASKS)
-def test_what_stays_could_not_go_or_is_within_the_limits(
-    result: list[Stored], asked: CollectTask
-) -> None:
+def test_rest_is_needed_or_within_limits(result: list[Stored], asked: CollectTask) -> None:
     plan = plan_collection(result, asked)
     remaining = [each for each in result if each not in plan.removed]
     kept_since = NOW - timedelta(seconds=asked.min_age_seconds)
@@ -111,7 +107,7 @@ def test_a_needed_engine_does_not_need_its_prepared_model() -> None:
     assert plan.needed == (engine,)
 
 
-def test_what_only_removed_artefacts_share_is_counted_once() -> None:
+def test_shared_files_are_counted_once() -> None:
     """Neither frees the file alone; a third one is not removed, too."""
     result = [stored(KEYS[number], 9 - number, "files/7") for number in range(2)]
     result += [stored(KEYS[2], 5, "files/3")]

@@ -42,7 +42,7 @@ def corrupt_manifest(root: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_what_was_published_is_read(root: Path, tmp_path: Path) -> None:
+def test_published_artefact_is_read(root: Path, tmp_path: Path) -> None:
     assert publish(root, KEY, content(tmp_path / "a")) is False
     assert publish(root, KEY, content(tmp_path / "b")) is True
     copied = Store(root).read(KEY, tmp_path / "artifact")
@@ -54,7 +54,7 @@ def test_what_was_published_is_read(root: Path, tmp_path: Path) -> None:
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_was_never_published_is_missing(root: Path, tmp_path: Path) -> None:
+def test_unpublished_artefact_is_missing(root: Path, tmp_path: Path) -> None:
     assert Store(root).find(KEY) is None
     with pytest.raises(StageFailure, match="no prepared model with key abababababab") as caught:
         Store(root).read(KEY, tmp_path / "artifact")
@@ -108,7 +108,7 @@ def test_damaged_files(damage: Callable[[Path], None], root: Path, tmp_path: Pat
     assert caught.value.reason is Reason.ARTIFACT_CORRUPT
 
 
-def test_publishing_again_mends_what_is_damaged(root: Path, tmp_path: Path) -> None:
+def test_publishing_again_repairs_damage(root: Path, tmp_path: Path) -> None:
     publish(root, KEY, content(tmp_path / "a"))
     (artifact(root) / FILES[0]).write_bytes(b"damaged")
     assert publish(root, KEY, content(tmp_path / "b")) is False
@@ -165,7 +165,7 @@ def test_a_path_that_no_pod_can_create_is_not_published(root: Path, tmp_path: Pa
         ({"files": None}, "cannot be read"),
     ],
 )
-def test_a_manifest_that_is_no_good(
+def test_invalid_manifest(
     changes: dict[str, object], reported: str, root: Path, tmp_path: Path
 ) -> None:
     publish(root, KEY, content(tmp_path / "a"))
@@ -176,9 +176,7 @@ def test_a_manifest_that_is_no_good(
 
 
 @pytest.mark.parametrize("data", [{}, {"samples": "5" * 64}])
-def test_a_prepared_model_under_the_key_of_another_one(
-    data: dict[str, str], root: Path, tmp_path: Path
-) -> None:
+def test_artefact_under_another_key(data: dict[str, str], root: Path, tmp_path: Path) -> None:
     described = manifest(KEY, ())
     own = prepared_key(described.model_digest, described.recipe, data)
     folder = content(tmp_path / "a")

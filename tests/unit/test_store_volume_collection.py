@@ -72,7 +72,7 @@ def listed(root: Path) -> set[str]:
     return {path.name for path in (root / "prepared").iterdir()}
 
 
-def test_what_is_not_needed_goes_by_age(root: Path) -> None:
+def test_unneeded_artefacts_go_by_age(root: Path) -> None:
     done = gc(root, KEYS[0], max_age_seconds=28.5 * DAY)
     assert listed(root) == {KEYS[0], KEYS[2]}
     assert [each.artifact.key for each in done.removed] == [KEYS[1]]
@@ -87,7 +87,7 @@ def test_what_is_not_needed_goes_by_age(root: Path) -> None:
     Store(root).read(KEYS[0], root / "read")
 
 
-def test_what_is_not_needed_goes_by_size(root: Path) -> None:
+def test_unneeded_artefacts_go_by_size(root: Path) -> None:
     size = gc(root).result(dry_run=True).bytes // 3
     gc(root, KEYS[0], max_bytes=2 * size)
     assert listed(root) == {KEYS[0], KEYS[2]}, "the longest unused of what is not needed"
@@ -131,7 +131,7 @@ def test_a_damaged_artefact_goes_as_any_other(root: Path) -> None:
 # Use
 
 
-def test_what_a_job_finds_is_used(root: Path) -> None:
+def test_artefact_that_a_job_finds_is_used(root: Path) -> None:
     before = time.time()
     assert Store(root).find_intact(KEYS[0]) is not None
     assert found(root, KEYS[0]).used.timestamp() >= before - 1
@@ -139,13 +139,13 @@ def test_what_a_job_finds_is_used(root: Path) -> None:
     assert listed(root) == {KEYS[0]}
 
 
-def test_what_was_used_within_an_hour_is_not_touched_again(root: Path) -> None:
+def test_recent_use_is_not_recorded_again(root: Path) -> None:
     then = last_used(root, KEYS[0], 3000)
     assert Store(root).find_intact(KEYS[0]) is not None
     assert found(root, KEYS[0]).used.timestamp() == pytest.approx(then, abs=1e-3)
 
 
-def test_what_is_published_again_is_used(root: Path, tmp_path: Path) -> None:
+def test_published_again_counts_as_used(root: Path, tmp_path: Path) -> None:
     assert publish(root, KEYS[0], content(tmp_path / "again")) is True
     gc(root, max_age_seconds=DAY)
     assert listed(root) == {KEYS[0]}
@@ -158,9 +158,7 @@ def test_reading_it_is_no_use(root: Path, tmp_path: Path) -> None:
     assert found(root, KEYS[0]) == before
 
 
-def test_what_may_not_be_touched_is_still_found(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_artefact_is_still_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -190,7 +188,7 @@ def touch(aside: Path) -> None:
     os.utime(aside / "manifest.json")
 
 
-def test_what_is_used_after_it_was_listed_stays(root: Path) -> None:
+def test_artefact_used_after_the_listing_stays(root: Path) -> None:
     listed_before = found(root, KEYS[0])
     assert Store(root).find_intact(KEYS[0]) is not None
     assert medium(root).discard([listed_before]) == []
@@ -199,17 +197,13 @@ def test_what_is_used_after_it_was_listed_stays(root: Path) -> None:
 
 # fault: Store | a Job finds an artefact in the moment in which it is removed as garbage | its manifest's time, looked at
 #   again after the rename; it is put back | prevented
-def test_what_is_used_while_it_is_renamed_is_put_back(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_used_while_renamed_is_put_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert during_removal(root, monkeypatch, touch) == []
     assert Store(root).find_intact(KEYS[0]) is not None
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_was_published_in_its_place_stays(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_replacement_stays(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def replaced(aside: Path) -> None:
         touch(aside)
         assert Store(root).find(KEYS[0]) is None, "all of it is gone"
@@ -221,7 +215,7 @@ def test_what_was_published_in_its_place_stays(
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_nobody_uses_meanwhile_is_removed(
+def test_unused_artefact_is_removed(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_missing(_: Path) -> None:
@@ -233,9 +227,7 @@ def test_what_nobody_uses_meanwhile_is_removed(
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_was_not_removed_yet_is_put_back_at_a_signal(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_puts_back_unremoved_artefact(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(_: float) -> None:
         assert listed(root) == {KEYS[2]}
         sys.exit(143)  # as at SIGTERM
@@ -247,9 +239,7 @@ def test_what_was_not_removed_yet_is_put_back_at_a_signal(
     assert Store(root).find_intact(KEYS[0]) is not None
 
 
-def test_what_is_half_deleted_at_a_signal_is_not_put_back(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_signal_leaves_half_deleted_artefact(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def ended(folder: Path, **_: object) -> None:
         (folder / FILES[0]).unlink()
         sys.exit(143)
@@ -263,9 +253,7 @@ def test_what_is_half_deleted_at_a_signal_is_not_put_back(
 
 # fault: Store | an artefact is removed as garbage while it is read | its manifest, looked at again: it is missing, not
 #   damaged | the next file
-def test_what_is_removed_while_it_is_read_is_missing(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_during_a_read(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = VolumeMedium.copy
 
     def removed_first(self: VolumeMedium, *arguments: Any) -> Copied | None:
@@ -286,7 +274,7 @@ class KilledError(Exception):
 # fault: Store | a Job that removes garbage is killed | the artefact is in tmp/ with the time of its manifest; after a day,
 #   it is put back if it was used meanwhile, else removed | the next publication or collection after a day
 @pytest.mark.parametrize("is_used", [True, False])
-def test_an_interrupted_removal_is_completed(
+def test_interrupted_removal_completes(
     is_used: bool, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def killed(aside: Path) -> None:
@@ -307,9 +295,7 @@ def test_an_interrupted_removal_is_completed(
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_may_not_be_renamed_stays_and_the_others_go(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unrenamable_artefact_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = Path.rename
 
     def refused(self: Path, target: Path) -> Path:

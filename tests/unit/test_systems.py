@@ -50,7 +50,7 @@ def wanted(extras: str, system: str) -> set[str]:
 #   pyproject.toml; preflight's first line | at once
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 @pytest.mark.parametrize("extras", ASKED)
-def test_what_has_no_wheels_is_not_asked_for(extras: str, system: str) -> None:
+def test_package_without_wheels_is_not_required(extras: str, system: str) -> None:
     names = wanted(extras, system)
     assert not [each for each in names if LINUX_ONLY.fullmatch(each)]
     assert {"typer", "rich", "kubernetes"} <= names

@@ -141,7 +141,7 @@ def test_builds(text: str, reason: Reason, reported: str) -> None:
     assert "::build" not in finding.message
 
 
-def test_what_cuda_misses_without_a_device_is_not_the_cause() -> None:
+def test_missing_device_is_not_the_cause() -> None:
     text = BUILD_ERRORS[5][0]
     answer = BuildResult(built=False, parsed=True, errors=(NO_DEVICE, text, NO_DEVICE))
     assert failure(answer, ABOUT).reason is Reason.SHAPE_PROFILE_INVALID

@@ -12,7 +12,7 @@ NAMED = [each for tests in thorough.TESTS.values() for each in tests]
 
 
 @pytest.mark.parametrize("name", [*NAMED, *sorted(thorough.KEPT), *thorough.SPREAD])
-def test_what_it_names_exists(name: str) -> None:
+def test_named_tests_exist(name: str) -> None:
     file, _, test = name.partition("::")
     text = (TESTS / file).read_text()
     function, _, case = test.partition("[")
