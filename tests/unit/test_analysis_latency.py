@@ -104,7 +104,7 @@ def of_sample(seed: int, name: str, inputs: str, seconds: float = 0.01) -> Laten
     return result.model_copy(update={"inputs": inputs})
 
 
-def test_golden_samples_whose_inputs_have_changed_are_left_out_and_named() -> None:
+def test_golden_samples_with_changed_inputs_are_left_out_and_named() -> None:
     """They have another size under the same name: how long they take says nothing of the model."""
     stable = of_sample(1, "min", "a"), of_sample(2, "max", "b")
     slower = of_sample(3, "min", "a"), of_sample(4, "max", "c", seconds=0.1)
@@ -352,7 +352,7 @@ def test_load_that_slows_both_is_not_the_new_revisions() -> None:
     assert together(halves(1, 400, 100), halves(3, 100, 400)).state == "passed"
 
 
-def test_measurements_whose_windows_are_dropped_still_count() -> None:
+def test_measurements_of_dropped_windows_still_count() -> None:
     few = limits(min_samples=50_000)
 
     def busy(seed: int, seconds: float) -> Measurements:

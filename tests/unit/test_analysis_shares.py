@@ -239,7 +239,7 @@ def test_errors_are_found_despite_restarts(
 ) -> None:
     """With `usual` errors in 1000 responses of the serving revision, up to 1.5 times as many are needed."""
 
-    def begun_periods(whole: int) -> list[tuple[Share, Share]]:
+    def start_periods(whole: int) -> list[tuple[Share, Share]]:
         ends = [whole * n // starts for n in range(starts + 1)]
         return [
             (
@@ -252,7 +252,7 @@ def test_errors_are_found_despite_restarts(
     assert exceeds(
         [(Share(usual * needed // 1000, needed), Share(int(error * needed), needed))], SHARE
     )
-    assert exceeds(joined(begun_periods(needed * 3 // 2)), SHARE)
+    assert exceeds(joined(start_periods(needed * 3 // 2)), SHARE)
 
 
 def test_an_incident_of_both_in_a_short_period_fails_nothing() -> None:

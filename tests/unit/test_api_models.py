@@ -46,7 +46,7 @@ def test_reads_an_object_of_the_api_server() -> None:
     assert model.status.conditions == ()
 
 
-def test_writes_the_apis_names_and_only_what_was_set() -> None:
+def test_writes_only_set_fields_by_the_apis_names() -> None:
     model = InferenceModel.model_validate(RAW)
     written = model.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert written == {

@@ -49,7 +49,6 @@ def third(world: World) -> World:
 
 @pytest.fixture
 def two() -> tuple[World, str, str]:
-    """Return a model whose second revision serves, and both revisions."""
     world = serving()
     first = active(world)
     world.edit(source=OTHER).job_succeeds(SECOND).all_available()

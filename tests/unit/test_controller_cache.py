@@ -56,7 +56,7 @@ def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -
 
 
 def test_owner_of_the_replicas_is_kept() -> None:
-    def owned_by(version: int, *managers: str) -> dict[str, Any]:
+    def make_owned(version: int, *managers: str) -> dict[str, Any]:
         counted: dict[str, Any] = {"f:spec": {"f:replicas": {}}}
         fields = [{"manager": each, "time": version, "fieldsV1": counted} for each in managers]
         other = {"manager": "x", "fieldsV1": {"f:spec": {"f:template": {}}}}
@@ -64,11 +64,11 @@ def test_owner_of_the_replicas_is_kept() -> None:
         return obj("d", version, metadata={"managedFields": [*fields, other, status]})
 
     cache = ObjectCache()
-    cache.observe(DEPLOYMENTS, owned_by(1, "a", "b"))
+    cache.observe(DEPLOYMENTS, make_owned(1, "a", "b"))
     held = present(cache.get(DEPLOYMENTS, "ns", "d"))
     assert count_managers(held["metadata"]) == {"a", "b"}
-    assert cache.observe(DEPLOYMENTS, owned_by(2, "b", "a")) is None
-    assert cache.observe(DEPLOYMENTS, owned_by(3, "b")) is not None
+    assert cache.observe(DEPLOYMENTS, make_owned(2, "b", "a")) is None
+    assert cache.observe(DEPLOYMENTS, make_owned(3, "b")) is not None
 
 
 def test_metrics_of_an_autoscaler_are_no_change() -> None:
@@ -113,7 +113,7 @@ def of_engine(name: str, version: int) -> dict[str, Any]:
     return labelled(name, version, {"enginewright.dev/engine": "e"})
 
 
-def test_children_of_engines_are_found_apart_from_those_of_models() -> None:
+def test_children_of_engines_and_models_are_found_apart() -> None:
     cache = ObjectCache()
     cache.observe(JOBS, of_engine("b", 1))
     cache.observe(JOBS, of_engine("a", 2))
@@ -134,9 +134,6 @@ def test_listing_drops_ghosts_and_keeps_later_objects() -> None:
     changed = cache.replace(JOBS, Listing((obj("kept", 2, uid="k"), obj("new", 3, uid="x")), "40"))
     assert sorted(one["metadata"]["name"] for one in changed) == ["ghost", "new"]
     assert sorted(one["metadata"]["name"] for one in cache.all(JOBS)) == ["kept", "new", "newer"]
-
-
-# --- routing
 
 
 class Routed:

@@ -354,7 +354,6 @@ def of_group(name: str, namespace: str, **status: Any) -> Json:
 
 
 def stores_of(jobs: list[Json]) -> set[str]:
-    """Return the addresses of the stores that Jobs collect."""
     containers = (job["spec"]["template"]["spec"]["containers"] for job in jobs)
     return {
         each["value"]

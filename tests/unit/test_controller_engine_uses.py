@@ -18,7 +18,6 @@ KEY = EngineKey(NAMESPACE, ENGINE)
 
 
 def model(name: str, *engines: str, namespace: str = NAMESPACE) -> Json:
-    """Return a model whose status names engines."""
     spec = {"source": {"uri": f"https://models.example/{name}.onnx"}}
     references = [{"class": f"l4-{number}", "name": each} for number, each in enumerate(engines)]
     status = {"engines": references}
@@ -26,7 +25,6 @@ def model(name: str, *engines: str, namespace: str = NAMESPACE) -> Json:
 
 
 def revision(of: str, name: str, engine_key: str) -> Json:
-    """Return a stored revision of a model."""
     a_class = {"name": "l4", "backend": "tensorrt", "image": "gpu:1", "engine_key": engine_key}
     data = {
         "prepared_key": PREPARED_KEY,

@@ -30,14 +30,13 @@ def world() -> World:
 
 
 def request(world: World) -> None:
-    """Have a model request the engine, instead of somebody who wrote it by hand."""
+    """Have a model request the engine, which was written by hand."""
     engine = world.the("InferenceEngine")
     engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
     world.put(engine)
 
 
 def named_by(model: str, namespace: str = NAMESPACE) -> Json:
-    """Return a model whose status names the engine."""
     status = {"engines": [{"class": "l4", "name": ENGINE}]}
     return {**made("InferenceModel", model, namespace, spec=SPEC), "status": status}
 
@@ -210,7 +209,6 @@ def test_an_engine_that_is_needed_again_stays(world: World) -> None:
 
 
 def revision(name: str, engine_key: str) -> Json:
-    """Return a stored revision of the model `resnet` that runs an engine."""
     a_class = {"name": "l4", "backend": "tensorrt", "image": "gpu:1", "engine_key": engine_key}
     content = {
         "prepared_key": "a" * 64,

@@ -1,4 +1,4 @@
-"""Events: once per change, counted up over restarts, in nobody's way."""
+"""Events: once per change, counted up over restarts, and never waited for."""
 
 import asyncio
 from collections.abc import Mapping

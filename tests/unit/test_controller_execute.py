@@ -27,7 +27,6 @@ def deployment(kind: str = "Deployment", *, uid: str = "model-1", **spec: Any) -
 
 
 def observed(world: World) -> Json:
-    """Return the Deployment as the operator has seen it."""
     result = world.cache.get(DEPLOYMENTS, NAMESPACE, NAME)
     assert result is not None
     return result

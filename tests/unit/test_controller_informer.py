@@ -165,4 +165,4 @@ def test_models_are_listed_last_and_the_claim_by_name() -> None:
     by_kind = {watch.resource: watch for watch in watched}
     assert by_kind[CLAIMS].fields == "metadata.name=store"
     assert by_kind[PODS].labels == "app.kubernetes.io/managed-by=enginewright"
-    assert by_kind[INFERENCE_ENGINES].labels is None  # also those that somebody wrote by hand
+    assert by_kind[INFERENCE_ENGINES].labels is None  # also those written by hand

@@ -83,7 +83,7 @@ def test_a_lease_is_left_to_its_holder_until_it_was_unchanged_for_its_time() -> 
 def test_a_lease_that_was_handed_over_is_taken_at_once_and_not_by_another_release() -> None:
     assert Machine().decide(record("")) == Take(record(""))
     held, others = record("they", key=ELSEWHERE), record("", "2", key=ELSEWHERE)
-    assert Machine().decide(others) == Take(None)  # nobody has held it for as long as it is known
+    assert Machine().decide(others) == Take(None)  # it has not been held since this process began
     machine = Machine()
     assert machine.decide(held) == ClaimRefused(held)
     assert machine.decide(others) == ClaimRefused(others)

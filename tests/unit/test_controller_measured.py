@@ -69,7 +69,7 @@ def test_only_pods_of_models_with_a_canary_are_polled(canary: dict[str, Any], qu
     assert pods.asked == [f"m-1/measurements?{query}"]
 
 
-def test_a_pod_that_does_not_respond_keeps_what_it_reported() -> None:
+def test_silent_pod_keeps_its_measurements() -> None:
     pods = Pods()
     pods.poll()
     pods.answer = NoAnswer("connection refused")

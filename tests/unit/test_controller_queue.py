@@ -24,7 +24,7 @@ async def test_a_waiting_key_is_queued_once() -> None:
 
 
 async def rest(queue: WorkQueue[str]) -> list[str]:
-    """Whatever comes within an hour."""
+    """Return the keys that come within an hour."""
     taken = []
     while True:
         try:

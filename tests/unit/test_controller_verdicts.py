@@ -395,7 +395,7 @@ async def test_verdicts_are_kept_by_pod_and_owners_are_woken_once(world: Sidecar
     assert world.asked == {("a", "/verdict", 8081), ("b", "/verdict", 8081)}
     assert world.verdicts() == {"a": Verdict.model_validate(verdict())}
     assert world.changed == [ModelKey("ns", "m")]
-    # Other bytes that say the same wake nobody.
+    # Other bytes of the same content wake no owner.
     world.say("a", json.dumps(verdict(), indent=2).encode())
     await asyncio.sleep(40)
     assert len(world.changed) == 1
@@ -636,7 +636,7 @@ def served(
         # After a restart: the one that is unready already.
         ((served("a", "broken"), served("b", "broken", ready=False), served("c", "good")), None,
          "uid-b"),
-        # Once the last good one breaks too, nobody may leave.
+        # Once the last good one breaks too, no pod may leave.
         ((served("a", "broken", ready=False), served("b", "broken")), "uid-a", None),
         # One a model, not one a class.
         ((served("a", "broken"), served("b", "good"),
@@ -682,7 +682,7 @@ async def test_one_pod_is_released_while_another_is_good(world: Sidecars) -> Non
         await asyncio.sleep(60)
         assert world.may_go() == {first}
     assert world.kube.writes <= 1 + 6000 / (RELEASE_SECONDS / 2)
-    # The good one breaks: within seconds nobody is released any more.
+    # The good one breaks: within seconds no pod is released.
     world.say("c", verdict(fallback=BREAKS))
     await asyncio.sleep(5 * FAST)
     assert world.may_go() == set()
@@ -717,7 +717,7 @@ async def test_a_release_ends_by_itself_when_the_operator_is_gone(world: Sidecar
 
 
 async def test_new_operator_takes_over_released_pods(world: Sidecars) -> None:
-    """It neither lets a second pod go nor makes the first one ready for a moment."""
+    """It releases no second pod, and the first one does not become ready for a moment."""
     until = asyncio.get_running_loop().time() + RELEASE_SECONDS
     pod = world.add_pod("b", ready=False)
     identity = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}

@@ -14,7 +14,6 @@ PAGE = (Path(__file__).parents[2] / "docs/autoscaling.md").read_text()
 
 
 def blocks() -> list[Any]:
-    """Return the YAML documents of the page."""
     return [yaml.safe_load(each.partition("```")[0]) for each in PAGE.split("```yaml\n")[1:]]
 
 

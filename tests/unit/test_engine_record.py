@@ -38,7 +38,7 @@ def reported(image: str | None = None, **engine: Any) -> dict[str, Any]:
     return {"engine": engine_facts(read.engine).manifest(), "versions": versions.manifest()}
 
 
-def test_versions_are_those_of_the_build() -> None:
+def test_versions_of_the_build_are_recorded() -> None:
     assert reported()["versions"] == {"backend": "10.1", "ort": "1.31.1", "driver": "570.86.15"}
 
 

@@ -99,17 +99,17 @@ def test_derived_image_changes_with_its_base(
 def test_nvidia_libraries_are_built_by_name(
     images: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def listed(*names: str) -> list[str]:
+    def list_references(*names: str) -> list[str]:
         assert images.main(["list", *names]) == 0
         return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
 
-    assert listed() == ["operator", "cpu", "openvino", "gpu", "rtx", "monitoring"]
-    assert listed("--nvidia") == listed("nvidia") == ["nvidia"]
-    assert listed("cuda", "gpu") == ["gpu", "cuda"]
+    assert list_references() == ["operator", "cpu", "openvino", "gpu", "rtx", "monitoring"]
+    assert list_references("--nvidia") == list_references("nvidia") == ["nvidia"]
+    assert list_references("cuda", "gpu") == ["gpu", "cuda"]
     assert images.main(["list", "--nvidi"]) == 2
 
 
-def test_archives_of_one_image_are_not_those_of_another(images: ModuleType) -> None:
+def test_archives_of_images_differ(images: ModuleType) -> None:
     """`remove_older` deletes by prefix."""
     prefixes = [
         each.archive.name.removesuffix(f"{each.tag().rpartition('-')[2]}.tar")

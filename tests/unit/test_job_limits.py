@@ -1,4 +1,4 @@
-"""Limits on Jobs: how many run, whose turn it is, and that what serves and was lost waits for nobody."""
+"""Limits on Jobs: how many run, whose turn it is, and that a lost artefact of a serving model is rebuilt at once."""
 
 from collections import Counter
 from dataclasses import replace
@@ -28,7 +28,6 @@ def limited(total: int = 0, per_namespace: int = 0) -> ManyModels:
 
 
 def different(world: ManyModels, *names: str) -> ManyModels:
-    """Apply models that share nothing, one second after the other."""
     for name in names:
         world.apply(name, source={"uri": f"https://models.example/{name}.onnx"})
         world.now = world.now.replace(second=world.now.second + 1)
@@ -146,9 +145,6 @@ def test_lost_artefact_of_a_serving_model_is_rebuilt_at_once() -> None:
     assert world.ready("c") == QUEUED
 
 
-# engines
-
-
 def engine(world: ManyModels, name: str) -> None:
     metadata_of = made("InferenceEngine", name, NAMESPACE, spec=engine_spec(), status={})
     metadata_of["metadata"]["annotations"] = {}
@@ -229,9 +225,6 @@ def test_a_model_says_which_engine_its_serving_revision_has_lost() -> None:
     assert "lost" not in world.status["engines"][0], "an update is no loss"
 
 
-# at the same moment
-
-
 def test_a_turn_is_taken_once_while_jobs_are_created() -> None:
     world = limited(1)
     for name in ("a", "b"):
@@ -278,7 +271,7 @@ def test_turns_fill_the_limits(
     for each, why in permitted.items():
         is_full = limits.total and after.total() >= limits.total
         own_full = limits.per_namespace and after[each.namespace] >= limits.per_namespace
-        assert not why or is_full or own_full, "nobody waits for nothing"
+        assert not why or is_full or own_full, "every wait has a reason"
     for each in begun:
         earlier = [one for one in waiting if one < each and one.namespace == each.namespace]
         assert not any(permitted[one] for one in earlier), "in order"

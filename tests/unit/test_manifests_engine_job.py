@@ -47,7 +47,6 @@ def stages(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def devices(job: dict[str, Any]) -> list[str]:
-    """Return the stages that ask for a device."""
     variables = {
         name: each.get("resources", {}).get("limits", {}).get(RESOURCE)
         for name, each in stages(job).items()

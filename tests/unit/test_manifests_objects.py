@@ -169,10 +169,6 @@ def test_an_eviction_takes_one_pod_and_a_broken_pod_blocks_no_drain() -> None:
     assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
 
-def test_a_rollout_is_given_up_after_a_while() -> None:
-    assert 0 < world().the("Deployment")["spec"]["progressDeadlineSeconds"] <= 3600
-
-
 def test_the_claim_asks_for_the_clusters_default_unless_a_class_is_configured() -> None:
     claim = world().the("PersistentVolumeClaim")
     assert claim["spec"] == {

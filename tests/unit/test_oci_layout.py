@@ -35,22 +35,21 @@ FILES: Final = {
 
 
 def described(files: dict[str, bytes], **fields: object) -> Manifest:
-    def listed(path: str, content: bytes) -> ArtifactFile:
+    def list_file(path: str, content: bytes) -> ArtifactFile:
         copied: Copied = copy(io.BytesIO(content), None)
         return ArtifactFile(path=path, sha256=copied.sha256, size_bytes=copied.size_bytes)
 
-    return manifest(files=tuple(listed(*each) for each in files.items()), **fields)
+    return manifest(files=tuple(list_file(*each) for each in files.items()), **fields)
 
 
 def content(layer: ImageLayer, files: dict[str, bytes]) -> bytes:
-    def opened(file: ArtifactFile) -> AbstractContextManager[io.BytesIO]:
+    def open_content(file: ArtifactFile) -> AbstractContextManager[io.BytesIO]:
         return closing(io.BytesIO(files[file.path]))
 
-    return b"".join(layer.chunks(opened))
+    return b"".join(layer.chunks(open_content))
 
 
 def pushed(image: Manifest, files: dict[str, bytes]) -> tuple[list[bytes], bytes]:
-    """Return the layers and the manifest of an image."""
     layers = layers_of(image)
     archives = [content(each, files) for each in layers]
     return archives, image_of(image, layers, [digest_of(each) for each in archives]).manifest

@@ -14,7 +14,6 @@ from tests.support.optional import present
 
 
 def graph(nodes: Sequence[tuple[str, Sequence[str]]], output: str) -> GraphProto:
-    """Return a graph of nodes (output, inputs)."""
     return helper.make_graph(
         [helper.make_node("Sum", list(reads), [name], name=name) for name, reads in nodes],
         "g",

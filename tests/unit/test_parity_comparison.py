@@ -261,7 +261,7 @@ def test_best_classes() -> None:
     want = np.array([[0.1, 0.9], [0.9, 0.1], [0.501, 0.499], [0.3, 0.7]])
     have = np.array([[0.2, 0.8], [0.8, 0.2], [0.499, 0.501], [0.7, 0.3]])
     reported = figures(judge(want, have, "INT8"))
-    assert reported.top1_agreement == 0.75  # a tie is nobody's fault, the last row is wrong
+    assert reported.top1_agreement == 0.75  # a tie counts as right, the last row is wrong
     assert figures(judge(want.reshape(1, 1, 4, 2), have.reshape(1, 1, 4, 2))).top1_agreement is None
     assert figures(judge(want[:, :1], want[:, :1])).top1_agreement is None
     assert figures(judge(np.arange(4), np.arange(4))).top1_agreement is None

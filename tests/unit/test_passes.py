@@ -41,7 +41,6 @@ def model(operator: str = "Celu") -> ModelProto:
 
 
 def useful(proto: ModelProto, **changes: object) -> list[str]:
-    """Return the passes that can be of use."""
     about = Situation(recipe(**changes), proto, {})
     return [kind.__name__ for kind in PASSES if kind.needs.are_met(about)]
 

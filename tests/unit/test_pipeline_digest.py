@@ -110,16 +110,16 @@ def test_all_code_does(digest: Callable[[], str], tmp_path: Path, before: str, a
 def test_packages_change_it(digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that changes only what serves prepares no model again."""
 
-    def installed(**versions: str) -> str:
+    def find_packages(**versions: str) -> str:
         packages = [
             SimpleNamespace(name=name, version=version) for name, version in versions.items()
         ]
         monkeypatch.setattr(metadata, "distributions", lambda: iter(packages))
         return digest()
 
-    before = installed(enginewright="0.1.0", onnx="1.22.0")
-    assert installed(onnx="1.22.0", enginewright="0.2.0") == before
-    assert installed(enginewright="0.1.0", onnx="1.22.1") != before
+    before = find_packages(enginewright="0.1.0", onnx="1.22.0")
+    assert find_packages(onnx="1.22.0", enginewright="0.2.0") == before
+    assert find_packages(enginewright="0.1.0", onnx="1.22.1") != before
 
 
 def test_other_machines_change_it(

@@ -57,12 +57,10 @@ def prepared(backends: list[str] | None = None, *others: AcceleratorClass, **spe
 
 
 def compared(*benchmarks: dict[str, Any], **spec: Any) -> World:
-    """Return a model whose engine was compared with other backends."""
     return prepared(**spec).engine_built(backends=list(benchmarks))
 
 
 def tasks(world: World) -> dict[str, ServeTask]:
-    """Return the task of each class's serving Deployment."""
     by_class = {}
     for each in world.serving_deployments():
         server = each["spec"]["template"]["spec"]["containers"][0]
@@ -93,7 +91,7 @@ def engine_task(world: World) -> EngineTask:
 def unprobed(world: World, failure: str = "") -> World:
     """Have the image of the processors not be probed, or the probe fail."""
     image = world.config.images["cpu"]
-    world.images = {each: known for each, known in world.images.items() if each != image}
+    world.images = {each: facts for each, facts in world.images.items() if each != image}
     world.image_failures = {image: failure} if failure else {}
     return world
 
@@ -583,7 +581,7 @@ def test_the_engines_are_tried_if_another_backend_may_follow_them() -> None:
     assert backends(world) == {"l4": "tensorrt", "a100": "tensorrt"}
 
 
-def test_a_choice_ends_with_the_backend_whose_engines_it_was_made_of() -> None:
+def test_choice_ends_with_the_backend_of_its_engines() -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", 2), fallback={"policy": "Allow"})
     world.new_pod_fails(Reason.PARITY_FAILED)
     assert "failedChoice" in world.status

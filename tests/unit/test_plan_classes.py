@@ -445,11 +445,11 @@ def test_classes_of_both_labels_that_select_one_node_overlap() -> None:
 
 
 def test_device_by_own_labels() -> None:
-    def known(selector: dict[str, str], own: tuple[str, ...] = OWN) -> str:
+    def describe(selector: dict[str, str], own: tuple[str, ...] = OWN) -> str:
         return device(existing("c", nodeSelector=selector, resourceName="nvidia.com/gpu"), own)
 
-    assert known(GKE_L4) == "nvidia-l4 nvidia.com/gpu"
-    assert known(GKE_L4, ()) == ""
-    assert known({**GKE_L4, KARPENTER: "l4"}) == "nvidia-l4 nvidia.com/gpu"
+    assert describe(GKE_L4) == "nvidia-l4 nvidia.com/gpu"
+    assert describe(GKE_L4, ()) == ""
+    assert describe({**GKE_L4, KARPENTER: "l4"}) == "nvidia-l4 nvidia.com/gpu"
     nvidia = {"nvidia.com/gpu.product": "NVIDIA-L4"}
-    assert known({**GKE_L4, **nvidia}) == known(nvidia, ()) == "NVIDIA-L4 nvidia.com/gpu"
+    assert describe({**GKE_L4, **nvidia}) == describe(nvidia, ()) == "NVIDIA-L4 nvidia.com/gpu"

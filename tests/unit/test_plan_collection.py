@@ -99,9 +99,6 @@ def done(name: str = "collect-1", at: datetime = NOW, collected: Collected = COL
     return job(name, "Complete", at, CollectionOutcome(collected=collected))
 
 
-# when
-
-
 def test_the_next_one_is_due_after_the_last_ones_end() -> None:
     plan = plan_collection(facts(done(at=NOW - 23 * HOUR)))
     assert (plan.starts, plan.requeue_after) == ("", 3600)
@@ -197,9 +194,6 @@ def test_of_earlier_ones_the_last_and_the_last_that_succeeded_stay() -> None:
     assert [each.name for each in plan.delete] == ["collect-1", "collect-3"]
 
 
-# how it ended
-
-
 def test_its_report_is_recorded() -> None:
     report = StageReport(stage="collect", ok=True, collected=COLLECTED)
     (ended,) = plan_collection(facts(job(ended="Complete"), pods=(pod(report),))).ended
@@ -248,9 +242,6 @@ def test_a_job_without_a_report_has_failed(kind: str) -> None:
     assert ended.outcome.collected is None
 
 
-# its input
-
-
 def wanted(**changes: Any) -> Json:
     needed = changes.pop("needed", NeededKeys(KEYS))
     max_size = changes.pop("max_size", None)
@@ -265,7 +256,7 @@ def task_of(made_job: Json) -> CollectTask:
     return task
 
 
-def test_the_task_has_what_is_kept_and_the_settings() -> None:
+def test_task_has_the_needed_keys_and_the_settings() -> None:
     task = task_of(wanted())
     assert task.keep == tuple(sorted(key[:16] for key in KEYS))
     assert task.as_of == NOW
@@ -311,9 +302,6 @@ def test_a_bucket_is_reached_as_by_other_jobs() -> None:
     assert {"secretName": "keys", "optional": True} in [
         each.get("secret") for each in spec["volumes"]
     ]
-
-
-# when none may begin
 
 
 def blocked(needed: NeededKeys, max_size: str | None = None) -> str:

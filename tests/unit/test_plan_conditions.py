@@ -57,7 +57,6 @@ WHOLLY: Final = FallbackVerdict(
 
 
 def table() -> dict[str, dict[str, str]]:
-    """Return the rows of the document's table by state."""
     rows: dict[str, dict[str, str]] = {}
     columns: list[str] | None = None
     for line in TABLE.read_text().splitlines():
@@ -72,7 +71,7 @@ def table() -> dict[str, dict[str, str]]:
 
 
 def silenced(world: World, *pods: str) -> World:
-    """Have `pods`, or all, be silent for so long that what they said does not count."""
+    """Have the verdicts of `pods`, or of all, expire."""
     world.silent = set(pods or world.verdicts)
     world.verdicts = {
         name: said for name, said in world.verdicts.items() if name not in world.silent
@@ -84,7 +83,6 @@ QUOTA: Final = "exceeded quota: gpus, requested: pods=1"
 
 
 def refused(world: World) -> World:
-    """Have the API server refuse the Deployments' pods."""
     condition = {
         "type": "ReplicaFailure",
         "status": "True",
@@ -113,7 +111,7 @@ def next_job_runs() -> World:
 
 
 def missing(world: World, available: int) -> World:
-    """Have pods of what serves gone, as after the loss of a node."""
+    """Have serving pods be gone, as after the loss of a node."""
     for deployment in world.all("Deployment"):
         deployment["status"] |= {
             "readyReplicas": available,

@@ -15,7 +15,7 @@ OF_ENGINE = InferenceEngine.model_validate(
 
 
 def revision(name: str, engine_key: str | None, **data: Any) -> RevisionView:
-    """Return a stored revision that runs an engine; None: the prepared model."""
+    """Return a stored revision that runs an engine, or the prepared model."""
     a_class = {"name": "l4", "backend": "tensorrt", "image": "gpu:1", "engine_key": engine_key}
     content = {
         "prepared_key": PREPARED_KEY,

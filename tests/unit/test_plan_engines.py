@@ -79,7 +79,7 @@ def test_lost_reports_are_looked_up_again() -> None:
 
 def test_only_the_look_that_was_made_counts_for_the_stages_after_it() -> None:
     world = on_device().job_fails(Reason.DRIVER_MISSING, "verify").later(minutes=1)
-    assert world.stages() == ENGINE_STAGES, "nobody has to look again"
+    assert world.stages() == ENGINE_STAGES, "no second lookup"
     assert len(world.made) == 3
 
 

@@ -67,7 +67,7 @@ def test_a_build_on_a_device_asks_for_one_of_the_class() -> None:
     assert "aheadOfTime" not in spec["recipe"]
 
 
-def test_a_class_whose_nodes_are_not_alike_gets_no_engine() -> None:
+def test_class_of_different_devices_gets_no_engine() -> None:
     world = World().has_gpus(nodeSelector={"pool": "gpus"}, aheadOfTime=False)
     world.nodes = [
         gpu_node("a", "NVIDIA-L4", pool="gpus"),

@@ -224,7 +224,7 @@ class Process:
         return self.fleet.takes_turn(ModelKey("shop", name))
 
     def planned(self, name: str) -> list[str]:
-        """Return which models are queued once a model was planned."""
+        """Return the models that are queued once a model was planned."""
         self.queued.clear()
         self.fleet.planned(ModelKey("shop", name))
         return self.queued
@@ -390,7 +390,6 @@ class Installation:
         self._change(model)
 
     def retries(self, name: str) -> None:
-        """Have a user promote a model that was kept."""
         model = copy.deepcopy(self.objects[name])
         model["status"]["images"] |= {"state": "Waiting", "retried": True}
         self._change(model)
@@ -560,7 +559,6 @@ class Members:
         return [each.state()[0] for each in self.members.values()]
 
     def running(self) -> list[str]:
-        """Return the models for which a Job runs."""
         return [name for name, each in self.members.items() if each.running_jobs()]
 
 

@@ -1,4 +1,4 @@
-"""One model and new runtime images: what it is planned with, when it moves, and when it keeps its own."""
+"""One model and new runtime images: which one it is planned with, when it moves, and when it keeps its own."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -67,7 +67,6 @@ class Member(World):
 
 
 def refused() -> Member:
-    """Return a model that the new image cannot prepare."""
     member = Member().upgraded().moves()
     member.job_fails(Reason.UNSUPPORTED_OPERATOR)
     return member
@@ -173,7 +172,6 @@ CANARY: Final[Json] = {"canary": {"replicas": 1, "hold": "1m"}}
 
 
 def with_a_canary(**spec: Any) -> Member:
-    """Return a model whose move has a canary."""
     member = Member(rollout=CANARY, replicas=2, **spec).upgraded().moves().job_succeeds(MOVED)
     assert member.canaries()
     return member
@@ -297,7 +295,6 @@ def rejected_canary() -> Member:
 
 
 def reject_canary(member: Member) -> Member:
-    """Have the canary fail its proofs."""
     member.canary_available()
     for pod in member.canary_pods():
         member.verdicts[pod["metadata"]["name"]] = verdict(
@@ -547,7 +544,7 @@ def test_an_interim_and_its_engine_move_as_one() -> None:
     assert {each["image"] for each in member.record["current"]} == {NEW, NEW_RTX}
 
 
-def test_an_interim_whose_next_one_cannot_serve_is_said_to_serve() -> None:
+def test_interim_without_a_successor_is_reported_to_serve() -> None:
     member = Member(gpus={}, build={"interim": "CPU"})
     del member.images[CPU_IMAGE]
     member.image_failures = {CPU_IMAGE: "no registry"}

@@ -1,4 +1,4 @@
-"""What a collection keeps: every key that an object of the namespace names, in whatever version wrote it."""
+"""What a collection keeps: every key that an object of the namespace names, in any version."""
 
 from typing import Any, get_args
 

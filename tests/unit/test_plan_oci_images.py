@@ -63,7 +63,6 @@ def serving(result: Published = WITH_IMAGE) -> World:
 
 
 def mounted(world: World) -> str | None:
-    """Return the image that the serving pods mount."""
     (deployment,) = world.serving_deployments()
     image = volumes(deployment).get("enginewright-image")
     assert (MOUNT in containers(deployment)["fetch-artifact"]["volumeMounts"]) == bool(image)
@@ -171,7 +170,7 @@ def test_without_the_repository_pods_are_replaced_that_need_it(repository: str |
 
 @WITHOUT_IT
 @pytest.mark.parametrize("rollout", [{"paused": True}, {"strategy": "Recreate"}])
-def test_so_are_those_of_any_model(rollout: Json, repository: str | None) -> None:
+def test_any_model_has_its_images(rollout: Json, repository: str | None) -> None:
     world = serving()
     world.edit(rollout=rollout)
     with_images(world, repository).settle()
@@ -200,9 +199,6 @@ def test_another_secret_is_for_the_next_revision() -> None:
     world.edit(serving={"maxQueue": 7}).settle().all_available()
     (new,) = world.serving_deployments()
     assert {"name": "other"} in pod(new)["spec"]["imagePullSecrets"]
-
-
-# a revision beside the one that serves
 
 
 def has_canary() -> World:
@@ -356,9 +352,6 @@ def test_an_engine_that_is_built_again_has_another_image_and_restarts_no_pod() -
     assert world.status["revision"] != before
     world.all_available()
     assert mounted(world) == THIRD, "the next revision has it"
-
-
-# a model that is applied again
 
 
 def test_a_model_that_is_applied_again_has_its_image() -> None:

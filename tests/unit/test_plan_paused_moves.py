@@ -1,4 +1,4 @@
-"""A move to other images that its user pauses: what runs ends, nothing more starts, and it goes on where it stopped."""
+"""A move to other images that its user pauses: running Jobs end, none starts, and it resumes where it stopped."""
 
 from dataclasses import replace
 from typing import Final
@@ -96,7 +96,7 @@ def test_a_job_that_fails_is_repeated_once_the_move_is_resumed() -> None:
 
 
 @pytest.mark.parametrize("waited", [0, 2])
-def test_a_move_whose_last_attempt_failed_is_suspended_too(waited: int) -> None:
+def test_failed_move_is_suspended_too(waited: int) -> None:
     member = Member().upgraded().moves().job_fails(Reason.STORE_UNAVAILABLE)
     assert member.conditions()["Ready"] == ("False", "StoreUnavailable")
     pause(member).later(hours=waited)

@@ -98,7 +98,7 @@ def test_a_queue_of_kueue_stands_on_the_job_and_not_on_its_pods() -> None:
 def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
     labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
     world = World(build={"podTemplate": {"labels": labels}}).settle()
-    # as when it is taken off its nodes for somebody with a higher priority
+    # as when a Job of a higher priority preempts it
     world.job_pod(initContainerStatuses=[terminated("fetch", code=143)])
     world.job()["spec"]["suspend"] = True
     world.settle()
@@ -124,12 +124,9 @@ def test_a_suspended_engine_job_waits_and_fails_nothing() -> None:
             world.misses()
 
 
-# changes
-
-
 # event: Jobs | the placement of Jobs changes | all pods, and Jobs with a started pod; other Jobs
 #   are replaced | nothing
-def test_another_placement_replaces_no_job_whose_pod_has_run() -> None:
+def test_another_placement_replaces_no_started_job() -> None:
     world = World().settle().stage_runs("convert")
     before = world.job()
     world.edit(build={"podTemplate": TEMPLATE})
@@ -242,9 +239,6 @@ def test_an_engine_that_is_built_is_left_alone() -> None:
     assert "podTemplate" not in world.the("InferenceEngine")["spec"]
 
 
-# architecture
-
-
 BOTH: Final = ("amd64", "arm64")
 
 
@@ -260,19 +254,23 @@ def of_architecture(
 
 
 @pytest.mark.parametrize(
-    ("reported", "nodes", "expected"),
+    ("reported", "several", "nodes", "expected"),
     [
-        ("x86_64", ("amd64", "arm64"), {"kubernetes.io/arch": "amd64"}),
-        ("aarch64", ("amd64", "arm64"), {"kubernetes.io/arch": "arm64"}),
-        ("s390x", ("s390x",), {"kubernetes.io/arch": "s390x"}),
-        ("aarch64", ("amd64",), None),  # under emulation: no node is of the image's kind
+        ("x86_64", (), ("amd64", "arm64"), "amd64"),
+        ("aarch64", (), ("amd64", "arm64"), "arm64"),
+        ("s390x", (), ("s390x",), "s390x"),
+        ("aarch64", (), ("amd64",), None),  # under emulation: no node is of the image's kind
+        ("aarch64", BOTH, ("arm64", "amd64"), "amd64"),
+        ("x86_64", BOTH, ("arm64",), "arm64"),
+        ("x86_64", BOTH, ("s390x",), None),
     ],
 )
 def test_jobs_follow_the_image(
-    reported: str, nodes: tuple[str, ...], expected: dict[str, str] | None
+    reported: str, several: tuple[str, ...], nodes: tuple[str, ...], expected: str | None
 ) -> None:
-    world = of_architecture(World(), reported, *nodes).settle()
-    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == expected
+    world = of_architecture(World(), reported, *nodes, several=several).settle()
+    selector = world.job()["spec"]["template"]["spec"].get("nodeSelector")
+    assert selector == (expected and {"kubernetes.io/arch": expected})
 
 
 @pytest.mark.parametrize(
@@ -300,21 +298,6 @@ def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_c
     assert look["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
     build = engine.misses().job()["spec"]["template"]["spec"]
     assert build["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
-
-
-@pytest.mark.parametrize(
-    ("probed_on", "nodes", "expected"),
-    [
-        ("aarch64", ("arm64", "amd64"), {"kubernetes.io/arch": "amd64"}),
-        ("x86_64", ("arm64",), {"kubernetes.io/arch": "arm64"}),
-        ("x86_64", ("s390x",), None),
-    ],
-)
-def test_jobs_of_an_image_of_several_architectures_run_on_one_of_them(
-    probed_on: str, nodes: tuple[str, ...], expected: dict[str, str] | None
-) -> None:
-    world = of_architecture(World(), probed_on, *nodes, several=BOTH).settle()
-    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == expected
 
 
 def serving_nodes(world: World) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding, StageReport, remedy
-from enginewright_contract.task import PREPARE_STAGES
+from enginewright_contract.task import PREPARE_STAGES, PrepareTask
 
 from tests.support.fake_kube import timestamp
 from tests.support.plan_objects import CPU_IMAGE, OTHER, image_facts, published
@@ -102,6 +102,13 @@ def test_stored_artefact_rolls_out_once_fetch_has_ended() -> None:
     world.settle()
     assert world.status["prepared"]["key"] == stored.key
     assert jobs(world) == []
+
+
+def test_job_has_the_pipeline_of_its_image() -> None:
+    world = World()
+    world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "5" * 64})
+    task = PrepareTask.model_validate_json(world.settle().task())
+    assert task.pipeline == "5" * 64
 
 
 # failures
@@ -222,7 +229,7 @@ def test_a_failed_pod_is_reported_while_its_job_retries() -> None:
     assert "preparation" not in world.status
 
 
-def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
+def test_permanent_pod_failure_promises_no_retry() -> None:
     world = World().settle().pod_fails(Reason.INVALID_MODEL, "validate", "not a model")
     assert world.conditions()["Stalled"] == ("True", "InvalidModel")
     assert world.message() == "not a model"
@@ -301,11 +308,11 @@ def test_job_without_a_pod_or_that_is_deleted_is_made_again() -> None:
     assert world.job()["metadata"]["name"].endswith("-2")
     world.job_ends("Failed", reason="BackoffLimitExceeded")
     assert world.conditions()["Validated"] == ("False", "InternalError")
-    world.later(minutes=1).job_succeeds()
+    world.later(hours=1).job_succeeds()
     assert world.conditions()["Validated"] == ("True", "Prepared")
 
 
-def test_a_job_whose_report_cannot_be_read_is_no_endless_loop() -> None:
+def test_unreadable_report_is_no_endless_loop() -> None:
     world = World().settle()
     for _ in range(3):
         world.job_pod(phase="Succeeded", containerStatuses=[terminated("publish", message="?")])

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: plans come to rest, keep their promises, and take nothing away that serves.
+"""In any order of events, plans come to rest, keep their promises, and take away nothing that serves.
 
 Hypothesis plays users, administrators, the cluster and crashes of the operator; after every step the plans are carried
 out until they change nothing. That no pass takes away available pods is checked by the World itself.

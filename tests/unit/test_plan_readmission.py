@@ -1,4 +1,4 @@
-"""A rejected backend is tried again, as any other rollout, when nodes join or its user asks, and never by the clock."""
+"""A rejected backend is retried as a rollout when nodes join or its user asks, and never by the clock."""
 
 import copy
 from dataclasses import replace
@@ -78,7 +78,7 @@ def test_a_backend_that_fails_again_is_rejected_until_another_node_joins() -> No
     assert rejection["reason"] == "DriverMissing"
     world.all_available()
     assert world.status["serving"]["backend"] == "cuda"
-    assert not world.all("Job"), "both are prepared, and need their source no more"
+    assert not world.all("Job"), "both are prepared, and need no source"
     assert not is_tried(world.later(days=30))
     world.nodes.append(joining(world, "node-10"))
     assert is_tried(world.settle())
@@ -105,7 +105,7 @@ def test_a_node_that_leaves_or_is_of_another_class_tries_nothing() -> None:
     assert not is_tried(world.settle())
 
 
-def test_a_node_whose_clock_is_ahead_is_tried_once() -> None:
+def test_node_with_a_clock_ahead_is_tried_once() -> None:
     world = falls_back()
     world.nodes = [*world.nodes, joining(world, after=timedelta(hours=1))]
     assert is_tried(world.settle())
@@ -253,7 +253,6 @@ def test_a_change_by_its_user_waits_for_a_device() -> None:
 
 
 def left_of_a_trial(world: World) -> Json:
-    """Put the Deployment with which an earlier release tried a backend."""
     (serves,) = copy.deepcopy(world.serving_deployments())
     serves["metadata"]["name"] += "---0123456789"
     for labels in (serves["metadata"]["labels"], serves["spec"]["template"]["metadata"]["labels"]):
@@ -289,9 +288,6 @@ def test_a_rejection_of_an_earlier_release_holds_until_something_changes() -> No
     assert world.serving_deployments() == serves
     assert not {"failures", "retryAt"} & rejected(world).keys()
     assert is_tried(node_joins(world))
-
-
-# what is known of rejected backends
 
 
 def test_a_revision_that_had_no_pods_has_not_served() -> None:

@@ -35,7 +35,6 @@ SHAPE: Final = {"input": "images", "min": [1, 3], "opt": [8, 3], "max": [32, 3]}
 
 
 def recipe(world: World) -> Recipe:
-    """Return the recipe of the running prepare Job."""
     return PrepareTask.model_validate_json(world.settle().task()).recipe
 
 
@@ -50,12 +49,41 @@ def stalled(world: World) -> tuple[str, str]:
 # classes
 
 
-def test_several_classes_must_be_named() -> None:
-    world = World("l4", "a100")
-    reason, message = stalled(world)
-    assert reason == "AmbiguousAcceleratorClass"
-    assert "a100, l4" in message
-    assert "spec.accelerators" in message
+def without_classes() -> World:
+    world = World()
+    world.classes = []
+    return world
+
+
+FP8: Final = {"precision": "FP8", "quantization": {"calibration": {"uri": "pvc://a/b"}}}
+REFUSALS: Final[list[tuple[World, str, list[str]]]] = [
+    (World("l4", "a100"), "AmbiguousAcceleratorClass", ["a100, l4", "spec.accelerators"]),
+    (without_classes(), "NoAcceleratorClass", ["apply one"]),
+    (World(accelerators=[{"class": "h100"}]), "UnknownAcceleratorClass", ["h100", "cpu"]),
+    (
+        World(
+            "cpu",
+            accelerator_class("intel", "openvino"),
+            accelerators=[{"class": "cpu"}, {"class": "intel"}],
+        ),
+        "BackendNotAllowed",
+        ["cpu: cpu, intel: openvino"],
+    ),
+    (
+        World(**FP8),
+        "PrecisionUnsupported",
+        ["accelerator class cpu cannot run FP8: backend cpu supports FP32, INT8"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("world", "reason", "texts"), REFUSALS, ids=[each[1] for each in REFUSALS])
+def test_refusal_names_the_thing_and_the_remedy(
+    world: World, reason: str, texts: list[str]
+) -> None:
+    refusal, message = stalled(world)
+    assert refusal == reason
+    assert all(text in message for text in texts)
 
 
 def test_a_class_that_was_only_proposed_makes_no_model_ambiguous() -> None:
@@ -67,21 +95,6 @@ def test_a_class_that_was_only_proposed_makes_no_model_ambiguous() -> None:
     assert world.conditions()["Ready"] == ("False", "Preparing")
     world.job_succeeds()
     assert world.the("Deployment")["metadata"]["name"] == "resnet-cpu"
-
-
-def test_without_a_class_the_remedy_is_one() -> None:
-    world = World()
-    world.classes = []
-    reason, message = stalled(world)
-    assert reason == "NoAcceleratorClass"
-    assert "apply one" in message
-
-
-def test_unknown_class_is_named_beside_the_known_ones() -> None:
-    reason, message = stalled(World(accelerators=[{"class": "h100"}]))
-    assert reason == "UnknownAcceleratorClass"
-    assert "h100" in message
-    assert "cpu" in message
 
 
 # backends
@@ -125,17 +138,6 @@ def test_lower_ranked_backend_waits(allowed: tuple[str, ...], backends: list[str
     assert reason == "BackendNotAllowed"
     assert "edge" in message
     assert "spec.backends" in message
-
-
-def test_classes_with_different_backends_are_two_models() -> None:
-    world = World(
-        "cpu",
-        accelerator_class("intel", "openvino"),
-        accelerators=[{"class": "cpu"}, {"class": "intel"}],
-    )
-    reason, message = stalled(world)
-    assert reason == "BackendNotAllowed"
-    assert "cpu: cpu, intel: openvino" in message
 
 
 @pytest.mark.parametrize(
@@ -301,25 +303,6 @@ def artifact_hash(world: World) -> str:
     return target.artifact_hash
 
 
-def test_int8_is_tried_by_itself_only_with_data_to_calibrate_with() -> None:
-    data = {"calibration": {"uri": "pvc://data/c.npz"}}
-    plain = recipe(World())
-    calibrated = recipe(World(quantization=data))
-    assert (plain.allowed_precisions, calibrated.allowed_precisions) == ((), ("INT8",))
-
-
-def test_halves_are_tried_by_themselves_only_on_devices() -> None:
-    assert recipe(World().has_gpus()).allowed_precisions == ("FP16", "BF16")
-
-
-def test_a_precision_that_the_class_does_not_have() -> None:
-    reason, message = stalled(
-        World(precision="FP8", quantization={"calibration": {"uri": "pvc://a/b"}})
-    )
-    assert reason == "PrecisionUnsupported"
-    assert "accelerator class cpu cannot run FP8: backend cpu supports FP32, INT8" in message
-
-
 # the store
 
 
@@ -332,8 +315,18 @@ def unshared(*nodes: Mapping[str, Any]) -> World:
     return world
 
 
-def test_a_volume_of_one_node_is_refused_where_pods_may_land_on_two() -> None:
-    reason, message = stalled(unshared(node("a"), node("b")))
+def test_precisions_are_tried_by_themselves_with_calibration_data_or_on_devices() -> None:
+    assert recipe(World()).allowed_precisions == ()
+    calibrated = World(quantization={"calibration": {"uri": "pvc://data/c.npz"}})
+    assert recipe(calibrated).allowed_precisions == ("INT8",)
+    assert recipe(World().has_gpus()).allowed_precisions == ("FP16", "BF16")
+
+
+@pytest.mark.parametrize("taints", [[], [{"key": "slow", "effect": "PreferNoSchedule"}]])
+def test_volume_of_one_node_is_refused_where_pods_may_land_on_two(
+    taints: list[dict[str, str]],
+) -> None:
+    reason, message = stalled(unshared(node("a"), node("b", taints=taints)))
     assert reason == "StoreNotShared"
     assert "ReadWriteOnce" in message
     assert "store.accessMode=ReadWriteMany" in message
@@ -355,12 +348,6 @@ def test_a_volume_of_one_node_is_enough_where_pods_land_on_one(other: Mapping[st
         "resources": {"requests": {"storage": "20Gi"}},
         "storageClassName": "fast",
     }
-
-
-def test_a_taint_that_only_prefers_keeps_no_pod_away() -> None:
-    taint = {"key": "slow", "effect": "PreferNoSchedule"}
-    reason, _ = stalled(unshared(node("a"), node("b", taints=[taint])))
-    assert reason == "StoreNotShared"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rolling out: what serves is never taken away before what replaces it is there."""
+"""Rolling out: serving pods stay until those that replace them are available."""
 
 import copy
 from typing import Any
@@ -30,12 +30,12 @@ def test_counts_and_progress_are_computed_once(name: str, monkeypatch: pytest.Mo
     calls: list[object] = []
     find = getattr(pod_counts, name)
 
-    def found(*args: Any) -> Any:
+    def count_call(*args: Any) -> Any:
         calls.append(args)
         return find(*args)
 
     facts = serving().facts()
-    monkeypatch.setattr(pod_counts, name, found)
+    monkeypatch.setattr(pod_counts, name, count_call)
     plan(facts)
     assert len(calls) == 1
 
@@ -43,7 +43,7 @@ def test_counts_and_progress_are_computed_once(name: str, monkeypatch: pytest.Mo
 # the first one
 
 
-def test_the_snapshot_comes_before_what_is_made_from_it() -> None:
+def test_snapshot_comes_before_its_objects() -> None:
     world = World().settle()
     before = {"PersistentVolumeClaim", "Job", "Pod"}
     world.job_succeeds()
@@ -116,20 +116,17 @@ def test_a_class_may_have_a_count_of_its_own() -> None:
     assert world.status["summary"]["classes"] == "big 0/0, small 2/2"
 
 
-def test_scaling_works_while_an_update_is_refused() -> None:
-    world = serving()
+@pytest.mark.parametrize("paused", [True, False])
+def test_scaling_works_while_an_update_is_paused_or_refused(paused: bool) -> None:
+    world = serving().edit(rollout={"paused": paused})
     template = copy.deepcopy(world.the("Deployment")["spec"]["template"])
-    world.edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
-    world.edit(replicas=4)
-    assert world.replicas() == {"resnet-cpu": 4}
+    world.edit(source=OTHER)
+    if paused:
+        world.job_succeeds(SECOND)
+    else:
+        world.job_fails(Reason.DIGEST_MISMATCH, "fetch")
+    assert world.edit(replicas=4).replicas() == {"resnet-cpu": 4}
     assert world.the("Deployment")["spec"]["template"] == template
-
-
-def test_scaling_works_while_the_rollout_is_paused() -> None:
-    world = serving().edit(rollout={"paused": True}).edit(source=OTHER).job_succeeds(SECOND)
-    world.edit(replicas=1).all_available()
-    assert world.replicas() == {"resnet-cpu": 1}
-    assert world.conditions()["Ready"] == ("False", "Suspended")
 
 
 # updates
@@ -171,21 +168,14 @@ def test_failed_update_says_why() -> None:
     assert world.events[-1].type == "Warning"
 
 
-def test_going_back_while_an_update_fails_brings_the_old_revision_whole() -> None:
+def test_reverting_or_pausing_in_the_middle_goes_back_to_the_serving_revision() -> None:
     world = serving()
     before = world.the("Deployment")["spec"]
     world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
     world.edit(source={"uri": "https://models.example/resnet.onnx"})
     assert world.the("Deployment")["spec"] == before
-    world.all_available()
-    assert world.conditions()["Ready"] == ("True", "Serving")
-
-
-def test_pausing_in_the_middle_goes_back_to_what_serves() -> None:
-    world = serving()
-    before = world.the("Deployment")["spec"]
-    world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
-    world.edit(rollout={"paused": True})
+    assert world.all_available().conditions()["Ready"] == ("True", "Serving")
+    world.edit(source=OTHER).rolling(available=2).edit(rollout={"paused": True})
     assert world.the("Deployment")["spec"] == before
     world.all_available().edit(rollout={"paused": False})
     assert revision(world.the("Deployment")) == world.status["revision"]
@@ -267,7 +257,7 @@ def test_proofs_are_about_the_partly_serving_revision() -> None:
     assert world.operator_restarts().status == before
 
 
-def test_the_last_good_revision_that_serves_again_is_what_serves() -> None:
+def test_last_good_revision_serves_again() -> None:
     world, old, _ = partly("Surge")
     for pod in world.all("Pod"):
         pod["metadata"]["labels"]["enginewright.dev/revision"] = old
@@ -293,7 +283,7 @@ def test_recreate_ends_no_pods_that_serve_for_a_revision_without_any(how: str) -
     assert world.all_available().status["serving"]["revision"] == old
 
 
-def test_surge_goes_back_to_the_last_good_revision_beside_what_serves() -> None:
+def test_surge_goes_back_beside_serving_pods() -> None:
     world, old, new = partly("Surge")
     world.edit(source=THIRD).job_fails(Reason.INVALID_MODEL)
     assert revision(world.the("Deployment")) == old
@@ -315,7 +305,7 @@ def test_a_class_that_is_wanted_no_more_goes_when_the_others_serve() -> None:
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
-def test_a_class_whose_device_changes_is_a_new_revision() -> None:
+def test_changed_device_is_a_new_revision() -> None:
     world = serving()
     before = world.status["revision"]
     world.classes = [accelerator_class("cpu", resourceName="example.com/tpu")]

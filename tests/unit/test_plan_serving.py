@@ -1,4 +1,4 @@
-"""What serves is never taken away: sequences of events with what must still serve after each."""
+"""Serving pods are never taken away: sequences of events with what must still serve after each."""
 
 import copy
 from dataclasses import replace
@@ -94,7 +94,7 @@ def test_a_class_that_is_replaced_keeps_its_count_until_it_is() -> None:
 
 # event: Classes | a second class shares `replicas` | the first class; one of its pods goes for
 #   each new one beyond its share | Ready `RollingOut`, pods of both classes
-def test_a_class_that_shares_the_count_with_a_new_one_keeps_its_pods_until_that_serves() -> None:
+def test_class_that_shares_its_count_keeps_its_pods_meanwhile() -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
     assert world.replicas() == {"resnet-big": 4}
     world.edit(accelerators=[{"class": "big"}, {"class": "small"}])
@@ -103,7 +103,7 @@ def test_a_class_that_shares_the_count_with_a_new_one_keeps_its_pods_until_that_
     assert world.replicas() == {"resnet-big": 2, "resnet-small": 2}
 
 
-def test_pods_of_a_first_rollout_that_is_not_complete_are_kept_too() -> None:
+def test_pods_of_an_incomplete_first_rollout_are_kept() -> None:
     world = World("big", "small", accelerators=[{"class": "big"}], replicas=8)
     world.settle().job_succeeds().partly_available("resnet-big", 7)
     assert "serving" not in world.status
@@ -202,7 +202,7 @@ def failing_at_zero() -> tuple[World, str, str]:
 
 # event: Rollouts | a model is scaled to 0 and back, and its update then fails | the revision that served last
 #   | `RolledBack` with the pods' reason
-def test_at_zero_the_revision_that_served_is_not_forgotten_for_one_that_never_did() -> None:
+def test_serving_revision_is_remembered_at_zero() -> None:
     world, old, new = failing_at_zero()
     assert world.conditions()["Ready"] == ("True", "ScaledToZero")
     assert world.status["serving"]["revision"] == old
@@ -397,7 +397,7 @@ def test_new_class_stalls_no_model() -> None:
     assert list(world.replicas()) == ["resnet-cpu"]
 
 
-def test_a_class_that_was_chosen_and_is_gone_is_chosen_no_more() -> None:
+def test_deleted_class_is_not_chosen() -> None:
     world = serving()
     world.classes = [accelerator_class("next")]
     world.settle().all_available()

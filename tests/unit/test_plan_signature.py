@@ -13,7 +13,6 @@ from tests.support.plan_world import World
 
 
 def contract(inputs: str = "", outputs: str = "y:FP32[-1,10]") -> PublishedSignature:
-    """Return the signature of tensors that are separated by spaces."""
     taken, given_ = (map(TensorText.read, text.split()) for text in (inputs, outputs))
     return PublishedSignature.of(taken, given_)
 
@@ -136,9 +135,6 @@ def test_another_output_never_breaks(old: ModelSignature) -> None:
     extra = listed(contract("", "new:BOOL[]")).outputs
     new = old.model_copy(update={"digest": "f" * 64, "outputs": (*old.outputs, *extra)})
     assert compare(old, new) == SignatureChange(compatible=("output new is new: BOOL[]",))
-
-
-# into the status and the revision
 
 
 @pytest.mark.parametrize("name", ["x", "a:b", "a[1]", "a,b", "zwei\nZeilen", "", "é:FP32[1]"])

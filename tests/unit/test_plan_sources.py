@@ -1,5 +1,6 @@
-"""Which bytes are prepared: those that were fetched first, until a refresh is asked for."""
+"""Which bytes are prepared: those that were fetched first, until a refresh is requested."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,7 +22,6 @@ def serving(**spec: Any) -> World:
 
 
 def task(world: World) -> PrepareTask:
-    """Return the task of the Job that runs."""
     return PrepareTask.model_validate_json(world.task())
 
 
@@ -38,9 +38,6 @@ def loses_artifact(world: World) -> World:
     world.jobs_are_cleaned_away()
     world.now += timedelta(hours=1)
     return world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
-
-
-# pinned
 
 
 def test_first_fetch_pins_the_source() -> None:
@@ -94,7 +91,7 @@ def test_under_recreate_an_image_shows_that_it_can_be_pulled_before_pods_go() ->
     assert images == {CPU_IMAGE}
 
 
-def test_a_tag_that_was_pushed_again_is_another_image_to_jobs() -> None:
+def test_repushed_tag_is_another_image_to_jobs() -> None:
     """What failed, or was made, by its earlier content is not taken for the new one's."""
     world = World()
     world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "5" * 64})
@@ -150,9 +147,6 @@ def test_model_of_an_earlier_version_is_pinned() -> None:
     assert world.all("Job") == []
 
 
-# refreshed
-
-
 # event: Sources | a refresh, by annotation or interval | the current revision, Ready, until the
 #   new one is verified | Event `Refreshed`
 def test_refresh_takes_over_from_the_serving_revision() -> None:
@@ -176,7 +170,7 @@ def test_a_refresh_that_finds_the_same_restarts_nothing() -> None:
     assert world.events[-1].message == "refreshed the source: no change"
 
 
-def test_a_refresh_compares_with_the_digests_of_the_addresses_that_the_spec_names_now() -> None:
+def test_refresh_compares_with_the_digests_of_current_addresses() -> None:
     samples = {"samples": {"uri": "https://models.example/samples.npz"}}
     world = World(parity=samples).settle()
     made = published().model_copy(update={"data": {"samples": "5" * 64}})
@@ -194,12 +188,6 @@ def test_a_refresh_for_an_image_that_makes_others_runs_every_stage() -> None:
     world.job_succeeds().all_available()
     world.annotate(REFRESH, "2")
     assert task(world).fetched == {"model": DIGEST}, "the new image has prepared it"
-
-
-def test_a_failed_preparation_that_a_refresh_retries_runs_every_stage() -> None:
-    world = loses_artifact(serving()).job_fails(Reason.INVALID_MODEL)
-    assert running(world) == 0
-    assert task(world.annotate(REFRESH, "1")).fetched == {}
 
 
 def test_a_refresh_is_done_once() -> None:
@@ -234,10 +222,20 @@ def test_a_refresh_that_cannot_succeed_is_given_up_and_reported_once() -> None:
     assert "failure" not in world.status["source"] or world.status["source"]["requested"] == "1"
 
 
-def test_another_refresh_hurries_one_that_waits() -> None:
-    world = serving().annotate(REFRESH, "1").job_fails(Reason.SOURCE_UNREACHABLE, stage="fetch")
+@pytest.mark.parametrize(
+    "failed",
+    [
+        lambda: World().settle().job_fails(Reason.INVALID_MODEL),
+        lambda: loses_artifact(serving()).job_fails(Reason.INVALID_MODEL),
+        lambda: serving().annotate(REFRESH, "0").job_fails(Reason.SOURCE_UNREACHABLE, "fetch"),
+    ],
+    ids=["refused", "lost", "refresh that waits"],
+)
+def test_refresh_retries_at_once(failed: Callable[[], World]) -> None:
+    world = failed()
     assert running(world) == 0
-    assert running(world.annotate(REFRESH, "2")) == 1
+    assert running(world.annotate(REFRESH, "1")) == 1
+    assert task(world).pinned == {}
 
 
 def test_a_refresh_hurries_a_first_preparation_that_waits() -> None:
@@ -247,11 +245,6 @@ def test_a_refresh_hurries_a_first_preparation_that_waits() -> None:
     world.job_succeeds().all_available()
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert running(world) == 0
-
-
-def test_refresh_retries_a_refused_source() -> None:
-    world = World().settle().job_fails(Reason.INVALID_MODEL)
-    assert running(world.annotate(REFRESH, "1")) == 1
 
 
 def test_a_refresh_brings_bytes_back_that_are_gone() -> None:
@@ -282,9 +275,6 @@ def test_a_spec_that_changes_meanwhile_comes_first() -> None:
     assert running(world) == 0
 
 
-# by interval
-
-
 def test_an_interval_refreshes_again_and_again() -> None:
     world = serving(source={**FIRST, "refreshInterval": "24h"})
     assert world.last
@@ -307,9 +297,6 @@ def test_an_operator_that_was_away_refreshes_once() -> None:
     world = serving(source={**FIRST, "refreshInterval": "1m"})
     assert running(world.later(hours=20)) == 1
     assert running(world.later(minutes=3)) == 1, "the same one, which takes longer than a minute"
-
-
-# sequences
 
 
 def test_a_value_that_comes_back_is_another_refresh() -> None:
@@ -374,7 +361,7 @@ def test_an_interval_goes_on_where_the_pinned_bytes_are_gone() -> None:
     assert key(world) == "b" * 64
 
 
-def test_long_values_that_differ_at_their_end_are_two_refreshes() -> None:
+def test_long_values_are_compared_whole() -> None:
     world = serving().annotate(REFRESH, "x" * 400 + "1").job_succeeds(LATER).all_available()
     assert running(world) == 0
     assert running(world.annotate(REFRESH, "x" * 400 + "2")) == 1

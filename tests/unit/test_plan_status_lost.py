@@ -1,4 +1,4 @@
-"""A status that was lost, as after a restoration from a backup without it: what has served is known nevertheless."""
+"""A status that was lost, as after a restoration from a backup without it: the revision that served is known nevertheless."""
 
 import json
 from collections.abc import Callable

@@ -25,9 +25,6 @@ def failure(pod: dict[str, Any]) -> pods.Failure:
     return result
 
 
-# the field that helps
-
-
 @pytest.mark.parametrize(
     ("container", "field"),
     [
@@ -63,8 +60,6 @@ def test_a_remedy_of_the_stages_own_is_left_as_it_is() -> None:
         == "too much; buy a larger node"
     )
 
-
-# evictions
 
 LOW = "The node was low on resource: ephemeral-storage. Threshold quantity: 1, available: 0. "
 
@@ -118,9 +113,6 @@ def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None
     assert world.conditions()["Ready"] == ("False", "Evicted")
 
 
-# what cannot pass
-
-
 # event: Rollouts | an update's pods fail as every other pod would | the previous revision |
 #   `Stalled` at once
 @pytest.mark.parametrize(
@@ -160,9 +152,6 @@ def test_nothing_stalls_while_another_backend_is_left(
     assert world.conditions()["Ready"] == ("False", reason)
     assert world.conditions()["Stalled"][0] == str(stalls)
     assert "rejectedBackends" not in world.status, "it has not failed repeatedly"
-
-
-# claims
 
 
 # event: Rollouts | a claim that pods mount is missing or not bound | the previous revision |

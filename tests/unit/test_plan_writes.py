@@ -137,7 +137,7 @@ class Cluster(World):
         self.acted = False
         self.away = 0  # ticks after a kill
         self.idle = 0  # ticks in which nothing was written
-        self.down: int | None = None  # ticks until the operator is started again; None: it runs
+        self.down: int | None = None  # ticks until an operator that was killed starts again
         self.unknown = False  # sidecars have not been polled yet
         self.first_ready: dict[str, datetime] = {}  # canaries, by revision
         self.carried: dict[str, list[str]] = {}  # revisions of the serving Deployments, in time
@@ -149,7 +149,7 @@ class Cluster(World):
         self.stopping.log.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy, quickly: it shares what nobody changes."""
+        """Return a copy, quickly: it shares what is never changed."""
         kept = (self.comparisons, self.config, self.last, *self.classes)
         for each in (*kept, *self.measurements.values(), *self.verdicts.values()):
             memo[id(each)] = each
@@ -186,7 +186,6 @@ class Cluster(World):
     # everything else
 
     def update(self) -> Self:
-        """Have the spec ask for another model."""
         return self.edit(source=OTHER)
 
     @property
@@ -213,7 +212,6 @@ class Cluster(World):
         self.idle = self.idle + 1 if still else 0
 
     def run(self) -> Self:
-        """Have the update come to its end."""
         for _ in range(LIMIT):
             if self.ended:
                 return self

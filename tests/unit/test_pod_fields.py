@@ -31,9 +31,6 @@ def startup_seconds(spec: dict[str, Any]) -> int:
     return int(probe["periodSeconds"] * probe["failureThreshold"])
 
 
-# times
-
-
 def test_a_server_may_take_as_long_to_start_as_its_owner_says() -> None:
     assert startup_seconds(pod()) == 600
     assert startup_seconds(pod(serving={"startupTimeout": "1h"})) == 3600
@@ -82,9 +79,6 @@ def test_defaults_restart_no_pods(spec: dict[str, Any]) -> None:
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
-# environment
-
-
 def test_server_and_sidecar_have_the_environment_that_is_asked_for() -> None:
     from_secret = {"secretKeyRef": {"name": "keys", "key": "a"}}
     spec = pod(
@@ -98,9 +92,6 @@ def test_server_and_sidecar_have_the_environment_that_is_asked_for() -> None:
     assert variables(by_name["fetch-artifact"]).keys() == {"ENGINEWRIGHT_TASK"}
     for each in by_name.values():
         assert each["env"][0]["name"] == "ENGINEWRIGHT_TASK"
-
-
-# placement and volumes
 
 
 def test_spreading_is_the_users_and_counts_the_pods_of_the_class() -> None:
@@ -135,9 +126,6 @@ def test_the_init_container_has_the_servers_limits_and_no_device() -> None:
         "requests": {"cpu": "1", "memory": "2Gi"},
         "limits": {"cpu": "1", "memory": "2Gi"},
     }
-
-
-# identity
 
 
 def test_run_as_user_may_be_set() -> None:
@@ -177,9 +165,6 @@ def test_jobs_run_as_the_user_that_is_chosen_for_them() -> None:
     for job in (world.job(), engine.settle().job()):
         security = job["spec"]["template"]["spec"]["securityContext"]
         assert (security["runAsUser"], security["fsGroup"]) == (1000, 1000)
-
-
-# revisions
 
 
 @pytest.mark.parametrize(

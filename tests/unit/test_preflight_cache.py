@@ -139,7 +139,7 @@ def test_data_counts_by_its_content(kept: ResultCache, model: Path, tmp_path: Pa
         ("UnsupportedOperator", True),
     ],
 )
-def test_what_is_wrong_with_the_model_is_remembered_and_what_may_pass_is_not(
+def test_model_faults_are_cached_and_passing_failures_are_not(
     kept: ResultCache, model: Path, reason: str, remembered: bool
 ) -> None:
     keep(kept, asked(model), result(model, reason=reason))

@@ -19,7 +19,6 @@ COSTS = (
 
 
 def engine(*inside: str, costs: tuple[NodeCost, ...] = COSTS) -> Manifest:
-    """Return the manifest of an engine with these nodes in it."""
     partitions = (Partition(context_node="part-0", nodes=inside),)
     info = engine_info("tensorrt-rtx", partitions=partitions, nodes_total=7, nodes_accelerated=0)
     recipe = CPU_RECIPE.model_copy(update={"backend": "tensorrt-rtx"})

@@ -184,9 +184,6 @@ def test_artefact_that_the_store_lost_is_prepared_again() -> None:
     assert any("prepare" in each["metadata"]["name"] for each in world.all("Job"))
 
 
-# the records
-
-
 def prepared(record: str, key: str = "a" * 64) -> Prepared:
     return Prepared(
         inputs_hash="1",
@@ -205,16 +202,16 @@ def names(records: tuple[Prepared, ...]) -> list[str]:
 
 
 def test_new_records_replace_unused_ones() -> None:
-    def kept(before: str, after: str) -> str:
+    def keep(before: str, after: str) -> str:
         records = kept_records(tuple(map(prepared, before)), map(prepared, after), "a" * 64)
         return "".join(names(records))
 
-    assert kept("", "") == ""
-    assert kept("a", "") == "a", "the model is gone"
-    assert kept("a", "ab") == "ab"
-    assert kept("abcd", "e") == "bcde"
-    assert kept("abcd", "ae") == "acde"
-    assert kept("abcd", "abcde") == "abcd", "nothing changes back and forth"
+    assert keep("", "") == ""
+    assert keep("a", "") == "a", "the model is gone"
+    assert keep("a", "ab") == "ab"
+    assert keep("abcd", "e") == "bcde"
+    assert keep("abcd", "ae") == "acde"
+    assert keep("abcd", "abcde") == "abcd", "nothing changes back and forth"
 
 
 def test_a_prepared_model_that_it_is_not_built_from_is_no_record() -> None:

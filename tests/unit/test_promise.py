@@ -202,6 +202,6 @@ def test_verdicts_are_in_bounds_monotone_and_by_policy(
         assert worse.compute_share >= verdict.compute_share - 1e-9
 
 
-def test_labels_are_those_of_placements() -> None:
+def test_labels_match_placements() -> None:
     assert reported_label("conv", "Conv") == "conv (Conv)"
     assert reported_label("", "Conv") == "unnamed (Conv)"

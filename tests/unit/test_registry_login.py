@@ -1,4 +1,4 @@
-"""Accounts in Secrets for registries, whatever somebody has put there."""
+"""Accounts in Secrets for registries, valid or not."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What earlier releases requested and specs have no more: it serves on, and its user is told what replaces it."""
+"""Removed fields: what earlier releases requested serves on, and its user is told what replaces it."""
 
 import copy
 import json

@@ -17,7 +17,6 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPr
 def outside(
     folder: Path, size: int, *, offset: int = 0, kind: int = TensorProto.FLOAT
 ) -> TensorProto:
-    """Return a tensor of `size` bytes in w.bin."""
     bits = contents.element_bits(kind)
     assert bits is not None
     tensor = TensorProto(name="w", data_type=kind, dims=[size * 8 // bits])

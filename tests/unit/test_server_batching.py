@@ -133,7 +133,7 @@ def test_a_batch_that_gains_nothing_is_not_used_and_larger_ones_are_not_tried() 
     [(0.1, False, 1), (0.1, True, 32), (0.001, False, 32)],
 )
 def test_costly_size_changes_make_batches_useless(planning: float, on_cpu: bool, rows: int) -> None:
-    """As of convolutions on a GPU, which are planned anew whenever the size changes."""
+    """As of convolutions on a GPU, which are planned again whenever the size changes."""
     model = Model(np.tanh, lambda count: 2e-3 + 1e-5 * count)
     model.planning = planning
     proof = model.prove(on_cpu=on_cpu)

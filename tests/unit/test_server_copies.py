@@ -1,4 +1,4 @@
-"""Copies of requests that the server keeps for its sidecar: few, not large, and none that nobody takes."""
+"""Copies of requests that the server keeps for its sidecar: few, not large, and freed if unclaimed."""
 
 import asyncio
 from collections.abc import Callable

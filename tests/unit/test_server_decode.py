@@ -63,7 +63,6 @@ def elements_of(datatype: Datatype) -> st.SearchStrategy[Any]:
 
 
 def nested(values: list[Any], shape: tuple[int, ...]) -> Any:
-    """Return the values as the lists of NumPy's `tolist`, element by element."""
     if not shape:
         return values[0]
     step = len(values) // shape[0] if shape[0] else 0
@@ -300,7 +299,7 @@ def test_strings_are_limited_in_all_inputs() -> None:
     tensors = {name: Tensor(name, text, (), ()) for name in ("a", "b")}
     served = Signature(tensors, tensors, ())
 
-    def asked(first: int, second: int) -> Feeds:
+    def read_inputs(first: int, second: int) -> Feeds:
         inputs = [
             {
                 "name": name,
@@ -312,9 +311,9 @@ def test_strings_are_limited_in_all_inputs() -> None:
         ]
         return decode(served, json.dumps({"inputs": inputs}).encode(), b"\0" * 4 * (first + second))
 
-    assert len(asked(STRINGS - 7, 7)["a"]) == STRINGS - 7
+    assert len(read_inputs(STRINGS - 7, 7)["a"]) == STRINGS - 7
     with pytest.raises(RequestError, match="100001 strings, more than 100,000"):
-        asked(STRINGS - 7, 8)
+        read_inputs(STRINGS - 7, 8)
 
 
 strings = st.text(st.sampled_from('a,:[{"\\é]}'), max_size=12)
@@ -381,7 +380,7 @@ def test_decoded_inputs_count_as_in_flight() -> None:
 def test_inputs_take_their_own_memory_and_the_body_once_if_they_are_views_of_it() -> None:
     served = signature(*(each for each in DATATYPES if each.name in {"FP32", "FP64", "BYTES"}))
 
-    def held(**sizes: int) -> int:
+    def measure_held(**sizes: int) -> int:
         """Return what inputs take beyond the body: FP32 in binary, FP64 and BYTES in JSON."""
         data: dict[str, list[Any]] = {
             "FP64": [0.5] * sizes["FP64"],
@@ -401,6 +400,6 @@ def test_inputs_take_their_own_memory_and_the_body_once_if_they_are_views_of_it(
         _, feeds = Decoder(served).decode(body, len(header))
         return held_bytes(feeds, body.view()) - body.length
 
-    assert 8000 < held(FP32=3, FP64=1000, BYTES=1) < 8200
-    assert 80_000 < held(FP32=3, FP64=1, BYTES=80_000) < 80_200
-    assert held(FP32=0, FP64=1, BYTES=1000) < 1000, "nothing is a view"
+    assert 8000 < measure_held(FP32=3, FP64=1000, BYTES=1) < 8200
+    assert 80_000 < measure_held(FP32=3, FP64=1, BYTES=80_000) < 80_200
+    assert measure_held(FP32=0, FP64=1, BYTES=1000) < 1000, "nothing is a view"

@@ -40,7 +40,6 @@ class Table:
         self.eviction = Eviction(lambda: self.now, NEWEST)
 
     def closed(self) -> OpenConnection | None:
-        """Return the one that is closed."""
         before = [each for each in self.clients if not each.aborted]
         victim = self.eviction.close_one(self.clients)
         closed = [each for each in before if each.aborted]

@@ -338,7 +338,7 @@ def test_many_elements_of_typed_contents_are_refused_before_they_are_parsed() ->
     assert refused.value.status == 413
 
 
-def test_shapes_and_values_are_those_of_the_profile() -> None:
+def test_shapes_and_values_are_within_the_profile() -> None:
     profiled = Tensor("x0", FP32, (-1,), ((1, 4),), profiled=True, values=(0, 2))
     read = decoder(Signature({"x0": profiled}, signature(outputs=(FP32,)).outputs, ()))
     for bad in (np.zeros(5, np.float32), np.array([3], np.float32)):

@@ -44,7 +44,6 @@ OPEN_ENDED = 2**31 - 1
 
 
 def ended(peer: Peer) -> ErrorCode | None:
-    """Return why the server has ended the connection."""
     goaways = peer.of(frames.GOAWAY)
     return ErrorCode(goaways[-1].code) if goaways and peer.pipe.ended else None
 
@@ -215,7 +214,7 @@ async def test_compressed_message_has_its_stated_size(
 
 
 async def test_a_compressed_message_is_charged_as_it_is_decompressed() -> None:
-    """However large it states to be."""
+    """However large its stated size."""
     peer = Peer()
     stated = 60 * 1024 * 1024
     content = gzip.compress(bytes(300_000))[:-4] + stated.to_bytes(4, "little")
@@ -335,7 +334,7 @@ async def test_a_client_that_has_the_server_reset_its_calls_is_disconnected() ->
     assert all(call.abandoned for call in peer.app.waiting)
 
 
-async def test_a_client_whose_calls_are_answered_may_cancel_as_many() -> None:
+async def test_client_with_answered_calls_may_cancel_as_many() -> None:
     peer = Peer()
     for number in range(1, 12001, 4):
         peer.send(
@@ -695,7 +694,7 @@ async def test_any_bytes_are_answered_or_end_it(
 
 
 async def test_ended_connections_are_freed_without_the_garbage_collector() -> None:
-    """Which would stop all answers to look through what a thousand connections have."""
+    """A collection over a thousand connections would stop all answers."""
     app = EchoApp(DEFAULTS)
 
     def converse() -> None:
@@ -991,7 +990,6 @@ class CountingApp(EchoApp):
 
 
 def begun(app: EchoApp, calls: int) -> Peer:
-    """Return a client that has begun so many calls."""
     peer = Peer(app)
     sent = b""
     for number in range(1, 2 * calls, 2):

@@ -43,7 +43,7 @@ def test_blocks_are_decoded(blocks: list[list[Field]], huffman: bool, table: int
 
 
 @given(LISTS)
-def test_another_decoder_decodes_what_is_encoded(fields: list[Field]) -> None:
+def test_another_decoder_decodes_our_blocks(fields: list[Field]) -> None:
     block = b"".join(literal(*each) for each in fields)
     assert hpack.Decoder().decode(block, raw=True) == fields
 
@@ -107,8 +107,6 @@ def test_fields_are_limited_by_their_size_after_decompression() -> None:
     with pytest.raises(ListTooLargeError):
         decoder.decode(b"\xbe\xbe")
 
-
-# Requests.
 
 VALID: list[Field] = [
     (b":method", b"POST"),
@@ -196,9 +194,6 @@ def test_only_the_metadata_that_is_wanted_is_kept() -> None:
 )
 def test_timeouts_have_a_number_and_a_unit(value: bytes, seconds: float | None) -> None:
     assert parse_timeout(value) == (None if seconds is None else pytest.approx(seconds))
-
-
-# Responses.
 
 
 @given(st.text(max_size=5000))

@@ -1,4 +1,4 @@
-"""Golden inferences wait for a moment in which they delay nobody, and not for ever."""
+"""Golden inferences wait for a moment in which they delay no request, up to a limit."""
 
 import random
 import time

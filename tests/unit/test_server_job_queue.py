@@ -39,7 +39,6 @@ class Thread:
         self.taken = threading.Event()
 
     def take(self) -> list[Job]:
-        """Take jobs that are there."""
         self.begin()
         assert self.taken.wait(20)
         return self._jobs

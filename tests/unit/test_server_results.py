@@ -29,7 +29,7 @@ class Plan:
 
 
 class Responder:
-    """Keeps what a client is sent."""
+    """Records what a client is sent."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []

@@ -35,7 +35,7 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
     responder: Any = Responder()
     answered: list[Job] = []
 
-    def done(job: Job) -> None:
+    def finish(job: Job) -> None:
         answered.append(job)
         if len(answered) in {1, 3}:
             raise RuntimeError("an internal error")
@@ -46,7 +46,7 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
 
     runs = ModelRuns(lambda _, feeds: [feeds["x"]])
     limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
-    turns = Turns(runs, limits, done, hand_over=answered.append)
+    turns = Turns(runs, limits, finish, hand_over=answered.append)
     jobs = [job() for _ in range(5)]
     jobs[2].answered = True  # at its timeout
     for each in jobs:

@@ -30,7 +30,7 @@ def test_rows_between_the_corners_in_the_usual_sizes_largest_first() -> None:
     assert sizes(points) == [(f"{rows} rows", {"x": (rows, 4)}) for rows in (8, 4, 2, 1)]
 
 
-def test_values_are_those_of_a_golden_sample() -> None:
+def test_values_come_from_a_golden_sample() -> None:
     (_, feeds), *_ = step_points([X], [[profile("x", [4, 3], [4, 3], [5, 3])]])
     assert feeds["x"].ravel().tolist() == [0, 1, 2, 3, 4, 5] * 2
 

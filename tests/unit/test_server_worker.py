@@ -1,4 +1,4 @@
-"""Jobs in the model's threads: each is answered once, whoever leaves the queue and whatever is raised."""
+"""Jobs in the model's threads: each is answered once, also when others expire or a run raises."""
 
 import asyncio
 import logging
@@ -46,7 +46,7 @@ class Plan:
 
 
 class Responder:
-    """Keeps what one client is sent."""
+    """Records what one client is sent."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -143,7 +143,7 @@ async def test_a_request_that_expires_in_the_queue_leaves_it_whole(limits: Batch
         assert bench.worker.depth == 3
         bench.results.expire(late)
         assert bench.worker.depth == 2
-        assert late.feeds, "nobody changes what a thread may read"
+        assert late.feeds, "a thread may still read it"
         assert bench.jobs[2][1].released
         assert await bench.answered() == [[200], [200], [504], [200]]
 

@@ -155,11 +155,11 @@ def test_a_verdict_is_encoded_once_however_many_ask(monkeypatch: pytest.MonkeyPa
     pod, encoded = Pod(), list[Verdict]()
     original = Verdict.to_json
 
-    def counted(verdict: Verdict) -> str:
+    def count(verdict: Verdict) -> str:
         encoded.append(verdict)
         return original(verdict)
 
-    monkeypatch.setattr(Verdict, "to_json", counted)
+    monkeypatch.setattr(Verdict, "to_json", count)
     app = application(pod, Server())
     for event in EVENTS:
         event(pod)

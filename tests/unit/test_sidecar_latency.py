@@ -20,9 +20,6 @@ from hypothesis import strategies as st
 SETTINGS = SidecarSettings()
 
 
-# One series.
-
-
 def trend(*seconds: float, every: float = 1.0) -> Trend:
     recorded = Trend(SETTINGS)
     for index, each in enumerate(seconds):
@@ -90,9 +87,6 @@ def test_a_baseline_is_never_above_all_that_was_measured(seconds: list[float]) -
     assert outcome.baseline is None or min(seconds) / 2 <= outcome.baseline <= max(seconds)
 
 
-# Golden inferences.
-
-
 def probe(seconds: float, *, compute: float | None = None, queued: float = 0.0) -> ProbeResult:
     return ProbeResult("s0", seconds, 0.0, queued=queued, compute=compute)
 
@@ -113,7 +107,7 @@ USUAL = probe(0.011, compute=0.010)
     [
         (USUAL, probe(2.0, compute=0.010, queued=1.98), False, "ok"),  # it waited
         (USUAL, probe(0.031, compute=0.030), False, "failed"),
-        # time that the server hides is found where nobody asks: elsewhere it may be a queue
+        # hidden time is found on an idle server: elsewhere it may be a queue
         (USUAL, probe(0.340, compute=0.010, queued=0.330), True, "failed"),
         (USUAL, probe(0.340, compute=0.010, queued=0.330), False, "ok"),
         (probe(0.010), probe(0.030), True, "failed"),  # it reports no times
@@ -138,9 +132,6 @@ def test_a_new_server_process_is_held_to_the_pods_baseline() -> None:
     for index in range(5):
         latency.add(probe(0.041, compute=0.040), now + index, idle=True)
     assert latency.outcome(now + 5).state == "failed"
-
-
-# Requests.
 
 
 def bucket(count: int, seconds: float, warmup: float | None = None) -> ComputeBucket:
@@ -183,7 +174,7 @@ def test_old_probes_are_not_judged() -> None:
     assert live.outcome(now + 91.0).state == "unknown"
 
 
-def test_a_server_whose_counters_reset_is_compared_from_there() -> None:
+def test_reset_counters_are_compared_from_there() -> None:
     live, now = lived(*[0.010] * 20)
     live.add([bucket(3, 0.03)], now + 5)
     live.add([bucket(30, 0.3)], now + 10)

@@ -26,9 +26,6 @@ from enginewright_serving.windows import Windows
 TASK = ServeTask(model="m", revision="r", prepared_key="a" * 64, backend="cpu")
 
 
-# Windows.
-
-
 def test_a_window_is_the_median_of_ten_and_the_time_of_the_last() -> None:
     windows = Windows()
     values = [0.5, 0.1, 0.2, 9.0, 0.4, 0.3, 0.25, 0.35, 0.15, 0.45]
@@ -90,9 +87,6 @@ def test_of_many_sizes_the_frequent_ones_are_kept() -> None:
     assert {each.name: each.count for each in buckets.latencies()}["40960"] == 2 + 4
 
 
-# Memory.
-
-
 def grown(samples: int, every: float = 5.0) -> list[MemorySample]:
     history = History[MemorySample](WINDOWS)
     for index in range(samples):
@@ -143,9 +137,6 @@ def test_a_clock_set_back_before_the_first_sample_begins_another_history() -> No
     for at in (100.0, 102.0, 50.0, 52.0):
         history.add(MemorySample(at=at, bytes=1))
     assert [each.at for each in history.samples] == [50.0, 52.0]
-
-
-# One pod.
 
 
 def reported(started: float = 10.0, memory: int = 100, **responses: int) -> ServerMeasurements:

@@ -129,7 +129,7 @@ def test_beside_requests_it_takes_half_a_percent_of_the_servers_time(compute: fl
     ("result", "facts", "interval"),
     [
         (right(0.1), serving(59.0), 20.0),
-        (right(0.1), serving(61.0), 2.0),  # where nobody asks it may take ten times as much
+        (right(0.1), serving(61.0), 2.0),  # an idle server may spend ten times as much
         (right(1.0), ProbeFacts(PROVEN, 61.0, undecided=True), 4.0),
         (right(1.0), ProbeFacts(PROVEN, 0.0, undecided=True), 60.0),
         (right(10.0), serving(), 60.0),  # never less often than once a minute
@@ -150,7 +150,7 @@ def test_traffic_is_known_by_the_counts_of_requests() -> None:
     traffic = Traffic()
     assert traffic.idle(5.0) == 0.0  # unknown is busy
     traffic.add([bucket(0)], 5.0)
-    assert traffic.idle(5.0) > 1e9  # nobody has asked yet
+    assert traffic.idle(5.0) > 1e9  # no request yet
     traffic.add([bucket(3)], 10.0)
     traffic.add([bucket(3)], 50.0)
     assert traffic.idle(50.0) == 40.0
@@ -158,7 +158,7 @@ def test_traffic_is_known_by_the_counts_of_requests() -> None:
 
 # fault: Latency | requests that all differ in shape, hence untimed, look like an idle pod
 def test_requests_that_all_differ_in_shape_are_traffic() -> None:
-    """Audio of any length: no request's time is counted, for each is the first of its shape."""
+    """Audio of any length: no request's time is counted, because each is the first of its shape."""
     traffic = Traffic()
     traffic.add([ComputeBucket(elements=64)], 5.0)
     for second in range(10, 100):
@@ -204,9 +204,6 @@ def test_request_time_is_a_recent_median(reports: list[tuple[int, float]], serve
         count, seconds = count + more, seconds + longer
         traffic.add([ComputeBucket(elements=64, count=count, seconds=seconds)], float(number))
     assert traffic.served == pytest.approx(served)
-
-
-# A higher rate on request.
 
 
 def probing(idle: float = 0.0) -> ProbeFacts:

@@ -159,15 +159,9 @@ def test_no_answer_breaks_the_reader(body: bytes, json_length: int | None) -> No
     assert tensors["y"].dtype == np.float32
 
 
-# Samples.
-
-
 def test_of_many_samples_eight_are_asked(tmp_path: Path) -> None:
     samples = artifact(tmp_path, samples=20, dtypes=("float32",))
     assert samples.names == ["s0", "s2", "s5", "s7", "s10", "s12", "s15", "s17"]
-
-
-# Where the time went.
 
 
 @pytest.mark.parametrize(

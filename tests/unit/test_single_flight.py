@@ -1,4 +1,4 @@
-"""One prepare Job for all models that are to be prepared alike, whoever leads and whatever becomes of it."""
+"""One prepare Job for all models that are to be prepared alike, whichever leads and however it ends."""
 
 from datetime import timedelta
 from typing import Any
@@ -92,7 +92,7 @@ def test_a_single_model_is_as_ever() -> None:
         {"parity": {"rtol": "0.1"}},
     ],
 )
-def test_models_whose_jobs_may_end_differently_share_none(spec: Json) -> None:
+def test_jobs_that_may_end_differently_are_not_shared(spec: Json) -> None:
     world = ManyModels().apply("a").apply("b", **spec)
     assert world.leading() == ["a", "b"]
     assert "SharedPreparation" not in world.ready("b")
@@ -123,14 +123,14 @@ def test_a_permanent_failure_is_shared(world: ManyModels) -> None:
     assert len(world.prepare_jobs()) == 1
     world.restart().after(days=1)
     world.jobs_are_cleaned_away().resync()
-    assert world.prepare_jobs() == [], "nobody repeats it"
+    assert world.prepare_jobs() == [], "it is not repeated"
     # the usual means: each on its own
     world.apply("b", build={"timeout": "2h"})
     assert world.leading() == ["b"]
     world.job_succeeds()
     assert world.prepared() == ["b"]
     world.delete("c").apply("c")
-    assert world.leading() == ["c"], "a model that is applied anew is tried anew"
+    assert world.leading() == ["c"], "a model that is applied again is tried again"
 
 
 def test_a_transient_failure_is_retried_by_the_leader_alone(world: ManyModels) -> None:
@@ -242,14 +242,14 @@ def test_possibly_created_job_holds_others_back(monkeypatch: pytest.MonkeyPatch)
     world.watch()
     apply = world.kube.apply
 
-    async def lost(obj: Json, *, force: bool = True, manager: str = FIELD_MANAGER) -> Json:
+    async def lose(obj: Json, *, force: bool = True, manager: str = FIELD_MANAGER) -> Json:
         stored = await apply(obj, force=force, manager=manager)
         if obj["kind"] == "Job":
             raise Transient("timed out", code=504)
         return stored
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.kube, "apply", lost)
+        patch.setattr(world.kube, "apply", lose)
         world.reconcile(ModelKey(NAMESPACE, "a"))
     world.reconcile(ModelKey(NAMESPACE, "b"))
     world.settle()
@@ -257,7 +257,7 @@ def test_possibly_created_job_holds_others_back(monkeypatch: pytest.MonkeyPatch)
     assert len(world.prepare_jobs()) == 1
 
 
-def test_a_model_whose_writes_keep_failing_holds_the_others_back_only_so_long() -> None:
+def test_failing_writes_hold_others_back_for_minutes_only() -> None:
     late = Transient("the webhook does not answer", code=500)
     world = ManyModels().refuse_jobs_of("a", late)
     for name in ("a", "b"):
@@ -417,14 +417,14 @@ def test_untaken_turn_holds_up_no_other(event: str) -> None:
     assert world.leading() == ["d"]
 
 
-def test_a_leader_whose_move_its_user_pauses_gives_way() -> None:
+def test_paused_leader_gives_way() -> None:
     world = serving()
     world.new_runtime_image(like=image_facts("cpu", "1.32.0"))
     assert world.status["preparation"]["sharedHash"]
     world.job_fails(Reason.SOURCE_UNREACHABLE, "fetch")
     world.edit(rollout={"paused": True})
     assert world.conditions()["Ready"][1] == "Suspended"
-    assert "sharedHash" not in world.status.get("preparation", {}), "nobody waits for its retry"
+    assert "sharedHash" not in world.status.get("preparation", {}), "no other waits for its retry"
     world.edit(rollout=None).later(minutes=1)
     shared = world.job()["metadata"]["annotations"][SHARED_PREPARATION]
     assert world.status["preparation"]["sharedHash"] == shared

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: never two prepare Jobs for the same, and every model is prepared or has failed.
+"""In any order of events, no two prepare Jobs do the same, and every model is prepared or has failed.
 
 Hypothesis plays users, the cluster and crashes of the operator; after every step the operator works until nothing
 changes.

@@ -147,9 +147,6 @@ def test_modes_and_owners_are_our_own(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) & 0o7111 == 0
 
 
-# Bombs
-
-
 @pytest.mark.parametrize("pack", [zipped, tarred])
 def test_archive_bomb(
     pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -60,7 +60,7 @@ async def test_a_full_disk_is_reported_with_the_files_name(tmp_path: Path, size:
 
 
 class WrittenTo(DiskQuota):
-    """Has somebody write to the source whenever a part of it has arrived, as often as it says."""
+    """Writes to the source whenever a part of it has arrived, a limited number of times."""
 
     def __init__(self, folder: Path, source: Path, written: bytes, times: int) -> None:
         super().__init__(folder, "a model", 1 << 30)

@@ -203,7 +203,6 @@ ENGINE_KEY = engine_key(ENGINE_INFO.prepared_key, ENGINE_INFO.recipe)
 
 
 def as_engine(manifest: Manifest) -> Manifest:
-    """Return the manifest with an engine in it."""
     return manifest.model_copy(update={"key": ENGINE_KEY, "engine": ENGINE_INFO})
 
 

@@ -128,9 +128,6 @@ def test_a_damaged_artefact_goes_as_any_other(root: Path) -> None:
     assert listed(root) == set(KEYS[1:])
 
 
-# Use
-
-
 def test_artefact_that_a_job_finds_is_used(root: Path) -> None:
     before = time.time()
     assert Store(root).find_intact(KEYS[0]) is not None
@@ -159,10 +156,10 @@ def test_reading_it_is_no_use(root: Path, tmp_path: Path) -> None:
 
 
 def test_read_only_artefact_is_still_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "utime", refused)
+    monkeypatch.setattr(os, "utime", refuse)
     assert Store(root).find_intact(KEYS[0]) is not None
 
 
@@ -204,12 +201,12 @@ def test_used_while_renamed_is_put_back(root: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_replacement_stays(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def replaced(aside: Path) -> None:
+    def replace_it(aside: Path) -> None:
         touch(aside)
         assert Store(root).find(KEYS[0]) is None, "all of it is gone"
         assert publish(root, KEYS[0], content(tmp_path / "other", b"other")) is False
 
-    assert during_removal(root, monkeypatch, replaced) == []
+    assert during_removal(root, monkeypatch, replace_it) == []
     Store(root).read(KEYS[0], tmp_path / "artifact")
     assert (tmp_path / "artifact" / FILES[0]).read_bytes().startswith(b"other")
     assert not list((root / "tmp").iterdir())
@@ -228,11 +225,11 @@ def test_unused_artefact_is_removed(
 
 
 def test_signal_puts_back_unremoved_artefact(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(_: float) -> None:
+    def end_process(_: float) -> None:
         assert listed(root) == {KEYS[2]}
         sys.exit(143)  # as at SIGTERM
 
-    monkeypatch.setattr(time, "sleep", ended)
+    monkeypatch.setattr(time, "sleep", end_process)
     with pytest.raises(SystemExit):
         VolumeMedium(root).discard([found(root, key) for key in KEYS[:2]])
     assert listed(root) == set(KEYS)
@@ -240,11 +237,11 @@ def test_signal_puts_back_unremoved_artefact(root: Path, monkeypatch: pytest.Mon
 
 
 def test_signal_leaves_half_deleted_artefact(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def ended(folder: Path, **_: object) -> None:
+    def end_process(folder: Path, **_: object) -> None:
         (folder / FILES[0]).unlink()
         sys.exit(143)
 
-    monkeypatch.setattr(shutil, "rmtree", ended)
+    monkeypatch.setattr(shutil, "rmtree", end_process)
     with pytest.raises(SystemExit):
         medium(root).discard([found(root, key) for key in KEYS[:2]])
     assert listed(root) == set(KEYS[1:])
@@ -256,11 +253,11 @@ def test_signal_leaves_half_deleted_artefact(root: Path, monkeypatch: pytest.Mon
 def test_removal_during_a_read(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = VolumeMedium.copy
 
-    def removed_first(self: VolumeMedium, *arguments: Any) -> Copied | None:
+    def remove_first(self: VolumeMedium, *arguments: Any) -> Copied | None:
         gc(root, max_bytes=0)
         return copy(self, *arguments)
 
-    monkeypatch.setattr(VolumeMedium, "copy", removed_first)
+    monkeypatch.setattr(VolumeMedium, "copy", remove_first)
     with pytest.raises(StageFailure) as caught:
         Store(root).read(KEYS[0], tmp_path / "artifact")
     assert caught.value.reason is Reason.ARTIFACT_MISSING
@@ -277,13 +274,13 @@ class KilledError(Exception):
 def test_interrupted_removal_completes(
     is_used: bool, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(aside: Path) -> None:
+    def kill(aside: Path) -> None:
         if is_used:
             touch(aside)
         raise KilledError
 
     with pytest.raises(KilledError):
-        during_removal(root, monkeypatch, killed)
+        during_removal(root, monkeypatch, kill)
     monkeypatch.undo()
     assert gc(root).leftovers == (), "whoever removes it may still be at work"
     (aside,) = (root / "tmp").iterdir()
@@ -298,18 +295,15 @@ def test_interrupted_removal_completes(
 def test_unrenamable_artefact_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = Path.rename
 
-    def refused(self: Path, target: Path) -> Path:
+    def refuse(self: Path, target: Path) -> Path:
         if self.name == KEYS[0]:
             raise PermissionError(13, "Permission denied")
         return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", refused)
+    monkeypatch.setattr(Path, "rename", refuse)
     done = gc(root, max_age_seconds=0)
     assert listed(root) == {KEYS[0]}
     assert (len(done.removed), done.stays) == (2, 1)
-
-
-# Reports and caches
 
 
 def test_old_reports_and_caches_go(root: Path) -> None:

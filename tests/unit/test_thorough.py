@@ -22,7 +22,7 @@ def test_named_tests_exist(name: str) -> None:
     assert all(part in text for part in parts), f"no case {case} in {file}"
 
 
-def test_each_is_named_once_and_kept_only_from_what_is_left_out() -> None:
+def test_each_test_is_named_once() -> None:
     assert len(NAMED) == len(set(NAMED))
     for test in NAMED:
         assert "::" not in test or test.partition("::")[0] not in NAMED, (
