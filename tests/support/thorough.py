@@ -147,7 +147,7 @@ SPREAD: Final = (
     "integration/test_store_bucket.py::test_what_is_damaged_is_refused_and_replaced",
     "integration/test_tensorrt_builder.py::test_real_models",
     "integration/test_tensorrt_precisions.py::test_precisions",
-    "unit/test_cli_plan_truth.py::test_what_is_predicted_is_what_happens",
+    "unit/test_cli_plan_truth.py::test_predictions_come_true",
     "unit/test_sidecar_latency.py::test_ten_minutes_at_any_load_are_no_alarm_and_a_threefold_slow_down_is_within_one",
 )
 _EACH: Final = 4

@@ -12,8 +12,13 @@ from tests.support.virtual_time import VirtualLoop
 purity.install()
 
 
-def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
-    return {"virtual": VirtualLoop}
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Return the loop of virtual time, or where threads take part, and a test asks for it, that of real time."""
+    marker = item.get_closest_marker("asyncio")
+    is_real = marker is not None and "real" in marker.kwargs.get("loop_factories", ())
+    return {"real": asyncio.new_event_loop} if is_real else {"virtual": VirtualLoop}
 
 
 @pytest.hookimpl(wrapper=True)

@@ -26,9 +26,9 @@ def pod(*relative: float | None, failure: str = "") -> Measurements:
 
 
 def test_the_largest_difference_of_any_pod_is_reported() -> None:
-    found = compare_answers([pod(0.5, 0.1), pod(0.2, 0.3)], limits())
-    assert found.state == "passed"
-    assert [(each.name, each.canary, each.canary_samples) for each in found.figures] == [
+    result = compare_answers([pod(0.5, 0.1), pod(0.2, 0.3)], limits())
+    assert result.state == "passed"
+    assert [(each.name, each.canary, each.canary_samples) for each in result.figures] == [
         ("output 'output0'", 0.5, 8),
         ("output 'output1'", 0.3, 8),
     ]
@@ -43,12 +43,10 @@ def test_the_largest_difference_of_any_pod_is_reported() -> None:
         ((None,), 1),
     ],
 )
-def test_only_above_a_limit_do_answers_fail(
-    relative: tuple[float | None, ...], causes: int
-) -> None:
+def test_answers_fail_above_a_limit(relative: tuple[float | None, ...], causes: int) -> None:
     assert compare_answers([pod(*relative)], limits()).findings == ()
-    found = compare_answers([pod(*relative)], LIMITED)
-    assert [each.reason for each in found.findings] == [Reason.ANSWERS_CHANGED] * causes
+    result = compare_answers([pod(*relative)], LIMITED)
+    assert [each.reason for each in result.findings] == [Reason.ANSWERS_CHANGED] * causes
 
 
 def test_an_output_that_one_pod_cannot_compare_stays_so() -> None:
@@ -71,9 +69,9 @@ def of(**output: Any) -> Measurements:
         ({"unequal": 0.5, "resized": 3}, "not numeric"),
     ],
 )
-def test_what_cannot_be_compared_says_why(output: dict[str, Any], why: str) -> None:
-    found = compare_answers([of(**output)], LIMITED)
-    assert [(each.reason, why in each.cause) for each in found.findings] == [
+def test_incomparable_answers_say_why(output: dict[str, Any], why: str) -> None:
+    result = compare_answers([of(**output)], LIMITED)
+    assert [(each.reason, why in each.cause) for each in result.findings] == [
         (Reason.ANSWERS_CHANGED, True)
     ]
     assert compare_answers([of(**output)], limits()).state == "passed"
@@ -90,19 +88,19 @@ def test_what_cannot_be_compared_says_why(output: dict[str, Any], why: str) -> N
 def test_a_size_that_depends_on_data_fails_nothing_and_is_said(
     output: dict[str, Any], state: str, difference: float | None, compared: int
 ) -> None:
-    found = compare_answers([of(**output)], LIMITED)
-    (figure,) = found.figures
-    assert (found.state, figure.state) == (state, state)
+    result = compare_answers([of(**output)], LIMITED)
+    (figure,) = result.figures
+    assert (result.state, figure.state) == (state, state)
     assert (figure.canary, figure.canary_samples) == (difference, compared)
-    (note,) = found.notes
+    (note,) = result.notes
     assert f"in {output['resized']} of 4 answers" in note
 
 
 def test_answers_that_cannot_be_compared_fail_a_limit_only() -> None:
     other = pod(failure="the input 'x' is not known")
-    found = compare_answers([other, pod(None)], limits())
-    assert found.state == "passed"
-    failure, fault = found.notes
+    result = compare_answers([other, pod(None)], limits())
+    assert result.state == "passed"
+    failure, fault = result.notes
     assert failure.endswith("the input 'x' is not known")
     assert fault.startswith("output 'output0' cannot be compared")
     assert compare_answers([pod(None)], LIMITED).notes == ()
@@ -133,6 +131,6 @@ def test_any_failure_fails_and_anything_undecided_waits() -> None:
 def test_errors_fail_without_any_latency() -> None:
     stable = Measurements(model="m", revision="r", since=START, responses={"200": 1000})
     canary = stable.model_copy(update={"responses": {"500": 10}})
-    found = compare([stable], [canary], limits())
-    assert (found.state, found.waits_for) == ("failed", "")
-    assert [each.reason for each in found.findings] == [Reason.TOO_MANY_ERRORS]
+    result = compare([stable], [canary], limits())
+    assert (result.state, result.waits_for) == ("failed", "")
+    assert [each.reason for each in result.findings] == [Reason.TOO_MANY_ERRORS]

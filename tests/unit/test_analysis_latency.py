@@ -34,12 +34,12 @@ def measured(
     return series(windows(seeded(seed), count, load, seconds=seconds, interval=interval), name)
 
 
-def golden(found: LatencySeries) -> LatencySeries:
-    return found.model_copy(update={"source": "golden"})
+def golden(result: LatencySeries) -> LatencySeries:
+    return result.model_copy(update={"source": "golden"})
 
 
-def seconds(found: AnalysisResult) -> list[Figure]:
-    return [each for each in found.figures if each.unit == "seconds"]
+def seconds(outcome: AnalysisResult) -> list[Figure]:
+    return [each for each in outcome.figures if each.unit == "seconds"]
 
 
 def together(
@@ -49,10 +49,10 @@ def together(
 
 
 def test_a_regression_names_its_series_ratio_and_limit() -> None:
-    found = together(measured(1, 200), measured(2, 200, seconds=0.015))
-    (finding,) = found.findings
-    (figure,) = seconds(found)
-    assert (found.state, finding.reason) == ("failed", Reason.SLOWER_THAN_STABLE)
+    result = together(measured(1, 200), measured(2, 200, seconds=0.015))
+    (finding,) = result.findings
+    (figure,) = seconds(result)
+    assert (result.state, finding.reason) == ("failed", Reason.SLOWER_THAN_STABLE)
     assert (figure.name, figure.state) == ("latency of requests of 1000 elements", "failed")
     assert (figure.limit, figure.stable_samples, figure.canary_samples) == (1.2, 200, 200)
     assert figure.ratio == pytest.approx(1.5, rel=0.1)
@@ -75,8 +75,8 @@ def test_faster_or_within_the_limit_passes(ratio: float) -> None:
 )
 def test_too_few_measurements_are_waited_for(stable: int, canary: int, waits_for: str) -> None:
     noisy = Noise(sigma=0.5)
-    found = together(measured(1, stable, noise=noisy), measured(2, canary, noise=noisy))
-    assert (found.state, found.waits_for) == ("inconclusive", waits_for)
+    result = together(measured(1, stable, noise=noisy), measured(2, canary, noise=noisy))
+    assert (result.state, result.waits_for) == ("inconclusive", waits_for)
 
 
 def test_a_model_that_is_slow_and_steady_need_not_reach_the_count() -> None:
@@ -92,59 +92,59 @@ def test_a_model_that_is_slow_and_steady_need_not_reach_the_count() -> None:
 @pytest.mark.parametrize(("count", "state"), [(90, "inconclusive"), (100, "passed")])
 def test_close_to_the_limit_all_measurements_are_needed(count: int, state: State) -> None:
     noisy = Noise()
-    found = together(
+    result = together(
         measured(1, count, noise=noisy), measured(2, count, seconds=0.0115, noise=noisy)
     )
-    (figure,) = seconds(found)
-    assert (found.state, figure.state) == (state, state)
+    (figure,) = seconds(result)
+    assert (result.state, figure.state) == (state, state)
 
 
 def of_sample(seed: int, name: str, inputs: str, seconds: float = 0.01) -> LatencySeries:
-    found = golden(measured(seed, 200, name, seconds=seconds))
-    return found.model_copy(update={"inputs": inputs})
+    result = golden(measured(seed, 200, name, seconds=seconds))
+    return result.model_copy(update={"inputs": inputs})
 
 
-def test_golden_samples_whose_inputs_have_changed_are_left_out_and_named() -> None:
+def test_golden_samples_with_changed_inputs_are_left_out_and_named() -> None:
     """They have another size under the same name: how long they take says nothing of the model."""
     stable = of_sample(1, "min", "a"), of_sample(2, "max", "b")
     slower = of_sample(3, "min", "a"), of_sample(4, "max", "c", seconds=0.1)
-    found = compare_latency([pod(*stable)], [pod(*slower)], limits())
-    assert found.state == "passed"
-    assert [each.name for each in found.figures] == ["latency of golden sample 'min'"]
-    (note,) = found.notes
+    result = compare_latency([pod(*stable)], [pod(*slower)], limits())
+    assert result.state == "passed"
+    assert [each.name for each in result.figures] == ["latency of golden sample 'min'"]
+    (note,) = result.notes
     assert "'max'" in note
     assert "'min'" not in note
     same = of_sample(3, "min", "a"), of_sample(4, "max", "b", seconds=0.1)
-    found = compare_latency([pod(*stable)], [pod(*same)], limits())
-    assert (found.state, found.notes) == ("failed", ())
+    result = compare_latency([pod(*stable)], [pod(*same)], limits())
+    assert (result.state, result.notes) == ("failed", ())
 
 
 def test_if_no_golden_sample_is_the_same_requests_decide() -> None:
     stable, canary = pod(of_sample(1, "min", "a")), pod(of_sample(2, "min", "b"))
     few = [pod(*each.latencies, measured(seed, 30)) for seed, each in enumerate((stable, canary))]
-    found = compare(few[:1], [canary], limits())
-    assert found.state == "inconclusive", "clients use the model"
-    assert "'min'" in found.waits_for
-    assert joined([found, found]).notes == found.notes
+    result = compare(few[:1], [canary], limits())
+    assert result.state == "inconclusive", "clients use the model"
+    assert "'min'" in result.waits_for
+    assert joined([result, result]).notes == result.notes
     many = [pod(*each.latencies, measured(seed, 200)) for seed, each in enumerate((stable, canary))]
-    found = compare(many[:1], many[1:], limits())
-    assert (found.state, found.basis) == (
+    result = compare(many[:1], many[1:], limits())
+    assert (result.state, result.basis) == (
         "passed",
         "latency compared by 200 requests of each revision",
     )
 
 
 def test_an_idle_model_of_other_golden_samples_passes_and_says_why() -> None:
-    found = compare([pod(of_sample(1, "min", "a"))], [pod(of_sample(2, "min", "b"))], limits())
-    assert found.state == "passed"
-    assert found.basis.startswith("no requests came, and ")
-    assert "'min'" in found.basis
+    result = compare([pod(of_sample(1, "min", "a"))], [pod(of_sample(2, "min", "b"))], limits())
+    assert result.state == "passed"
+    assert result.basis.startswith("no requests came, and ")
+    assert "'min'" in result.basis
 
 
-def test_what_an_idle_model_is_promoted_for_is_said() -> None:
-    found = compare([pod(of_sample(1, "min", "a"))], [pod(of_sample(2, "min", "a"))], limits())
+def test_basis_of_an_idle_models_promotion_is_reported() -> None:
+    result = compare([pod(of_sample(1, "min", "a"))], [pod(of_sample(2, "min", "a"))], limits())
     said = "no requests came; latency compared by 200 golden inferences of each revision"
-    assert (found.state, found.basis) == ("passed", said)
+    assert (result.state, result.basis) == ("passed", said)
 
 
 def without_median(name: str, inputs: str, count: int = 9) -> LatencySeries:
@@ -155,9 +155,9 @@ def without_median(name: str, inputs: str, count: int = 9) -> LatencySeries:
 def test_a_sample_that_may_be_the_same_is_waited_for_until_it_has_a_median(inputs: str) -> None:
     stable = pod(of_sample(1, "min", "a"), of_sample(2, "max", "b"))
     canary = pod(without_median("min", inputs), of_sample(3, "max", "c"))
-    found = compare([stable], [canary], limits())
-    assert (found.state, seconds(found)) == ("inconclusive", [])
-    assert "'max'" in found.waits_for
+    result = compare([stable], [canary], limits())
+    assert (result.state, seconds(result)) == ("inconclusive", [])
+    assert "'max'" in result.waits_for
 
 
 def test_a_sample_that_does_not_run_during_requests_is_waited_for() -> None:
@@ -181,9 +181,9 @@ def test_a_handful_of_requests_is_none(requests: int, state: State) -> None:
     canary = pod(of_sample(2, "min", "b")).model_copy(
         update={"responses": {"200": requests - requests // 2, "400": requests // 2}}
     )
-    found = compare([stable], [canary], limits())
-    assert found.state == state
-    assert ("fewer than 10" in found.basis) == (requests == 9)
+    result = compare([stable], [canary], limits())
+    assert result.state == state
+    assert ("fewer than 10" in result.basis) == (requests == 9)
 
 
 def test_requests_of_many_sizes_are_requests_although_no_size_has_a_median() -> None:
@@ -194,16 +194,14 @@ def test_requests_of_many_sizes_are_requests_although_no_size_has_a_median() -> 
 
 
 @pytest.mark.parametrize("sizes", [("64", None), ("64", "128"), (None, "64")])
-def test_requests_that_cannot_be_compared_are_not_denied(
-    sizes: tuple[str | None, str | None],
-) -> None:
+def test_incomparable_requests_are_not_denied(sizes: tuple[str | None, str | None]) -> None:
     arms = [
         pod(of_sample(seed, "min", "a"), *([measured(seed + 2, 200, size)] if size else []))
         for seed, size in enumerate(sizes)
     ]
-    found = compare(arms[:1], arms[1:], limits())
-    assert found.state == "passed"
-    assert found.basis == (
+    result = compare(arms[:1], arms[1:], limits())
+    assert result.state == "passed"
+    assert result.basis == (
         "no requests that both revisions can be compared by;"
         " latency compared by 200 golden inferences of each revision"
     )
@@ -217,18 +215,16 @@ def test_requests_before_the_new_revision_started_are_none() -> None:
             "counts": (Counts(at=START - 1, responses=before), Counts(at=START, responses=before)),
         }
     )
-    found = compare([stable], [pod(of_sample(2, "min", "b"))], limits())
-    assert found.state == "passed"
-    assert found.basis.startswith("no requests came, and ")
+    result = compare([stable], [pod(of_sample(2, "min", "b"))], limits())
+    assert result.state == "passed"
+    assert result.basis.startswith("no requests came, and ")
 
 
-@pytest.mark.parametrize("known", [("a", ""), ("", "a"), ("", "")])
-def test_an_earlier_version_that_reports_no_digest_is_compared_by_name(
-    known: tuple[str, str],
-) -> None:
-    arms = [pod(of_sample(seed, "min", inputs)) for seed, inputs in enumerate(known)]
-    found = compare_latency([arms[0]], [arms[1]], limits())
-    assert (found.state, len(found.figures), found.notes) == ("passed", 1, ())
+@pytest.mark.parametrize("expected", [("a", ""), ("", "a"), ("", "")])
+def test_samples_without_a_digest_are_compared_by_name(expected: tuple[str, str]) -> None:
+    arms = [pod(of_sample(seed, "min", inputs)) for seed, inputs in enumerate(expected)]
+    result = compare_latency([arms[0]], [arms[1]], limits())
+    assert (result.state, len(result.figures), result.notes) == ("passed", 1, ())
 
 
 def test_a_ratio_at_the_limit_is_within_it() -> None:
@@ -261,21 +257,21 @@ def test_another_mix_hides_no_regression_of_all_sizes() -> None:
             )
         ]
 
-    found = compare(arm(1, 1.0, 20), arm(41, 1.35, 40), limits())
-    assert "all latencies" in {each.name for each in found.figures if each.state == "failed"}
+    result = compare(arm(1, 1.0, 20), arm(41, 1.35, 40), limits())
+    assert "all latencies" in {each.name for each in result.figures if each.state == "failed"}
 
 
 def test_a_clock_that_saw_no_time_pass_is_left_out() -> None:
     stable, canary = measured(1, 200), measured(2, 200)
-    found = together(series([(START, 0.0), *stable.windows]), canary)
-    assert (found.state, seconds(found)[0].stable_samples) == ("passed", 200)
+    result = together(series([(START, 0.0), *stable.windows]), canary)
+    assert (result.state, seconds(result)[0].stable_samples) == ("passed", 200)
 
 
 def test_nothing_in_common_is_no_comparison() -> None:
-    found = together(measured(1, 200, "1000"), measured(2, 200, "2000", seconds=1.0))
-    assert (found.state, found.waits_for[:8]) == ("inconclusive", "latency:")
-    found = together(measured(1, 200), golden(measured(2, 200, seconds=1.0)))
-    assert found.state == "inconclusive"
+    result = together(measured(1, 200, "1000"), measured(2, 200, "2000", seconds=1.0))
+    assert (result.state, result.waits_for[:8]) == ("inconclusive", "latency:")
+    result = together(measured(1, 200), golden(measured(2, 200, seconds=1.0)))
+    assert result.state == "inconclusive"
     assert compare([], [pod(measured(1, 200))], limits()).state == "inconclusive"
     assert compare([pod(measured(1, 200))], [], limits()).state == "inconclusive"
 
@@ -302,9 +298,9 @@ def test_another_mix_of_sizes_is_no_regression() -> None:
             measured(seed + 1, large, "9000", seconds=0.5, interval=400 / large),
         )
 
-    found = compare([arm(1, 400, 40)], [arm(3, 40, 400)], limits())
-    assert found.state == "passed"
-    assert [each.ratio for each in seconds(found)] == pytest.approx([1.0] * 3, rel=0.2)
+    result = compare([arm(1, 400, 40)], [arm(3, 40, 400)], limits())
+    assert result.state == "passed"
+    assert [each.ratio for each in seconds(result)] == pytest.approx([1.0] * 3, rel=0.2)
 
 
 def test_a_regression_of_one_size_does_not_drown_among_others() -> None:
@@ -312,8 +308,8 @@ def test_a_regression_of_one_size_does_not_drown_among_others() -> None:
         small = [measured(seed + each, 400, str(each)) for each in range(6)]
         return pod(*small, measured(seed + 9, 200, "9000", seconds=0.5 * slower))
 
-    found = compare([arm(1, 1.0)], [arm(21, 1.4)], limits())
-    assert [each.name for each in found.figures if each.state == "failed"] == [
+    result = compare([arm(1, 1.0)], [arm(21, 1.4)], limits())
+    assert [each.name for each in result.figures if each.state == "failed"] == [
         "latency of requests of 9000 elements"
     ]
 
@@ -321,27 +317,27 @@ def test_a_regression_of_one_size_does_not_drown_among_others() -> None:
 def test_pods_of_a_revision_are_pooled() -> None:
     stable = [pod(measured(each, 30, noise=Noise())) for each in range(1, 5)]
     canary = [pod(measured(each, 50, noise=Noise())) for each in range(5, 7)]
-    found = compare(stable, canary, limits(100))
-    assert found.state == "passed"
-    (figure,) = seconds(found)
+    result = compare(stable, canary, limits(100))
+    assert result.state == "passed"
+    (figure,) = seconds(result)
     assert (figure.stable_samples, figure.canary_samples) == (120, 100)
 
 
-def test_what_the_serving_revision_measured_before_does_not_count() -> None:
+def test_earlier_measurements_of_the_serving_revision_do_not_count() -> None:
     earlier = [(at - 1000, 0.001) for at, _ in measured(1, 200).windows]
     assert together(series(earlier), measured(2, 200)).state == "inconclusive"
     both = series([*earlier, *measured(1, 200).windows])
     assert together(both, measured(2, 200)).state == "passed"
 
 
-def test_what_the_new_revision_measured_before_serving_pods_were_replaced_does_not_count() -> None:
+def test_canary_measurements_before_pods_were_replaced_do_not_count() -> None:
     """Its first measurements would all be compared with the first one of the present pods."""
     stable = pod(measured(1, 200), since=START)
     slow = [(at - 1000, 5.0) for at, _ in measured(3, 200).windows]
     canary = pod(series([*slow, *measured(2, 200).windows]), since=START - 1000)
-    found = compare([stable], [canary], limits())
-    (figure,) = seconds(found)
-    assert (found.state, figure.canary_samples) == ("passed", 200)
+    result = compare([stable], [canary], limits())
+    (figure,) = seconds(result)
+    assert (result.state, figure.canary_samples) == ("passed", 200)
 
 
 def test_load_that_slows_both_is_not_the_new_revisions() -> None:
@@ -356,12 +352,12 @@ def test_load_that_slows_both_is_not_the_new_revisions() -> None:
     assert together(halves(1, 400, 100), halves(3, 100, 400)).state == "passed"
 
 
-def test_measurements_whose_windows_are_dropped_still_count() -> None:
+def test_measurements_of_dropped_windows_still_count() -> None:
     few = limits(min_samples=50_000)
 
     def busy(seed: int, seconds: float) -> Measurements:
-        found = measured(seed, 10 * WINDOWS, seconds=seconds, interval=0.001, noise=Noise())
-        late = [(at + 56.0, s) for at, s in found.windows]
+        result = measured(seed, 10 * WINDOWS, seconds=seconds, interval=0.001, noise=Noise())
+        late = [(at + 56.0, s) for at, s in result.windows]
         return pod(series(late).model_copy(update={"count": 60_000}))
 
     assert compare([busy(1, 0.01)], [busy(2, 0.01)], few).state == "passed"
@@ -381,7 +377,7 @@ def test_the_verdict_changes_at_the_looks_only() -> None:
 
 
 def test_no_measurements_are_needed_where_none_are_asked_for() -> None:
-    found = compare([pod()], [pod()], limits(0))
-    assert (found.state, found.basis) == ("passed", "no requests came")
+    result = compare([pod()], [pod()], limits(0))
+    assert (result.state, result.basis) == ("passed", "no requests came")
     slow = together(measured(1, 40), measured(2, 40, seconds=3.0), min_samples=0)
     assert slow.state == "failed"

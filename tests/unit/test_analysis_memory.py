@@ -40,10 +40,10 @@ def faster(at: float) -> float:
 
 
 def fails(stable: list[Measurements], canary: list[Measurements]) -> bool:
-    found = compare_memory(stable, canary, limits())
-    assert found.state == ("failed" if found.findings else "passed")
-    assert all(each.reason is Reason.MEMORY_GROWTH for each in found.findings)
-    return bool(found.findings)
+    result = compare_memory(stable, canary, limits())
+    assert result.state == ("failed" if result.findings else "passed")
+    assert all(each.reason is Reason.MEMORY_GROWTH for each in result.findings)
+    return bool(result.findings)
 
 
 def test_a_leak_is_found_with_its_growth() -> None:
@@ -100,9 +100,7 @@ def test_growth_that_the_serving_revision_has_too_is_not_the_new_ones() -> None:
 
 
 @pytest.mark.parametrize("replaced", [60, 300, 450, 570])
-def test_growth_of_serving_pods_that_were_replaced_is_compared_over_the_same_time(
-    replaced: int,
-) -> None:
+def test_growth_of_replaced_pods_is_compared_over_the_same_time(replaced: int) -> None:
     assert not fails([pod(leak, first=replaced)], [pod(leak, seed=2)])
     assert not fails([pod(leak), pod(leak, first=replaced, seed=3)], [pod(leak, seed=2)])
 

@@ -29,15 +29,15 @@ def pod(*outputs: ShadowOutput, **fields: Any) -> Measurements:
 
 
 def reasons(*pods: Measurements, limited: bool = False) -> list[str]:
-    found = compare_shadow(pods, [CANARY], LIMITED if limited else limits())
-    assert (found.state == "failed") is bool(found.findings)
-    return [str(each.reason) for each in found.findings]
+    result = compare_shadow(pods, [CANARY], LIMITED if limited else limits())
+    assert (result.state == "failed") is bool(result.findings)
+    return [str(each.reason) for each in result.findings]
 
 
 def test_the_largest_difference_and_means_over_all_pods_are_reported() -> None:
-    found = compare_shadow([pod(output(0.5)), pod(output(0.2, answers=30))], [CANARY], limits())
-    assert found.state == "passed"
-    figures = {each.name: each for each in found.figures}
+    result = compare_shadow([pod(output(0.5)), pod(output(0.2, answers=30))], [CANARY], limits())
+    assert result.state == "passed"
+    figures = {each.name: each for each in result.figures}
     assert figures["output 'y' for requests"].canary == 0.5
     assert figures["output 'y' for requests"].canary_samples == 40
     assert figures["mean of output 'y' for requests"].canary == pytest.approx(
@@ -65,12 +65,12 @@ def test_only_above_a_limit_do_answers_fail(pods: list[Measurements], fails: boo
 
 def test_a_size_that_depends_on_data_fails_nothing_and_is_said() -> None:
     resized = ShadowOutput(name="y", answers=10, worst=0.01, mean=0.01, resized=7)
-    found = compare_shadow([pod(resized), pod(output(0.01))], [CANARY], LIMITED)
-    assert found.state == "passed"
-    figures = {each.name: each for each in found.figures}
+    result = compare_shadow([pod(resized), pod(output(0.01))], [CANARY], LIMITED)
+    assert result.state == "passed"
+    figures = {each.name: each for each in result.figures}
     assert figures["output 'y' for requests"].canary_samples == 13
     assert figures["mean of output 'y' for requests"].canary_samples == 13
-    (note,) = found.notes
+    (note,) = result.notes
     assert "in 7 of 20 answers" in note
     nothing = ShadowOutput(name="y", answers=10, resized=10)
     assert compare_shadow([pod(nothing)], [CANARY], LIMITED).state == "passed"
@@ -88,13 +88,11 @@ def test_a_size_that_depends_on_data_fails_nothing_and_is_said() -> None:
         ({"dropped": 10_000, "compared": 0}, []),
     ],
 )
-def test_what_the_canary_does_not_answer_fails_as_errors_of_clients_do(
-    counts: dict[str, int], expected: list[str]
-) -> None:
+def test_unanswered_copies_fail_like_errors(counts: dict[str, int], expected: list[str]) -> None:
     assert reasons(pod(**counts)) == expected
 
 
-def test_what_was_measured_of_another_canary_says_nothing_about_this_one() -> None:
+def test_measurements_of_another_canary_do_not_count() -> None:
     other = pod(output(9.0), revision="older", failed=100)
     assert compare_shadow([other], [CANARY], LIMITED).figures == ()
     assert reasons(other, limited=True) == []
@@ -103,10 +101,10 @@ def test_what_was_measured_of_another_canary_says_nothing_about_this_one() -> No
 def test_without_any_request_nothing_is_said() -> None:
     nothing = Measurements(model="m", revision="old", since=START)
     for pods in ([nothing], [pod(compared=0)], [pod(compared=0, dropped=9)]):
-        found = compare_shadow(pods, [CANARY], LIMITED)
-        assert (found.state, found.figures) == ("passed", ())
+        result = compare_shadow(pods, [CANARY], LIMITED)
+        assert (result.state, result.figures) == ("passed", ())
 
 
 def test_it_is_part_of_all_comparisons() -> None:
-    found = compare([pod(failed=50)], [CANARY], limits())
-    assert Reason.TOO_MANY_ERRORS in {each.reason for each in found.findings}
+    result = compare([pod(failed=50)], [CANARY], limits())
+    assert Reason.TOO_MANY_ERRORS in {each.reason for each in result.findings}

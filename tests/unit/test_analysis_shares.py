@@ -20,8 +20,8 @@ def pod(**fields: Any) -> Measurements:
     return Measurements(model="m", revision="r", since=START, **fields)
 
 
-def reasons(found: AnalysisResult) -> list[Reason]:
-    return [each.reason for each in found.findings]
+def reasons(outcome: AnalysisResult) -> list[Reason]:
+    return [each.reason for each in outcome.findings]
 
 
 def answered(**codes: int) -> Measurements:
@@ -53,10 +53,10 @@ def test_errors(stable: tuple[int, int], canary: tuple[int, int], fails: bool) -
     def arm(part: int, whole: int) -> Measurements:
         return answered(c500=part, c200=whole - part)
 
-    found = compared(arm(*stable), arm(*canary))
-    assert reasons(found) == ([Reason.TOO_MANY_ERRORS] if fails else [])
-    assert found.state == ("failed" if fails else "passed")
-    figure = found.figures[0]
+    result = compared(arm(*stable), arm(*canary))
+    assert reasons(result) == ([Reason.TOO_MANY_ERRORS] if fails else [])
+    assert result.state == ("failed" if fails else "passed")
+    figure = result.figures[0]
     assert (figure.name, figure.stable_samples, figure.canary_samples) == (
         "5xx responses",
         stable[1],
@@ -81,7 +81,7 @@ def counts(at: float, **fields: Any) -> Counts:
         ({"200": 10**6}, {"200": 10**6 + 150, "500": 50}, False),
     ],
 )
-def test_both_revisions_are_counted_over_the_same_time(
+def test_counted_over_the_same_time(
     before: dict[str, int], now: dict[str, int], fails: bool
 ) -> None:
     stable = since(
@@ -93,10 +93,10 @@ def test_both_revisions_are_counted_over_the_same_time(
         responses=now,
     )
     canary = answered(c200=150, c500=50)
-    found = compared(stable, canary)
-    assert reasons(found) == ([Reason.TOO_MANY_ERRORS] if fails else [])
+    result = compared(stable, canary)
+    assert reasons(result) == ([Reason.TOO_MANY_ERRORS] if fails else [])
     answered_since = sum(now.values()) - sum(before.values())
-    assert found.figures[0].stable_samples == answered_since
+    assert result.figures[0].stable_samples == answered_since
 
 
 def test_golden_inferences_are_counted_over_the_same_time() -> None:
@@ -115,15 +115,15 @@ def test_golden_inferences_are_counted_over_the_same_time() -> None:
 
 def test_nothing_is_known_of_a_pod_that_has_not_counted_since_the_start() -> None:
     stable = since(START - 10**6, counts(-2, responses={"200": 90}), responses={"200": 1000})
-    found = compared(stable, answered(c500=50))
-    assert (found.state, found.figures[0].stable_samples) == ("passed", 0)
+    result = compared(stable, answered(c500=50))
+    assert (result.state, result.figures[0].stable_samples) == ("passed", 0)
 
 
 def test_a_pod_that_started_later_is_counted_whole_and_so_is_one_without_a_history() -> None:
     later = since(START + 50, counts(60, responses={"200": 700}), responses={"200": 1000})
     earlier = since(START - 50, responses={"200": 100})
-    found = compare_shares([later, earlier], [answered(c200=1)], limits())
-    assert found.figures[0].stable_samples == 1100
+    result = compare_shares([later, earlier], [answered(c200=1)], limits())
+    assert result.figures[0].stable_samples == 1100
 
 
 def test_a_new_revision_that_starts_again_begins_another_time() -> None:
@@ -171,12 +171,12 @@ def test_an_incident_that_the_present_serving_pods_have_not_lived_through_is_not
     canary = through_an_incident(100)
     assert compared(through_an_incident(1000), canary).state == "passed"
     replaced = since(START + 1800, responses={"200": 30_000}, golden_ok=30)
-    found = compared(replaced, canary)
-    assert reasons(found) == []
-    assert [each.canary_samples for each in found.figures[:3]] == [3000, 3000, 30]
+    result = compared(replaced, canary)
+    assert reasons(result) == []
+    assert [each.canary_samples for each in result.figures[:3]] == [3000, 3000, 30]
 
 
-def test_what_fails_after_serving_pods_were_replaced_is_found() -> None:
+def test_errors_after_pods_were_replaced_are_found() -> None:
     history = counts(1800, responses={"200": 3000, "500": 10})
     canary = since(START, history, responses={"200": 3000, "500": 60})
     replaced = since(START + 1790, responses={"200": 3000})
@@ -191,8 +191,10 @@ def begun(minutes: float, **codes: int) -> Measurements:
 
 def test_a_serving_pod_that_is_added_or_replaced_beside_others_begins_no_other_time() -> None:
     added = since(START + 1800, responses={"200": 30_000}, golden_ok=30)
-    found = compare_shares([through_an_incident(1000), added], [through_an_incident(100)], limits())
-    assert (found.figures[0].stable_samples, found.figures[0].canary_samples) == (90_000, 6000)
+    result = compare_shares(
+        [through_an_incident(1000), added], [through_an_incident(100)], limits()
+    )
+    assert (result.figures[0].stable_samples, result.figures[0].canary_samples) == (90_000, 6000)
 
 
 @pytest.mark.parametrize("added", [1, 3, 10])
@@ -232,12 +234,12 @@ def test_errors_of_the_new_revision_are_found_although_pods_were_replaced() -> N
 @pytest.mark.parametrize(
     ("error", "usual", "needed"), [(0.01, 0, 1800), (0.02, 0, 800), (0.05, 0, 300), (0.02, 1, 1000)]
 )
-def test_errors_are_found_although_pods_start_again_and_again(
+def test_errors_are_found_despite_restarts(
     starts: int, error: float, usual: int, needed: int
 ) -> None:
     """With `usual` errors in 1000 responses of the serving revision, up to 1.5 times as many are needed."""
 
-    def begun_periods(whole: int) -> list[tuple[Share, Share]]:
+    def start_periods(whole: int) -> list[tuple[Share, Share]]:
         ends = [whole * n // starts for n in range(starts + 1)]
         return [
             (
@@ -250,7 +252,7 @@ def test_errors_are_found_although_pods_start_again_and_again(
     assert exceeds(
         [(Share(usual * needed // 1000, needed), Share(int(error * needed), needed))], SHARE
     )
-    assert exceeds(joined(begun_periods(needed * 3 // 2)), SHARE)
+    assert exceeds(joined(start_periods(needed * 3 // 2)), SHARE)
 
 
 def test_an_incident_of_both_in_a_short_period_fails_nothing() -> None:
@@ -289,19 +291,17 @@ def test_incidents_of_both_while_pods_are_added_rarely_fail() -> None:
     ("moments", "begins"),
     [([0, 5, 15, 25, 40], [0, 10, 20, 30]), ([0, 25, 40], [0, 10, 30]), ([35], [0])],
 )
-def test_a_period_of_which_a_pod_has_no_counts_is_part_of_the_next(
-    moments: list[float], begins: list[float]
-) -> None:
+def test_period_without_counts_joins_the_next(moments: list[float], begins: list[float]) -> None:
     first = since(START, *(counts(at) for at in moments))
     others = [since(START + at, *map(counts, range(at, 40, 2))) for at in (10, 20, 30)]
-    found = periods_of([first], [pod(), *others])
-    assert [each - START for each in found] == begins
+    periods = periods_of([first], [pod(), *others])
+    assert [each - START for each in periods] == begins
 
 
 def test_counts_that_go_back_are_none() -> None:
     stable = since(START - 9, counts(1, responses={"200": 90}, golden_ok=9), responses={"200": 5})
-    found = compared(stable, answered(c200=1))
-    assert [each.stable_samples for each in found.figures] == [0] * 5
+    result = compared(stable, answered(c200=1))
+    assert [each.stable_samples for each in result.figures] == [0] * 5
 
 
 @pytest.mark.parametrize("code", ["c503", "c504"])
@@ -345,16 +345,16 @@ def test_false_failures_over_all_looks_are_rare() -> None:
 
 
 def test_an_excess_of_errors_is_found() -> None:
-    found = 0
+    count = 0
     for seed in range(200):
         random = seeded(seed)
         errors = sum(random.random() < 0.03 for _ in range(500))
-        found += exceeds([(Share(5, 5000), Share(errors, 500))], SHARE)
-    assert found >= 190
+        count += exceeds([(Share(5, 5000), Share(errors, 500))], SHARE)
+    assert count >= 190
 
 
 @pytest.mark.parametrize(
-    ("stable", "canary", "found"),
+    ("stable", "canary", "expected"),
     [
         ((0, 100), (0, 100), []),
         ((0, 100), (1, 100), [Reason.PARITY_FAILED]),
@@ -364,11 +364,11 @@ def test_an_excess_of_errors_is_found() -> None:
         ((1, 100), (90, 100), [Reason.PARITY_FAILED]),
     ],
 )
-def test_wrong_golden_inferences(
-    stable: tuple[int, int], canary: tuple[int, int], found: list[Reason]
+def test_wrong_golden(
+    stable: tuple[int, int], canary: tuple[int, int], expected: list[Reason]
 ) -> None:
     arms = [pod(golden_wrong=wrong, golden_ok=all_ - wrong) for wrong, all_ in (stable, canary)]
-    assert reasons(compared(*arms)) == found
+    assert reasons(compared(*arms)) == expected
 
 
 def test_golden_inferences_that_cannot_run_are_errors() -> None:
@@ -378,8 +378,8 @@ def test_golden_inferences_that_cannot_run_are_errors() -> None:
 
 
 def test_pods_of_a_revision_are_added_up() -> None:
-    found = compare_shares([answered(c200=500)] * 2, [answered(c500=5)] * 2, limits())
-    assert (found.state, found.figures[0].canary, found.figures[0].canary_samples) == (
+    result = compare_shares([answered(c200=500)] * 2, [answered(c500=5)] * 2, limits())
+    assert (result.state, result.figures[0].canary, result.figures[0].canary_samples) == (
         "failed",
         1.0,
         10,

@@ -13,7 +13,7 @@ def certain(slices: int) -> Shift:
 
 
 @pytest.mark.parametrize("slices", [1, 2, 10, 100, 500])
-def test_ranks_bound_what_few_slices_can_show(slices: int) -> None:
+def test_ranks_bound_few_slices(slices: int) -> None:
     assert certain(slices).chance_above(1.0) == 1 / comb(2 * slices, slices)
 
 

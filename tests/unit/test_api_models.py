@@ -46,7 +46,7 @@ def test_reads_an_object_of_the_api_server() -> None:
     assert model.status.conditions == ()
 
 
-def test_writes_the_apis_names_and_only_what_was_set() -> None:
+def test_writes_only_set_fields_by_the_apis_names() -> None:
     model = InferenceModel.model_validate(RAW)
     written = model.spec.model_dump(mode="json", by_alias=True, exclude_unset=True)
     assert written == {
@@ -61,7 +61,7 @@ def test_cannot_be_changed() -> None:
 
 
 def test_reads_a_class() -> None:
-    found = AcceleratorClass.model_validate(
+    accelerator = AcceleratorClass.model_validate(
         {
             "metadata": {"name": "l4"},
             "spec": {
@@ -73,6 +73,6 @@ def test_reads_a_class() -> None:
             },
         }
     )
-    assert found.spec.node_selector == {"nvidia.com/gpu.product": "NVIDIA-L4"}
-    assert found.spec.tolerations[0].effect is None
-    assert found.spec.ahead_of_time is False
+    assert accelerator.spec.node_selector == {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    assert accelerator.spec.tolerations[0].effect is None
+    assert accelerator.spec.ahead_of_time is False

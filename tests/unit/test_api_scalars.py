@@ -16,7 +16,7 @@ def test_duration(text: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "1", "h", "1.5h", "30m1h", "1d", "-1s", " 1s", "100000h"])
-def test_what_is_no_duration(text: str) -> None:
+def test_invalid_duration(text: str) -> None:
     with pytest.raises(ValueError, match="write a duration in whole hours, minutes and seconds"):
         duration(text)
 

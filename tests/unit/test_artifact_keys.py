@@ -20,7 +20,7 @@ def test_the_keys_in_tasks_are_found(filler: int) -> None:
         assert keys_of_pods({"spec": {"template": {"spec": pod}}}) == {KEY}
 
 
-def test_what_is_no_task_has_no_keys() -> None:
+def test_invalid_task_has_no_keys() -> None:
     env = [{"name": "ENGINEWRIGHT_TASK", "value": "{"}]
     assert keys_of_pods({"spec": {"template": {"spec": {"containers": [{"env": env}]}}}}) == set()
     assert keys_of_pods({}) == set()

@@ -43,7 +43,7 @@ def test_complete_answers_count() -> None:
     ],
     ids=["status", "short", "failed", "none", "unreachable"],
 )
-def test_other_answers_fail_the_measurement(
+def test_other_answers_fail(
     output: str, lines: np.ndarray[tuple[int, ...], np.dtype[np.int64]], why: str
 ) -> None:
     with pytest.raises(LoadError, match=why):
@@ -58,18 +58,18 @@ def test_only_requests_that_end_within_the_window_count() -> None:
     warm = (9_000_000, 200, 999_999)
     inside = [(9_999_990, 200, 10), (10_000_000, 200, 30), (10_000_000, 200, 20)]
     late = (11_999_999, 200, 1)
-    found = figures(log(warm, *inside, late), moment(10, 1.0), moment(12, 1.6))
-    assert (found.requests, found.per_second, found.p50_us) == (3, 1.5, 20)
-    assert found.cpu_us == pytest.approx(0.2e6)
-    assert found.others == 0
+    summary = figures(log(warm, *inside, late), moment(10, 1.0), moment(12, 1.6))
+    assert (summary.requests, summary.per_second, summary.p50_us) == (3, 1.5, 20)
+    assert summary.cpu_us == pytest.approx(0.2e6)
+    assert summary.others == 0
 
 
 def test_other_programs_on_the_cores_are_seen() -> None:
     after = dataclasses.replace(moment(12, 1.0), busy=3.0)
-    found = figures(log((11_000_000, 200, 1)), moment(10, 0.0), after)
-    assert found.others > 0
+    summary = figures(log((11_000_000, 200, 1)), moment(10, 0.0), after)
+    assert summary.others > 0
     run = measured()
-    run.row("tiny", OURS, BINARY).figures[8] = found
+    run.row("tiny", OURS, BINARY).figures[8] = summary
     assert problems(run)[0].startswith("DISTURBED")
     assert not disturbed(measured())
 
@@ -93,23 +93,23 @@ def judged(run: Results) -> dict[tuple[str, str], tuple[float | None, str]]:
 
 
 def test_targets_compare_within_the_run() -> None:
-    found = judged(measured())
-    assert found["tiny", "requests/s at 32, over Triton"] == (4.0, "pass")
-    assert found["tiny", "CPU per request at 32, over `session.run`"] == (2.0, "pass")
-    assert found["tiny", "memory, model excluded"] == (49.0, "pass")
+    judgements = judged(measured())
+    assert judgements["tiny", "requests/s at 32, over Triton"] == (4.0, "pass")
+    assert judgements["tiny", "CPU per request at 32, over `session.run`"] == (2.0, "pass")
+    assert judgements["tiny", "memory, model excluded"] == (49.0, "pass")
 
 
 def test_a_bound_is_missed_on_its_other_side() -> None:
     run = measured()
     run.row("tiny", OURS, BINARY).figures[32] = at(200.0, cpu=46.0)
-    found = judged(run)
-    assert found["tiny", "requests/s at 32, over Triton"] == (2.0, "miss")
-    assert found["tiny", "CPU per request at 32, over `session.run`"] == (9.2, "miss")
+    judgements = judged(run)
+    assert judgements["tiny", "requests/s at 32, over Triton"] == (2.0, "miss")
+    assert judgements["tiny", "CPU per request at 32, over `session.run`"] == (9.2, "miss")
 
 
-def test_what_was_not_measured_neither_passes_nor_misses() -> None:
-    found = judged(measured())
-    assert found["tiny", "gRPC requests/s at 32, over Triton"] == (None, "not measured")
+def test_unmeasured_figure_neither_passes_nor_misses() -> None:
+    judgements = judged(measured())
+    assert judgements["tiny", "gRPC requests/s at 32, over Triton"] == (None, "not measured")
     run = measured()
     run.row("tiny", OURS, GRPC).add(32, at(150.0))
     assert judged(run)["tiny", "gRPC requests/s at 32, over Triton"][1] == "not measured"
@@ -145,7 +145,7 @@ def test_memory_grows_from_half_to_half() -> None:
     assert growth([90.0]) == 0.0
 
 
-def test_what_a_server_must_not_hold_more_of_over_time() -> None:
+def test_growing_server_is_a_problem() -> None:
     before = [Held(90.0, 3, 15), Held(95.0, 3, 17)]
     assert not growth_of([*before, Held(99.0, 3, 17), Held(92.0, 2, 19)])
     assert growth_of([*before, Held(90.0, 3, 15), Held(101.0, 4, 20)]) == (
@@ -153,7 +153,7 @@ def test_what_a_server_must_not_hold_more_of_over_time() -> None:
     )
 
 
-def test_what_hostile_clients_must_not_do() -> None:
+def test_effects_of_hostile_clients() -> None:
     def beside(failures: int = 0, connections: int = 2000) -> Beside:
         return Beside(connections, "http", "storm", 100.0, 900.0, 300.0, failures, 5.0, 40.0)
 
@@ -162,10 +162,10 @@ def test_what_hostile_clients_must_not_do() -> None:
     assert not Hostile(
         [dataclasses.replace(beside(0, 900), kind="slow bodies")], [], 100.0
     ).problems
-    found = Hostile(
+    result = Hostile(
         [beside(), beside(2), beside(0, 900)], ["grpc idle", "grpc storm"], 200.0
     ).problems
-    assert found == [
+    assert result == [
         "http storm: 2 failures",
         "beside 900 http storm p99 is 3.0 times as long",
         "no time for grpc idle, grpc storm",

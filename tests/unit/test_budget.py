@@ -41,19 +41,19 @@ def published(total: int, elsewhere: int, compute: float | None) -> PublishedEng
     time=st.none() | st.integers(0, 1000) | st.just(-1),
     policy=st.sampled_from(["Forbid", "Budget", "Allow"]),
 )
-def test_both_sides_agree(
+def test_sides_agree(
     costs: list[int], outside: set[int], nodes: int | None, time: int | None, policy: str
 ) -> None:
     """Limits are tenths of a per cent; -1: exactly what runs elsewhere, rounded as people write it."""
     whole = sum(costs)
     labels = [f"n{index} (Relu)" for index in range(len(costs))]
-    known = [
+    measured = [
         (name, 1, round(cost / whole, 6) if whole else 0.0)
         for name, cost in zip(labels, costs, strict=True)
     ]
     left = [labels[index] for index in sorted(outside) if index < len(labels)]
     inside = [name for name in labels if name not in left]
-    total, elsewhere, compute = coverage(left, manifest(known, nodes=len(labels)))
+    total, elsewhere, compute = coverage(left, manifest(measured, nodes=len(labels)))
     limit = f"{Decimal(compute or 0) * 100:.4f}%" if time == -1 else f"{(time or 0) / 10}%"
     promise = Promise.model_validate(
         {
@@ -63,7 +63,7 @@ def test_both_sides_agree(
         }
     )
     before = _judge(engine_facts(published(total, elsewhere, compute)), promise, "l4")
-    served = manifest(known, partitions={"engine": inside} if inside else {}, nodes=len(labels))
+    served = manifest(measured, partitions={"engine": inside} if inside else {}, nodes=len(labels))
     placed = facts(bool(inside), *left, contexts=["engine"] if inside else [])
     verdict = judge(placed, TENSORRT, served, promise)
     assert (before is not None) == verdict.broken
@@ -85,9 +85,7 @@ def test_nodes_exactly_on_the_limit(percent: str, elsewhere: int, total: int, ke
     ("percent", "compute", "kept"),
     [("2.05%", 0.0204, True), ("2.05%", 0.02051, False), ("30%", 0.1 + 0.2, True), ("2%", None, False)],
 )  # fmt: skip
-def test_time_is_judged_by_more_than_thousandths(
-    percent: str, compute: float | None, kept: bool
-) -> None:
+def test_time_is_judged_exactly(percent: str, compute: float | None, kept: bool) -> None:
     """2.04% of the time, kept as 21 thousandths, would have broken a promise of 2.05%."""
     promise = Promise(policy="Budget", max_compute_share=share(percent))
     before = _judge(engine_facts(published(100, 1, compute)), promise, "l4")
@@ -96,7 +94,7 @@ def test_time_is_judged_by_more_than_thousandths(
     assert (excess(promise, 100, 1, reported) is None) is kept
 
 
-def test_engines_of_earlier_versions_are_judged_by_what_was_kept_of_them() -> None:
+def test_engines_of_earlier_versions_are_judged_by_their_records() -> None:
     old = EngineFacts(
         sha256="0" * 64, size_bytes=1, build_milliseconds=1, nodes_total=100,
         nodes_accelerated=99, compute_permille_elsewhere=21,

@@ -52,8 +52,8 @@ def around(world: World, *, exists: bool) -> ClusterState:
         body = each.model_dump(mode="json", by_alias=True, exclude_none=True)
         objects.append({"apiVersion": API, "kind": "AcceleratorClass", **body})
     if exists:
-        known = world.facts().model.metadata
-        metadata = {"uid": known.uid, "generation": known.generation}
+        identity = world.facts().model.metadata
+        metadata = {"uid": identity.uid, "generation": identity.generation}
         live = manifest(world.spec)
         live["metadata"] |= metadata
         objects.append({**live, "status": world.status})
@@ -74,22 +74,22 @@ def forecast_of(
     world: World, spec: dict[str, Any] | None = None, *, exists: bool = True
 ) -> Forecast:
     """Return what applying a spec, the world's own if none is given, would do."""
-    known = around(world, exists=exists)
+    cluster = around(world, exists=exists)
     applied = Applied(manifest(world.spec if spec is None else spec), ())
-    return forecast_in(known, applied)
+    return forecast_in(cluster, applied)
 
 
-def forecast_in(known: ClusterState, applied: Applied) -> Forecast:
-    live = live_model(known, NAMESPACE, MODEL)
-    return forecast(facts(applied, (), known, NAMESPACE), live, nodes_known=True)
+def forecast_in(cluster: ClusterState, applied: Applied) -> Forecast:
+    live = live_model(cluster, NAMESPACE, MODEL)
+    return forecast(facts(applied, (), cluster, NAMESPACE), live, nodes_known=True)
 
 
-def steps(found: Forecast, kind: str) -> list[PlanStep]:
-    return [each for each in found.steps if each.kind == kind]
+def steps(plan: Forecast, kind: str) -> list[PlanStep]:
+    return [each for each in plan.steps if each.kind == kind]
 
 
-def actions(found: Forecast) -> list[str]:
-    return [f"{each.action} {each.kind}" for each in found.steps]
+def actions(plan: Forecast) -> list[str]:
+    return [f"{each.action} {each.kind}" for each in plan.steps]
 
 
 def key_of(world: World) -> str:
@@ -106,19 +106,19 @@ def serving(**spec: Any) -> World:
 
 def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
     world = World(replicas=2)
-    found = forecast_of(world, exists=False)
-    assert (found.exists, found.verdict) == (False, "changes")
-    assert actions(found) == ["make PersistentVolumeClaim", "make Job", "make Deployment"]
-    (job,) = steps(found, "Job")
+    plan = forecast_of(world, exists=False)
+    assert (plan.exists, plan.verdict) == (False, "changes")
+    assert actions(plan) == ["make PersistentVolumeClaim", "make Job", "make Deployment"]
+    (job,) = steps(plan, "Job")
     assert (job.stages, job.key) == (PREPARE_STAGES, None)
-    assert (found.backend, found.policy) == ("cpu", "Forbid")
-    assert [(each.name, each.replicas, each.trouble) for each in found.classes] == [("cpu", 2, "")]
-    assert found.revision is None
-    assert steps(found, "Deployment")[0].message == "2 pods"
+    assert (plan.backend, plan.policy) == ("cpu", "Forbid")
+    assert [(each.name, each.replicas, each.trouble) for each in plan.classes] == [("cpu", 2, "")]
+    assert plan.revision is None
+    assert steps(plan, "Deployment")[0].message == "2 pods"
     world.settle()
     assert world.job()["metadata"]["name"] == job.name
     world.job_succeeds()
-    assert world.the("Deployment")["metadata"]["name"] == steps(found, "Deployment")[0].name
+    assert world.the("Deployment")["metadata"]["name"] == steps(plan, "Deployment")[0].name
 
 
 @pytest.mark.parametrize(
@@ -129,27 +129,27 @@ def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
     ],
 )
 def test_data_that_may_change_leaves_the_key_open(data: dict[str, Any]) -> None:
-    found = forecast_of(World(source=PINNED, **data), exists=False)
-    assert steps(found, "Job")[0].key is None
-    assert found.revision is None
+    plan = forecast_of(World(source=PINNED, **data), exists=False)
+    assert steps(plan, "Job")[0].key is None
+    assert plan.revision is None
 
 
 def test_nothing_changes_where_all_of_it_serves() -> None:
-    found = forecast_of(serving())
-    assert found.verdict == "unchanged"
-    assert actions(found) == ["reuse Prepared", "keep Deployment"]
-    assert (found.spec, found.rollout) == ((), ())
-    assert found.revision == found.serving
+    plan = forecast_of(serving())
+    assert plan.verdict == "unchanged"
+    assert actions(plan) == ["reuse Prepared", "keep Deployment"]
+    assert (plan.spec, plan.rollout) == ((), ())
+    assert plan.revision == plan.serving
 
 
 def test_more_replicas_are_no_new_revision() -> None:
     world = serving()
-    found = forecast_of(world, {**world.spec, "replicas": 3})
-    assert found.verdict == "changes"
-    assert actions(found) == ["reuse Prepared", "change Deployment"]
-    assert steps(found, "Deployment")[0].message == "1 → 3 pods"
-    assert found.revision == found.serving
-    assert [each.model_dump() for each in found.spec] == [
+    plan = forecast_of(world, {**world.spec, "replicas": 3})
+    assert plan.verdict == "changes"
+    assert actions(plan) == ["reuse Prepared", "change Deployment"]
+    assert steps(plan, "Deployment")[0].message == "1 → 3 pods"
+    assert plan.revision == plan.serving
+    assert [each.model_dump() for each in plan.spec] == [
         {"field": "spec.replicas", "before": "1", "after": "3"}
     ]
 
@@ -157,75 +157,73 @@ def test_more_replicas_are_no_new_revision() -> None:
 def test_another_opset_is_another_prepared_model_and_revision() -> None:
     world = serving()
     rollout = {**world.spec["rollout"], "strategy": "Recreate"}
-    found = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": rollout})
-    assert actions(found) == ["make Job", "change Deployment"]
-    assert {each.field for each in found.spec} == {"spec.targetOpset", "spec.rollout.strategy"}
-    assert {each.field for each in found.rollout} == {"prepared model"}
-    assert (found.serving, found.strategy) == (world.status["serving"]["revision"], "Recreate")
-    (job,) = steps(found, "Job")
+    plan = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": rollout})
+    assert actions(plan) == ["make Job", "change Deployment"]
+    assert {each.field for each in plan.spec} == {"spec.targetOpset", "spec.rollout.strategy"}
+    assert {each.field for each in plan.rollout} == {"prepared model"}
+    assert (plan.serving, plan.strategy) == (world.status["serving"]["revision"], "Recreate")
+    (job,) = steps(plan, "Job")
     world.edit(targetOpset=18, rollout={"strategy": "Recreate"})
     assert world.job()["metadata"]["name"] == job.name
     world.job_succeeds(published(str(job.key)))
-    assert world.status["revision"] == found.revision
-    assert steps(found, "Deployment")[0].message == (f"revision {found.serving} → {found.revision}")
+    assert world.status["revision"] == plan.revision
+    assert steps(plan, "Deployment")[0].message == (f"revision {plan.serving} → {plan.revision}")
 
 
 def test_a_new_revision_is_tried_beside_the_serving_one() -> None:
     world = serving(rollout={"canary": {"replicas": 1}})
-    found = forecast_of(world, {**world.spec, "targetOpset": 18})
-    assert actions(found) == ["make Job", "keep Deployment", "make Deployment"]
-    assert "to replace the serving ones once they pass" in steps(found, "Deployment")[1].message
+    plan = forecast_of(world, {**world.spec, "targetOpset": 18})
+    assert actions(plan) == ["make Job", "keep Deployment", "make Deployment"]
+    assert "to replace the serving ones once they pass" in steps(plan, "Deployment")[1].message
 
 
-def test_a_paused_rollout_holds_what_serves() -> None:
+def test_paused_rollout_holds() -> None:
     world = serving()
-    found = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": {"paused": True}})
-    assert actions(found) == ["make Job", "keep Deployment"]
-    assert "paused keeps" in steps(found, "Deployment")[0].message
+    plan = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": {"paused": True}})
+    assert actions(plan) == ["make Job", "keep Deployment"]
+    assert "paused keeps" in steps(plan, "Deployment")[0].message
     new = World(source=PINNED, rollout={"paused": True})
     assert actions(forecast_of(new, exists=False))[-1] == "wait Deployment"
 
 
 def test_a_job_that_runs_is_waited_for() -> None:
     world = World().settle().stage_runs("golden")
-    found = forecast_of(world)
-    (job,) = steps(found, "Job")
+    plan = forecast_of(world)
+    (job,) = steps(plan, "Job")
     assert (job.action, job.message) == ("wait", "golden (4/6)")
-    assert found.verdict == "changes"
+    assert plan.verdict == "changes"
     edited = forecast_of(world, {**world.spec, "targetOpset": 18})
     assert "delete Job" in actions(edited)
 
 
 def test_a_failure_that_lasts_is_reported_again() -> None:
     world = World().settle().job_fails(Reason.INVALID_MODEL, message="no graph")
-    found = forecast_of(world)
-    assert found.verdict == "refused"
-    assert [(each.reason, each.message) for each in found.refusals] == [
-        ("InvalidModel", "no graph")
-    ]
-    assert actions(found)[-1] == "refuse Job"
+    plan = forecast_of(world)
+    assert plan.verdict == "refused"
+    assert [(each.reason, each.message) for each in plan.refusals] == [("InvalidModel", "no graph")]
+    assert actions(plan)[-1] == "refuse Job"
     assert forecast_of(world, {**world.spec, "targetOpset": 18}).verdict == "changes"
 
 
 def test_an_engine_on_a_device_is_looked_for_first() -> None:
     world = World(source=PINNED).has_gpus(aheadOfTime=False)
-    found = forecast_of(world, exists=False)
-    assert actions(found)[2:] == [
+    plan = forecast_of(world, exists=False)
+    assert actions(plan)[2:] == [
         "make InferenceEngine",
         "make Job",
         "make Job",
         "make Deployment",
     ]
-    (engine,) = steps(found, "InferenceEngine")
-    _, lookup, build = steps(found, "Job")
+    (engine,) = steps(plan, "InferenceEngine")
+    _, lookup, build = steps(plan, "Job")
     assert (lookup.stages, build.stages) == (("lookup",), ENGINE_STAGES)
     assert build.message.endswith("requests one nvidia.com/gpu")
-    (prepare, *_) = steps(found, "Job")
+    (prepare, *_) = steps(plan, "Job")
     world.settle().job_succeeds(published(str(prepare.key)))
     made = world.the("InferenceEngine")
     assert (made["metadata"]["name"], made["spec"]["key"]) == (engine.name, engine.key)
     world.engine_built()
-    assert world.status["revision"] == found.revision
+    assert world.status["revision"] == plan.revision
 
 
 def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
@@ -250,10 +248,10 @@ async def forecast_of_edit(world: World, build: dict[str, Any]) -> Forecast:
     """Forecast from what is gathered from the API server."""
     applied = Applied(manifest({**world.spec, "build": build}), ())
     gathered = await gather(world.kube, [(NAMESPACE, applied)])
-    known = around(world, exists=False)
-    rest = [each for each in known.objects if each["kind"] in {"AcceleratorClass", "Node"}]
-    known = known.model_copy(update={"objects": (*rest, *gathered.objects)})
-    return forecast_in(known, applied)
+    cluster = around(world, exists=False)
+    rest = [each for each in cluster.objects if each["kind"] in {"AcceleratorClass", "Node"}]
+    cluster = cluster.model_copy(update={"objects": (*rest, *gathered.objects)})
+    return forecast_in(cluster, applied)
 
 
 @pytest.mark.parametrize(("runs", "action"), [(True, "wait"), (False, "change")])
@@ -261,8 +259,8 @@ async def test_a_build_that_runs_goes_on_whatever_is_edited(runs: bool, action: 
     world = with_engine_wanted()
     if runs:
         world.stage_runs("build", ENGINE_COMPONENT)
-    found = await forecast_of_edit(world, {"timeout": "2h"})
-    assert [each.action for each in steps(found, ENGINE)] == [action]
+    plan = await forecast_of_edit(world, {"timeout": "2h"})
+    assert [each.action for each in steps(plan, ENGINE)] == [action]
     world.edit(build={"timeout": "2h"})
     timeout = world.the(ENGINE)["spec"]["build"]["timeoutSeconds"]
     assert timeout == (3600 if runs else 7200)
@@ -272,9 +270,7 @@ async def test_a_build_that_runs_goes_on_whatever_is_edited(runs: bool, action: 
     ("status", "action"),
     [("names it", "wait"), ("names another", "change"), ("deleted", "change")],
 )
-async def test_a_shared_engine_is_built_as_its_requester_says_while_that_needs_it(
-    status: str, action: str
-) -> None:
+async def test_shared_engine_is_built_as_its_requester_says(status: str, action: str) -> None:
     world = with_engine_wanted()
     engine = world.the(ENGINE)
     engine["metadata"]["annotations"][REQUESTED_BY] = "other"
@@ -282,25 +278,25 @@ async def test_a_shared_engine_is_built_as_its_requester_says_while_that_needs_i
         name = engine["metadata"]["name"] if status == "names it" else "another-engine"
         other = manifest({"source": PINNED}, "other")
         world.kube.put({**other, "status": {"engines": [{"class": "l4", "name": name}]}})
-    found = await forecast_of_edit(world, {"timeout": "2h"})
-    assert [each.action for each in steps(found, ENGINE)] == [action]
+    plan = await forecast_of_edit(world, {"timeout": "2h"})
+    assert [each.action for each in steps(plan, ENGINE)] == [action]
 
 
 def test_without_a_digest_engines_have_no_names_yet() -> None:
-    found = forecast_of(World().has_gpus(), exists=False)
-    (engine,) = steps(found, "InferenceEngine")
+    plan = forecast_of(World().has_gpus(), exists=False)
+    (engine,) = steps(plan, "InferenceEngine")
     assert (engine.name, engine.key, engine.class_name) == (None, None, "l4")
-    assert found.revision is None
+    assert plan.revision is None
 
 
 def test_an_engine_that_breaks_the_promise_is_refused() -> None:
     world = World(source=PINNED).has_gpus().settle()
     world.job_succeeds(published(key_of(world))).engine_built(accelerated=100, elsewhere=["a (If)"])
-    found = forecast_of(world)
-    assert found.verdict == "refused"
-    assert found.refusals[0].reason == "NodeFallback"
-    assert "a (If)" in found.refusals[0].message
-    assert not steps(found, "Deployment")
+    plan = forecast_of(world)
+    assert plan.verdict == "refused"
+    assert plan.refusals[0].reason == "NodeFallback"
+    assert "a (If)" in plan.refusals[0].message
+    assert not steps(plan, "Deployment")
     fallback = {"policy": "Budget", "maxNodeShare": "5%"}
     assert forecast_of(world, {**world.spec, "fallback": fallback}).verdict == "changes"
 
@@ -308,9 +304,9 @@ def test_an_engine_that_breaks_the_promise_is_refused() -> None:
 def test_an_engine_that_cannot_be_built_is_refused() -> None:
     world = World(source=PINNED).has_gpus().settle()
     world.job_succeeds(published(key_of(world))).engine_fails(Reason.BUILD_FAILED)
-    found = forecast_of(world)
-    assert (found.verdict, found.refusals[0].reason) == ("refused", "BuildFailed")
-    assert steps(found, "InferenceEngine")[0].action == "refuse"
+    plan = forecast_of(world)
+    assert (plan.verdict, plan.refusals[0].reason) == ("refused", "BuildFailed")
+    assert steps(plan, "InferenceEngine")[0].action == "refuse"
 
 
 @pytest.mark.parametrize(
@@ -320,13 +316,14 @@ def test_an_engine_that_cannot_be_built_is_refused() -> None:
         ("CUDA", {"aheadOfTime": False}, "wait", "once the build for l4 has its device"),
     ],
 )
-def test_what_serves_until_the_first_engine_is_built_is_a_step(
-    interim: str, gpus: dict[str, Any], action: str, wording: str
-) -> None:
+def test_interim_is_a_step(interim: str, gpus: dict[str, Any], action: str, wording: str) -> None:
     world = World(source=PINNED, build={"interim": interim}).has_gpus(**gpus)
-    found = steps(forecast_of(world, exists=False), "Deployment")
-    assert [(each.action, each.class_name) for each in found] == [(action, "l4"), ("make", "l4")]
-    assert wording in found[0].message
+    deployments = steps(forecast_of(world, exists=False), "Deployment")
+    assert [(each.action, each.class_name) for each in deployments] == [
+        (action, "l4"),
+        ("make", "l4"),
+    ]
+    assert wording in deployments[0].message
     world = World(source=PINNED).has_gpus(**gpus)
     assert len(steps(forecast_of(world, exists=False), "Deployment")) == 1
 
@@ -358,14 +355,12 @@ def test_backends_are_compared_when_the_engine_is_built_and_the_chosen_one_is_ke
         ({"precision": "BF16", "backends": ["cpu"]}, "PrecisionUnsupported", "cannot run BF16"),
     ],
 )
-def test_what_cannot_be_resolved_is_refused(
-    spec: dict[str, Any], reason: str, wording: str
-) -> None:
-    found = forecast_of(World(**spec), exists=False)
-    assert found.verdict == "refused"
-    assert (found.refusals[0].reason, found.refusals[0].lasting) == (reason, True)
-    assert wording in found.refusals[0].message
-    assert found.steps == ()
+def test_unresolvable_spec_is_refused(spec: dict[str, Any], reason: str, wording: str) -> None:
+    plan = forecast_of(World(**spec), exists=False)
+    assert plan.verdict == "refused"
+    assert (plan.refusals[0].reason, plan.refusals[0].lasting) == (reason, True)
+    assert wording in plan.refusals[0].message
+    assert plan.steps == ()
 
 
 @pytest.mark.parametrize("lacks", [{"ResourceClaimTemplate"}, set()])
@@ -377,27 +372,25 @@ async def test_a_cluster_without_device_claims_is_noticed(lacks: set[str]) -> No
 
 
 @pytest.mark.parametrize(("lacks", "verdict"), [({"HTTPRoute"}, "refused"), (set(), "unchanged")])
-async def test_a_route_is_refused_where_the_cluster_lacks_the_gateway_api(
-    lacks: set[str], verdict: str
-) -> None:
+async def test_route_needs_the_gateway_api(lacks: set[str], verdict: str) -> None:
     world = serving()
     world.kube.lacks = lacks
     spec = {**world.spec, "serving": {"route": {"parentRefs": [{"name": "public"}]}}}
     applied = Applied(manifest(spec), ())
     gathered = await gather(world.kube, [(NAMESPACE, applied)])
-    known = around(world, exists=True).model_copy(update={"has_routes": gathered.has_routes})
-    found = forecast_in(known, applied)
-    assert found.verdict == verdict
-    reasons = [each.reason for each in found.refusals]
+    cluster = around(world, exists=True).model_copy(update={"has_routes": gathered.has_routes})
+    plan = forecast_in(cluster, applied)
+    assert plan.verdict == verdict
+    reasons = [each.reason for each in plan.refusals]
     assert reasons == (["GatewayAPIMissing"] if lacks else [])
 
 
-def test_an_image_that_nobody_has_asked_is_waited_for() -> None:
+def test_unprobed_image_is_waited_for() -> None:
     world = World()
     world.images = {}
-    found = forecast_of(world, exists=False)
-    assert (found.verdict, found.refusals[0].reason) == ("waits", "ProbingImage")
-    assert not found.refusals[0].lasting
+    plan = forecast_of(world, exists=False)
+    assert (plan.verdict, plan.refusals[0].reason) == ("waits", "ProbingImage")
+    assert not plan.refusals[0].lasting
 
 
 def test_a_class_without_nodes_is_reported() -> None:
@@ -413,8 +406,8 @@ def test_a_class_that_serves_no_more_is_deleted_once_another_does() -> None:
         update={"metadata": world.classes[0].metadata.model_copy(update={"name": "big"})}
     )
     world.classes.append(other)
-    found = forecast_of(world, {**world.spec, "accelerators": [{"class": "big"}]})
-    assert actions(found)[-2:] == ["make Deployment", "delete Deployment"]
+    plan = forecast_of(world, {**world.spec, "accelerators": [{"class": "big"}]})
+    assert actions(plan)[-2:] == ["make Deployment", "delete Deployment"]
 
 
 def test_an_engine_of_tensorrt_is_whole_or_none_and_the_plan_says_so() -> None:
@@ -440,11 +433,11 @@ def test_every_field_of_the_json_is_described() -> None:
 
 def test_a_refresh_that_an_apply_would_begin_is_foreseen() -> None:
     world = serving()
-    wanted = manifest(world.spec)
-    wanted["metadata"]["annotations"] = {"enginewright.dev/refresh": "1"}
-    found = forecast_in(around(world, exists=True), Applied(wanted, ()))
-    (job,) = steps(found, "Job")
-    assert (found.verdict, job.action) == ("changes", "make")
+    edited = manifest(world.spec)
+    edited["metadata"]["annotations"] = {"enginewright.dev/refresh": "1"}
+    plan = forecast_in(around(world, exists=True), Applied(edited, ()))
+    (job,) = steps(plan, "Job")
+    assert (plan.verdict, job.action) == ("changes", "make")
     assert job.message.startswith("fetches the sources again while the old revision serves")
     world.annotate("enginewright.dev/refresh", "1")
     assert world.job()["metadata"]["name"] == job.name

@@ -94,7 +94,7 @@ def comes_true(world: World, digest: str) -> bool:
 @pytest.mark.parametrize("bytes_of", ["as before", "others"])
 @pytest.mark.parametrize("source", [SOURCE, PINNED], ids=["unpinned", "pinned"])
 @pytest.mark.parametrize(("field", "value"), CASES, ids=lambda each: str(each)[:60])
-def test_what_is_predicted_is_what_happens(
+def test_predictions_come_true(
     field: str, value: Any, source: dict[str, str], bytes_of: str
 ) -> None:
     world = brought_up(source)
@@ -103,32 +103,32 @@ def test_what_is_predicted_is_what_happens(
     moved = field == "source" and value["uri"] == OTHER_URI
     digest = value.get("sha256") if field == "source" else None
     digest = digest or (OTHER if moved and bytes_of == "others" else DIGEST)
-    found = forecast_of(world, spec)
+    plan = forecast_of(world, spec)
     world.edit(**{field: value})
     began = comes_true(world, digest)
     world.all_available()
     after = serves(world)
-    assert began == any(each.action == "make" for each in steps(found, "Job"))
-    if found.verdict in {"refused", "waits"}:
-        assert found.refusals
+    assert began == any(each.action == "make" for each in steps(plan, "Job"))
+    if plan.verdict in {"refused", "waits"}:
+        assert plan.refusals
         assert after == before, "what serves goes on serving"
         return
-    reported = {each.name: each for each in steps(found, "Deployment")}
+    reported = {each.name: each for each in steps(plan, "Deployment")}
     assert set(reported) == {name for name, _, _ in (*before, *after)}
-    known = {name: rest for name, *rest in before}
+    earlier = {name: rest for name, *rest in before}
     for name, revision, replicas in after:
         step = reported[name]
-        same = known[name] == [revision, replicas]
+        same = earlier[name] == [revision, replicas]
         if step.action == "keep":
             assert same, step
-        elif found.revision is None:
+        elif plan.revision is None:
             assert step.action == "change"
             assert not same or "unless the source is byte-identical" in step.message
         else:
             assert (step.action, same) == ("change", False)
-    if found.revision is not None and not spec.get("rollout", {}).get("paused"):
-        assert {revision for _, revision, _ in after} == {found.revision}
-    if found.verdict == "unchanged":
+    if plan.revision is not None and not spec.get("rollout", {}).get("paused"):
+        assert {revision for _, revision, _ in after} == {plan.revision}
+    if plan.verdict == "unchanged":
         assert (began, after) == (False, before)
 
 
@@ -137,21 +137,21 @@ def test_what_is_predicted_is_what_happens(
 def test_another_address_is_another_model_until_it_is_read() -> None:
     """It was said to keep what serves, and then the other model was rolled out."""
     world = brought_up(SOURCE)
-    found = forecast_of(world, {**world.spec, "source": {"uri": OTHER_URI}})
-    (job,) = steps(found, "Job")
-    (deployment,) = steps(found, "Deployment")
-    assert (job.action, job.key, found.revision) == ("make", None, None)
+    plan = forecast_of(world, {**world.spec, "source": {"uri": OTHER_URI}})
+    (job,) = steps(plan, "Job")
+    (deployment,) = steps(plan, "Deployment")
+    assert (job.action, job.key, plan.revision) == ("make", None, None)
     assert deployment.action == "change"
     assert deployment.message == (
-        f"revision {found.serving} → a new one, unless the source is byte-identical"
+        f"revision {plan.serving} → a new one, unless the source is byte-identical"
     )
-    assert {each.field: each.after for each in found.rollout} == {
+    assert {each.field: each.after for each in plan.rollout} == {
         "prepared model": "known once it is prepared",
         "model digest": "known once it is prepared",
     }
 
 
-def test_what_is_assumed_of_the_source_is_printed() -> None:
+def test_assumed_source_is_printed() -> None:
     world = serving()
     (job,) = steps(forecast_of(world, {**world.spec, "targetOpset": 18}), "Job")
     assert job.message == "key valid if the source is unchanged"
@@ -164,6 +164,6 @@ def test_a_status_of_an_earlier_spec_says_nothing_of_this_one() -> None:
     """Between an edit and the end of its Job the status tells what was prepared before."""
     world = brought_up(SOURCE)
     world.edit(source={"uri": OTHER_URI})
-    found = forecast_of(world, {**world.spec, "targetOpset": 18})
-    (job,) = [each for each in steps(found, "Job") if each.action == "make"]
-    assert (job.key, found.revision) == (None, None)
+    plan = forecast_of(world, {**world.spec, "targetOpset": 18})
+    (job,) = [each for each in steps(plan, "Job") if each.action == "make"]
+    assert (job.key, plan.revision) == (None, None)

@@ -49,7 +49,6 @@ def third(world: World) -> World:
 
 @pytest.fixture
 def two() -> tuple[World, str, str]:
-    """Return a model whose second revision serves, and both revisions."""
     world = serving()
     first = active(world)
     world.edit(source=OTHER).job_succeeds(SECOND).all_available()
@@ -118,9 +117,7 @@ def test_one_that_failed_may_be_named_and_is_reported(two: tuple[World, str, str
     assert active(world) != first
 
 
-def test_while_another_revision_is_prepared_nothing_is_said_of_the_spec(
-    two: tuple[World, str, str],
-) -> None:
+def test_spec_is_not_judged_while_preparing(two: tuple[World, str, str]) -> None:
     world, first, second = two
     world.edit(source=THIRD)
     decision = back(world)
@@ -199,7 +196,7 @@ EXACT: Fields = {"f:spec": {"f:rollout": {"f:paused": {}}}}
 
 
 @pytest.mark.parametrize(
-    ("fields", "found"),
+    ("fields", "message"),
     [
         ([managed("kubectl", EXACT), managed("enginewright-cli", EXACT)], ""),
         ([managed("argocd-controller", SPEC)], "Argo CD (argocd-controller)"),
@@ -212,11 +209,11 @@ EXACT: Fields = {"f:spec": {"f:rollout": {"f:paused": {}}}}
         ([], ""),
     ],
 )
-def test_who_may_revert_a_change(fields: list[dict[str, Any]], found: str) -> None:
-    assert reverting(fields, PAUSED) == found
+def test_owner_of_a_change_is_named(fields: list[dict[str, Any]], message: str) -> None:
+    assert reverting(fields, PAUSED) == message
 
 
-def test_what_a_model_keeps_its_image_for_is_promoted() -> None:
+def test_kept_image_is_promoted() -> None:
     member = rejected_canary()
     revision = member.record["revision"]
     decision = promote(*known(member))

@@ -33,22 +33,22 @@ def status(world: World, measured: Mapping[str, Measurements | str] | None = Non
     return describe(known(world), serves, measured or {}, world.now)
 
 
-def text(found: RolloutStatus, world: World) -> str:
+def text(rollout: RolloutStatus, world: World) -> str:
     printed = io.StringIO()
-    show(found, Console(file=printed, width=200), world.now)
+    show(rollout, Console(file=printed, width=200), world.now)
     return printed.getvalue()
 
 
 def measured(world: World, *, slower: float = 1.0) -> dict[str, Measurements | str]:
     """Return what the pods of both revisions have measured; the new one's are slower."""
-    found: dict[str, Measurements | str] = {}
+    measurements: dict[str, Measurements | str] = {}
     for pod in to_measure(known(world).model, list(map(pod_view, world.all("Pod")))):
         new = pod.label(REVISION) == world.status["target"]["revision"]
         world.measures(pod.name, slower if new else 1.0)
         one = world.measurements[pod.name]
         assert one
-        found[pod.name] = one.model_copy(update={"revision": pod.label(REVISION)})
-    return found
+        measurements[pod.name] = one.model_copy(update={"revision": pod.label(REVISION)})
+    return measurements
 
 
 @pytest.fixture
@@ -65,18 +65,18 @@ def canary() -> World:
 
 def test_one_revision_that_serves() -> None:
     world = serving()
-    found = status(world)
+    rollout = status(world)
     revision = world.status["active"]["revision"]
-    assert (found.verdict, found.reason, found.new, found.progress) == (
+    assert (rollout.verdict, rollout.reason, rollout.new, rollout.progress) == (
         "healthy",
         "Serving",
         None,
         None,
     )
-    assert found.stable
-    assert (found.stable.revision, found.stable.model_digest) == (revision, "d" * 64)
-    assert found.stable.precision == "source"
-    (cpu,) = found.stable.classes
+    assert rollout.stable
+    assert (rollout.stable.revision, rollout.stable.model_digest) == (revision, "d" * 64)
+    assert rollout.stable.precision == "source"
+    (cpu,) = rollout.stable.classes
     assert (cpu.name, cpu.backend, cpu.image, cpu.ready, cpu.pods) == (
         "cpu",
         "cpu",
@@ -84,67 +84,67 @@ def test_one_revision_that_serves() -> None:
         2,
         2,
     )
-    (past,) = found.history
+    (past,) = rollout.history
     assert (past.revision, past.outcome, past.images) == (revision, "Promoted", (CPU_IMAGE,))
 
 
 def test_nothing_serves_yet() -> None:
     world = World().settle()
-    found = status(world)
-    assert (found.verdict, found.stable, found.new, found.history) == (
+    rollout = status(world)
+    assert (rollout.verdict, rollout.stable, rollout.new, rollout.history) == (
         "progressing",
         None,
         None,
         (),
     )
     world.job_succeeds()
-    found = status(world)
-    assert found.stable is None
-    assert found.new
-    assert found.new.revision == world.status["revision"]
+    rollout = status(world)
+    assert rollout.stable is None
+    assert rollout.new
+    assert rollout.new.revision == world.status["revision"]
 
 
 def test_both_revisions_of_a_canary(canary: World) -> None:
     canary.now = canary.now.replace(microsecond=0)
     canary.later(seconds=15)
-    found = status(canary)
-    assert found.verdict == "progressing"
-    assert found.stable
-    assert found.new
-    assert [each.classes[0].ready for each in (found.stable, found.new)] == [2, 1]
-    assert [each.model_digest for each in (found.stable, found.new)] == ["d" * 64, "e" * 64]
-    progress = found.progress
+    rollout = status(canary)
+    assert rollout.verdict == "progressing"
+    assert rollout.stable
+    assert rollout.new
+    assert [each.classes[0].ready for each in (rollout.stable, rollout.new)] == [2, 1]
+    assert [each.model_digest for each in (rollout.stable, rollout.new)] == ["d" * 64, "e" * 64]
+    progress = rollout.progress
     assert progress
     assert (progress.phase, progress.step, progress.steps) == ("Analyzing", 1, 2)
     assert (progress.held_seconds, progress.left_seconds) == (15, 45)
-    shown = text(found, canary)
+    shown = text(rollout, canary)
     for each in ("STABLE", "NEW", "Analyzing, step 1 of 2, for 15 s, 45 s left", "PROGRESSING"):
         assert each in shown
 
 
 @pytest.mark.parametrize(("slower", "state"), [(1.0, "passed"), (2.0, "failed")])
 def test_the_comparison_is_the_operators(canary: World, slower: float, state: str) -> None:
-    found = status(canary, measured(canary, slower=slower))
-    assert found.analysis
-    assert found.analysis.state == state
-    (latency,) = [each for each in found.analysis.figures if each.name.startswith("latency")]
+    rollout = status(canary, measured(canary, slower=slower))
+    assert rollout.analysis
+    assert rollout.analysis.state == state
+    (latency,) = [each for each in rollout.analysis.figures if each.name.startswith("latency")]
     assert (latency.state, latency.limit) == (state, 1.2)
     assert latency.ratio == pytest.approx(slower, rel=0.05)
     assert latency.stable_samples > 0
-    shown = text(found, canary)
+    shown = text(rollout, canary)
     assert f"comparison {state}" in shown
     assert "golden sample" in shown
 
 
-def test_what_cannot_be_measured_is_a_note(canary: World) -> None:
+def test_unmeasured_pods_are_a_note(canary: World) -> None:
     names = [
         each.name
         for each in to_measure(known(canary).model, list(map(pod_view, canary.all("Pod"))))
     ]
     assert len(names) == 3
-    found = status(canary, dict.fromkeys(names, "you may not read measurements"))
-    assert (found.analysis, found.notes) == (None, ("you may not read measurements",))
-    assert "note: you may not read measurements" in text(found, canary)
+    rollout = status(canary, dict.fromkeys(names, "you may not read measurements"))
+    assert (rollout.analysis, rollout.notes) == (None, ("you may not read measurements",))
+    assert "note: you may not read measurements" in text(rollout, canary)
     # of another revision, as of a pod whose name is used again
     others = {name: Measurements(model="resnet", revision="other", since=0) for name in names}
     assert status(canary, others).analysis is None
@@ -163,28 +163,28 @@ def test_golden_samples_that_are_not_compared_are_a_note(canary: World) -> None:
         for name, each in measured(canary).items()
         if isinstance(each, Measurements)
     }
-    found = status(canary, others)
-    (note,) = found.notes
+    rollout = status(canary, others)
+    (note,) = rollout.notes
     assert "'s'" in note
-    assert f"note: {note}" in " ".join(text(found, canary).split())
+    assert f"note: {note}" in " ".join(text(rollout, canary).split())
 
 
 def test_without_access_to_pods(canary: World) -> None:
-    found = describe(known(canary), None, {}, canary.now)
-    assert found.notes == ("you may not read pods",)
-    assert found.stable
-    assert (found.stable.classes[0].pods, found.stable.classes[0].ready) == (None, None)
-    assert "pods not known" in text(found, canary)
+    rollout = describe(known(canary), None, {}, canary.now)
+    assert rollout.notes == ("you may not read pods",)
+    assert rollout.stable
+    assert (rollout.stable.classes[0].pods, rollout.stable.classes[0].ready) == (None, None)
+    assert "pods not known" in text(rollout, canary)
 
 
 def test_a_rollback(canary: World) -> None:
     new = canary.status["target"]["revision"]
     canary.annotate(ROLLBACK, new)
-    found = status(canary)
-    assert (found.verdict, found.reason, found.new) == ("rejected", "RolledBackByUser", None)
-    assert found.last_failure
-    assert (found.last_failure.revision, found.last_failure.reason) == (new, "RolledBackByUser")
-    assert {each.revision: each.outcome for each in found.history}[new] == "Rejected"
+    rollout = status(canary)
+    assert (rollout.verdict, rollout.reason, rollout.new) == ("rejected", "RolledBackByUser", None)
+    assert rollout.last_failure
+    assert (rollout.last_failure.revision, rollout.last_failure.reason) == (new, "RolledBackByUser")
+    assert {each.revision: each.outcome for each in rollout.history}[new] == "Rejected"
     assert to_measure(known(canary).model, list(map(pod_view, canary.all("Pod")))) == []
 
 
@@ -194,23 +194,23 @@ def test_going_back_from_the_active_one() -> None:
     world.edit(source=OTHER).job_succeeds(SECOND).all_available()
     second = world.status["active"]["revision"]
     world.annotate(ROLLBACK, f"{second} {first}")
-    found = status(world)
-    assert found.stable
-    assert found.new
-    assert found.progress
-    assert (found.verdict, found.stable.revision) == ("rejected", second)
-    assert (found.new.revision, found.progress.phase) == (first, "GoingBack")
+    rollout = status(world)
+    assert rollout.stable
+    assert rollout.new
+    assert rollout.progress
+    assert (rollout.verdict, rollout.stable.revision) == ("rejected", second)
+    assert (rollout.new.revision, rollout.progress.phase) == (first, "GoingBack")
 
 
 def test_a_paused_rollout_is_stalled() -> None:
     world = serving(rollout={**CANARY, "paused": True})
     world.edit(source=OTHER, rollout={**CANARY, "paused": True}).job_succeeds(SECOND)
-    found = status(world)
-    assert (found.verdict, found.paused) == ("stalled", True)
-    assert found.progress
-    assert (found.progress.phase, found.progress.reason) == ("Held", "Suspended")
-    assert found.progress.left_seconds is None
-    assert "(paused)" in text(found, world)
+    rollout = status(world)
+    assert (rollout.verdict, rollout.paused) == ("stalled", True)
+    assert rollout.progress
+    assert (rollout.progress.phase, rollout.progress.reason) == ("Held", "Suspended")
+    assert rollout.progress.left_seconds is None
+    assert "(paused)" in text(rollout, world)
 
 
 def test_a_spec_that_the_operator_has_not_seen_is_not_healthy() -> None:
@@ -228,12 +228,12 @@ def test_json_has_the_documented_names(canary: World) -> None:
 def test_hostile_text_is_printed_as_it_is(canary: World) -> None:
     hostile = "\x1b[2J[red]"
     canary.status["lastFailure"] = {"revision": "r", "reason": "X", "message": hostile}
-    found = status(canary, measured(canary))
-    assert found.analysis
-    figure = found.analysis.figures[0].model_copy(update={"name": f"output {hostile}"})
-    past = found.history[0].model_copy(update={"reason": "X", "message": hostile})
-    analysis = found.analysis.model_copy(update={"figures": (figure,)})
-    shown = text(found.model_copy(update={"analysis": analysis, "history": (past,)}), canary)
+    rollout = status(canary, measured(canary))
+    assert rollout.analysis
+    figure = rollout.analysis.figures[0].model_copy(update={"name": f"output {hostile}"})
+    past = rollout.history[0].model_copy(update={"reason": "X", "message": hostile})
+    analysis = rollout.analysis.model_copy(update={"figures": (figure,)})
+    shown = text(rollout.model_copy(update={"analysis": analysis, "history": (past,)}), canary)
     assert "\x1b" not in shown
     assert shown.count("\\x1b[2J[red]") == 3
 
@@ -241,9 +241,9 @@ def test_hostile_text_is_printed_as_it_is(canary: World) -> None:
 def test_an_interim_and_the_engine_that_replaces_it() -> None:
     world = World(build={"interim": "CPU"}, rollout=CANARY).has_gpus().settle().job_succeeds()
     world.all_available()
-    found = status(world)
-    assert (found.verdict, found.reason) == ("healthy", "ServingInterim")
-    assert "cpu (interim), 1/1 pods ready" in text(found, world)
+    rollout = status(world)
+    assert (rollout.verdict, rollout.reason) == ("healthy", "ServingInterim")
+    assert "cpu (interim), 1/1 pods ready" in text(rollout, world)
     world.engine_built()
     shown = text(status(world), world)
     assert "cpu (interim), 1/1 pods ready" in shown

@@ -33,17 +33,17 @@ def test_a_token_is_its_clients(authorization: bytes, client: str | None) -> Non
     assert read_tokens(SECRET).client(authorization) == client
 
 
-def test_what_is_no_token_is_named_and_not_shown() -> None:
-    found = read_tokens(
+def test_invalid_token_is_named_and_not_shown() -> None:
+    tokens = read_tokens(
         {"empty": b" \n", "spaces": b"two words", "binary": b"\xff\xfe", "ok": b"a\nb c"}
     )
-    assert set(found.clients.values()) == {"ok"}
-    assert found.client(b"Bearer a") == "ok"
-    assert found.client(b"Bearer two words") is None
-    assert found.client(b"Bearer ") is None
-    assert len(found.problems) == 4
-    assert "key 'empty' is empty" in found.problems
-    assert "two" not in " ".join(found.problems)
+    assert set(tokens.clients.values()) == {"ok"}
+    assert tokens.client(b"Bearer a") == "ok"
+    assert tokens.client(b"Bearer two words") is None
+    assert tokens.client(b"Bearer ") is None
+    assert len(tokens.problems) == 4
+    assert "key 'empty' is empty" in tokens.problems
+    assert "two" not in " ".join(tokens.problems)
 
 
 def test_tokens_are_not_kept_in_the_clear() -> None:

@@ -40,15 +40,13 @@ def test_hands_every_controller_on(root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert written == ["+cpu", "+misc", "+memory", "+pids"] * 2
 
 
-def test_does_without_a_controller_that_kubelets_do_not_need(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_optional_controller_may_be_missing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = _refuse(monkeypatch, "misc")
     cgroups.create("ew-x-1")
     assert "+pids" in written
 
 
-def test_says_what_is_refused(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _refuse(monkeypatch, "memory")
     with pytest.raises(ClusterError, match="cannot delegate the cgroup controller memory"):
         cgroups.create("ew-x-1")
@@ -61,9 +59,7 @@ def test_finds_the_cgroups_of_one_cluster_only(root: Path) -> None:
     assert [path.name for path in cgroups.existing("ew-x-1", exact=True)] == ["ew-x-1"]
 
 
-def test_a_cgroup_that_is_removed_while_its_parent_is_listed_ends_no_search(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removed_cgroup_ends_no_search(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     top = root / "ew-x-1"
     for name, pid in (("kept", 1), ("removed", 2)):
         (top / name).mkdir()

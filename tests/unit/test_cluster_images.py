@@ -48,7 +48,7 @@ def test_refuses_an_archive_without_a_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"\x1f\x8b cut"])
-def test_refuses_what_is_no_archive(tmp_path: Path, content: bytes) -> None:
+def test_invalid_archive_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(ClusterError, match="is not an image archive"):
         inspect(_binary(tmp_path / "x.tar", content))
 

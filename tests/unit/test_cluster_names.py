@@ -22,19 +22,19 @@ def test_pods_of_a_node_get_its_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("names", "found"),
+    ("names", "result"),
     [
         (["ew-x", "ew-x-1", "ew-x-12"], ["ew-x", "ew-x-1", "ew-x-12"]),
         (["ew-x1", "ew-xy", "ew-x-a", "other"], []),
     ],
 )
 def test_a_cluster_knows_its_namespaces_from_anothers(
-    names: list[str], found: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    names: list[str], result: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in names:
         (tmp_path / name).touch()
     monkeypatch.setattr(network, "_NETNS", tmp_path)
-    assert network.namespaces(Cluster("x")) == found
+    assert network.namespaces(Cluster("x")) == result
 
 
 @pytest.mark.parametrize(
@@ -71,24 +71,20 @@ def test_arguments_after_kubectl_are_kubectls(arguments: str, ours: str, theirs:
 
 
 @pytest.mark.parametrize("name", ["X", "1a", "a" * 21, "a-b", "../a", ""])
-def test_refuses_names_that_would_not_do_as_file_or_device(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_names_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--name", name, "status"]) == 1
     assert "lower-case letters and digits" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["env"], ["logs"], ["kubectl", "get", "pods"]])
-def test_says_that_there_is_no_cluster(
+def test_missing_cluster_is_reported(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["--name", "nosuchcluster", *arguments]) == 1
     assert "the cluster 'nosuchcluster' does not exist; run `up` first" in capsys.readouterr().err
 
 
-def test_settings_are_read_as_they_were_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_settings_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "STATE_ROOT", tmp_path)
     cluster = Cluster("x")
     assert cluster.read_settings() is None

@@ -50,12 +50,12 @@ def test_a_task_is_read_as_it_was_written() -> None:
         {"max_bytes": -1},
     ],
 )
-def test_a_task_that_could_remove_what_is_in_use_is_invalid(change: dict[str, object]) -> None:
+def test_task_that_could_remove_used_artefacts_is_invalid(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         CollectTask.model_validate_json(json.dumps(TASK | change))
 
 
-def test_a_task_without_a_list_of_what_is_needed_is_invalid() -> None:
+def test_task_without_the_needed_keys_is_invalid() -> None:
     with pytest.raises(ValidationError, match="keep"):
         CollectTask.model_validate({name: TASK[name] for name in TASK if name != "keep"})
 

@@ -55,9 +55,7 @@ def document(**fields: Any) -> str:
         lambda figure: {"shadow": {"revision": "r", "outputs": [{**OUTPUT, "worst": figure}]}},
     ],
 )
-def test_a_figure_that_nothing_measures_makes_the_document_unreadable(
-    fields: Any, figure: float
-) -> None:
+def test_unknown_figure_makes_the_document_unreadable(fields: Any, figure: float) -> None:
     assert Measurements.model_validate_json(document(**fields(1))).model == "m"
     with pytest.raises(ValidationError):
         Measurements.model_validate_json(document(**fields(figure)))
@@ -152,11 +150,11 @@ ARM = st.lists(MEASURED, min_size=1, max_size=2)
 
 @settings(max_examples=examples(100), deadline=None)
 @given(stable=ARM, canary=ARM)
-def test_whatever_keeps_the_bounds_can_be_compared(
+def test_values_within_bounds_compare(
     stable: list[Measurements], canary: list[Measurements]
 ) -> None:
-    found = compare(stable, canary, replace(limits(), max_output_difference=0.05))
-    assert found.state in {"passed", "failed", "inconclusive"}
+    result = compare(stable, canary, replace(limits(), max_output_difference=0.05))
+    assert result.state in {"passed", "failed", "inconclusive"}
 
 
 def test_the_largest_ratio_within_the_bounds_does_not_overflow() -> None:

@@ -17,7 +17,7 @@ ORDER = ShadowOrder(0.1, int(NOW) + SHADOW_SECONDS, "5d41402a", ("10.1.0.1", "fd
 
 
 @pytest.mark.parametrize("share", [1.0, 0.1, 0.001, 0.00001, 0.333333])
-def test_what_is_written_is_read(share: float) -> None:
+def test_order_is_read_back(share: float) -> None:
     order = replace(ORDER, share=share)
     assert read_order(order.annotation()) == order
 
@@ -57,9 +57,7 @@ def test_anything_else_is_no_order(forged: str) -> None:
     ("left", "holds"),
     [(-1, False), (0, False), (1, True), (SHADOW_SECONDS + 60, True), (SHADOW_SECONDS + 61, False)],
 )
-def test_an_order_holds_until_its_end_and_not_for_longer_than_the_operator_sets(
-    left: int, holds: bool
-) -> None:
+def test_order_holds_until_its_end(left: int, holds: bool) -> None:
     assert is_current(replace(ORDER, until=int(NOW) + left), NOW) is holds
 
 
@@ -73,18 +71,18 @@ def test_an_order_is_renewed_before_it_ends_and_not_at_every_look() -> None:
 
 
 def test_an_order_that_says_something_else_is_replaced() -> None:
-    for known in (
+    for order in (
         replace(ORDER, share=0.2),
         replace(ORDER, revision="other"),
         replace(ORDER, addresses=("10.1.0.2",)),
         replace(ORDER, until=ORDER.until + 1),
     ):
-        found = shadow_order(0.1, NOW, ORDER.revision, ORDER.addresses, known)
-        assert found == ORDER
+        shadow = shadow_order(0.1, NOW, ORDER.revision, ORDER.addresses, order)
+        assert shadow == ORDER
 
 
 def test_of_many_addresses_some_are_ordered() -> None:
     many = [f"10.1.0.{number}" for number in range(100)]
-    found = shadow_order(0.1, NOW, "5d41402a", many, None)
-    assert len(found.addresses) == MOST_ADDRESSES
-    assert read_order(found.annotation()) == found
+    shadow = shadow_order(0.1, NOW, "5d41402a", many, None)
+    assert len(shadow.addresses) == MOST_ADDRESSES
+    assert read_order(shadow.annotation()) == shadow

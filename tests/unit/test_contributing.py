@@ -14,7 +14,6 @@ CHANGED = re.findall(r"^\| (`.*?) \| `.*\|$", TEXT.partition("## What to run")[2
 
 
 def expanded(path: str) -> list[str]:
-    """Expand braces as a shell does."""
     parts = re.split(r"\{(.*?)\}", path)
     choices = [part.split(",") if index % 2 else [part] for index, part in enumerate(parts)]
     return ["".join(each) for each in itertools.product(*choices)]

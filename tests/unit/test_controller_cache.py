@@ -38,7 +38,7 @@ def labelled(name: str, version: int, labels: dict[str, str], **rest: Any) -> di
 
 
 @pytest.mark.parametrize("version", [9, 20], ids=["an older version", "the echo"])
-def test_what_is_not_newer_than_our_own_write_is_no_change(version: int) -> None:
+def test_older_than_our_own_write_is_no_change(version: int) -> None:
     cache = ObjectCache()
     cache.observe(JOBS, obj("j", 20, spec={"a": 2}))
     assert cache.observe(JOBS, obj("j", version, spec={"a": 1})) is None
@@ -55,8 +55,8 @@ def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -
     assert "managedFields" not in held["metadata"]
 
 
-def test_who_owns_the_count_of_a_deployment_is_kept() -> None:
-    def owned_by(version: int, *managers: str) -> dict[str, Any]:
+def test_owner_of_the_replicas_is_kept() -> None:
+    def make_owned(version: int, *managers: str) -> dict[str, Any]:
         counted: dict[str, Any] = {"f:spec": {"f:replicas": {}}}
         fields = [{"manager": each, "time": version, "fieldsV1": counted} for each in managers]
         other = {"manager": "x", "fieldsV1": {"f:spec": {"f:template": {}}}}
@@ -64,14 +64,14 @@ def test_who_owns_the_count_of_a_deployment_is_kept() -> None:
         return obj("d", version, metadata={"managedFields": [*fields, other, status]})
 
     cache = ObjectCache()
-    cache.observe(DEPLOYMENTS, owned_by(1, "a", "b"))
+    cache.observe(DEPLOYMENTS, make_owned(1, "a", "b"))
     held = present(cache.get(DEPLOYMENTS, "ns", "d"))
     assert count_managers(held["metadata"]) == {"a", "b"}
-    assert cache.observe(DEPLOYMENTS, owned_by(2, "b", "a")) is None
-    assert cache.observe(DEPLOYMENTS, owned_by(3, "b")) is not None
+    assert cache.observe(DEPLOYMENTS, make_owned(2, "b", "a")) is None
+    assert cache.observe(DEPLOYMENTS, make_owned(3, "b")) is not None
 
 
-def test_what_an_autoscaler_measures_is_no_change() -> None:
+def test_metrics_of_an_autoscaler_are_no_change() -> None:
     cache = ObjectCache()
     cache.observe(HORIZONTAL_POD_AUTOSCALERS, obj("a", 1, spec={"maxReplicas": 8}, status={}))
     measured = obj("a", 2, spec={"maxReplicas": 8}, status={"currentReplicas": 3})
@@ -113,7 +113,7 @@ def of_engine(name: str, version: int) -> dict[str, Any]:
     return labelled(name, version, {"enginewright.dev/engine": "e"})
 
 
-def test_children_of_engines_are_found_apart_from_those_of_models() -> None:
+def test_children_of_engines_and_models_are_found_apart() -> None:
     cache = ObjectCache()
     cache.observe(JOBS, of_engine("b", 1))
     cache.observe(JOBS, of_engine("a", 2))
@@ -126,7 +126,7 @@ def test_children_of_engines_are_found_apart_from_those_of_models() -> None:
     assert cache.of_engine(JOBS, "ns", "e") == ()
 
 
-def test_a_listing_drops_ghosts_and_keeps_what_came_after_it() -> None:
+def test_listing_drops_ghosts_and_keeps_later_objects() -> None:
     cache = ObjectCache()
     cache.observe(JOBS, obj("ghost", 1, uid="g"))
     cache.observe(JOBS, obj("kept", 2, uid="k"))
@@ -134,9 +134,6 @@ def test_a_listing_drops_ghosts_and_keeps_what_came_after_it() -> None:
     changed = cache.replace(JOBS, Listing((obj("kept", 2, uid="k"), obj("new", 3, uid="x")), "40"))
     assert sorted(one["metadata"]["name"] for one in changed) == ["ghost", "new"]
     assert sorted(one["metadata"]["name"] for one in cache.all(JOBS)) == ["kept", "new", "newer"]
-
-
-# --- routing
 
 
 class Routed:
@@ -225,7 +222,7 @@ COLLECTS = {"enginewright.dev/component": "collect"}
         (PODS, COLLECTS, {"collections": ["ns"] * 2}),
     ],
 )
-def test_a_child_wakes_its_owner_alone(
+def test_child_wakes_owner(
     routed: Routed, resource: Resource, labels: dict[str, str], woken: dict[str, list[str]]
 ) -> None:
     routed.see(resource, labelled("child", 5, labels, status={"phase": "Running"}))
@@ -272,7 +269,7 @@ def test_an_engine_wakes_itself_and_the_models_that_may_wait_for_it(routed: Rout
     assert sorted(routed.models) == ["ns/m", "ns/n"], "one of them makes it again"
 
 
-def test_who_uses_an_engine_wakes_no_model(routed: Routed) -> None:
+def test_users_of_an_engine_wake_no_model(routed: Routed) -> None:
     built = {"engine": {"sha256": "e"}, "users": {"count": 1}}
     routed.see(INFERENCE_ENGINES, obj("e", 5, uid="e", status=built))
     routed.forget()

@@ -129,7 +129,7 @@ async def test_a_class_is_proposed_once_and_remembered(world: World) -> None:
     assert world.kube.calls == calls
 
 
-async def test_what_an_administrator_deletes_stays_away_after_a_restart(world: World) -> None:
+async def test_deleted_class_stays_away_after_a_restart(world: World) -> None:
     add_node(world, "n", **L4)
     await proposing(world).reconcile(KEY)
     world.remove("AcceleratorClass", "l4")
@@ -142,7 +142,7 @@ async def test_what_an_administrator_deletes_stays_away_after_a_restart(world: W
     assert world.kube.writes == writes + 2  # the class and the memory of it
 
 
-async def test_what_an_administrator_changes_stays_so(world: World) -> None:
+async def test_edited_class_stays_so(world: World) -> None:
     add_node(world, "n", **L4)
     await proposing(world).reconcile(KEY)
     changed = world.get("AcceleratorClass", "l4")

@@ -90,8 +90,8 @@ def task_of(job: Json) -> CollectTask:
     return CollectTask.model_validate_json(container["env"][0]["value"])
 
 
-def ends(world: World, found: Collected = FOUND) -> None:
-    report = StageReport(stage="collect", ok=True, collected=found)
+def ends(world: World, collected: Collected = FOUND) -> None:
+    report = StageReport(stage="collect", ok=True, collected=collected)
     world.job_reports(report)
 
 
@@ -105,7 +105,7 @@ def counted(world: World, name: str, **labels: str) -> float | None:
     return world.stores.get_sample_value(f"enginewright_store_{name}", labels)
 
 
-async def test_the_list_has_what_no_watch_has_shown_yet(world: World) -> None:
+async def test_list_includes_objects_that_no_watch_has_shown(world: World) -> None:
     await becomes_due(world)
     spec = engine_spec()
     world.kube.put(made("InferenceEngine", "e", NAMESPACE, spec=spec))  # the watch hangs
@@ -125,9 +125,7 @@ async def test_in_a_bucket_a_collection_says_of_which_cluster_it_is() -> None:
 
 
 @pytest.mark.parametrize("bucket", [None, StoreBucket(uri="s3://models/team")])
-async def test_in_a_bucket_a_job_that_prepares_says_of_which_cluster_it_is(
-    bucket: StoreBucket | None,
-) -> None:
+async def test_prepare_job_of_a_bucket_names_its_cluster(bucket: StoreBucket | None) -> None:
     world = world_with(bucket=bucket)
     cpu = {"nodeSelector": {"kubernetes.io/os": "linux"}, "backends": ["cpu"]}
     world.put(made("AcceleratorClass", "cpu", spec=cpu))
@@ -140,7 +138,7 @@ async def test_in_a_bucket_a_job_that_prepares_says_of_which_cluster_it_is(
     assert task.get("cluster") == (system["metadata"]["uid"] if bucket else None)
 
 
-async def test_who_may_not_read_which_cluster_it_is_goes_on() -> None:
+async def test_unreadable_cluster_name_is_no_obstacle() -> None:
     world = world_with(bucket=StoreBucket(uri="s3://models/team"))
     await world.bucket_user.load()
     assert world.bucket_user.known is None
@@ -185,7 +183,7 @@ async def test_a_result_is_recorded_and_shown_over_restarts(world: World) -> Non
     assert size(world, "bytes") == 7
 
 
-async def test_a_dry_run_counts_nothing_and_shows_what_there_is() -> None:
+async def test_dry_run_counts_nothing() -> None:
     world = world_with(dry_run=True, max_size=10_000)
     assert task_of(await started(world)).dry_run
     ends(world, FOUND.model_copy(update={"dry_run": True}))
@@ -195,7 +193,7 @@ async def test_a_dry_run_counts_nothing_and_shows_what_there_is() -> None:
     assert size(world, "limit_bytes") == 10_000
 
 
-async def test_what_needs_more_than_is_allowed_is_an_event_of_the_claim() -> None:
+async def test_need_above_the_limit_is_an_event() -> None:
     world = world_with(max_size=3999)
     await started(world)
     ends(world)
@@ -218,9 +216,7 @@ async def test_a_failure_is_shown_until_a_collection_succeeds(world: World) -> N
     assert size(world, "collection_trouble", reason="CollectionFailed") is None
 
 
-async def test_a_first_collection_that_is_blocked_stays_reported_over_restarts(
-    world: World,
-) -> None:
+async def test_blocked_collection_stays_reported(world: World) -> None:
     world.put(made("InferenceModel", "resnet", NAMESPACE, spec={"source": 7}))
     for _ in range(2):
         assert (await passes(world)).requeue_after == 600
@@ -319,7 +315,7 @@ async def test_nothing_is_created_in_a_namespace_that_is_known_to_end(world: Wor
     assert world.all("Job") == []
 
 
-async def test_jobs_of_other_stores_are_not_even_parsed(
+async def test_jobs_of_other_stores_are_not_parsed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await started(world)
@@ -358,7 +354,6 @@ def of_group(name: str, namespace: str, **status: Any) -> Json:
 
 
 def stores_of(jobs: list[Json]) -> set[str]:
-    """Return the addresses of the stores that Jobs collect."""
     containers = (job["spec"]["template"]["spec"]["containers"] for job in jobs)
     return {
         each["value"]
@@ -395,9 +390,9 @@ async def test_no_collection_touches_a_part_that_namespaces_shared() -> None:
     world.put(made("Namespace", "kube-system"))
     world.put(made("InferenceEngine", "e", NAMESPACE, spec=engine_spec()))
     reads = {"store_claim": "", "store_bucket": {"uri": "s3://models/team/_research"}}
-    found = revision("ab" * 32, **reads)
-    found["metadata"] |= {"namespace": NAMESPACE, "labels": {MANAGED_BY: OPERATOR}}
-    world.put(found)
+    stored_revision = revision("ab" * 32, **reads)
+    stored_revision["metadata"] |= {"namespace": NAMESPACE, "labels": {MANAGED_BY: OPERATOR}}
+    world.put(stored_revision)
     world.put(of_group("collect-1", NAMESPACE))
     job = await started(world)
     assert task_of(job).job != "collect-1"

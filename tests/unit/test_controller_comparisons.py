@@ -53,7 +53,7 @@ async def test_a_plan_that_lacks_comparisons_is_made_again_with_one_of_each_clas
     assert made == plan(replace(facts, comparisons=made.comparisons))
 
 
-async def test_only_what_has_changed_is_compared_again() -> None:
+async def test_only_changed_classes_are_compared_again() -> None:
     world, counted = analysing(), Counted()
     await counted.plan(world.facts())
     world.later(seconds=1)

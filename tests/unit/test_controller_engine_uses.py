@@ -18,7 +18,6 @@ KEY = EngineKey(NAMESPACE, ENGINE)
 
 
 def model(name: str, *engines: str, namespace: str = NAMESPACE) -> Json:
-    """Return a model whose status names engines."""
     spec = {"source": {"uri": f"https://models.example/{name}.onnx"}}
     references = [{"class": f"l4-{number}", "name": each} for number, each in enumerate(engines)]
     status = {"engines": references}
@@ -26,7 +25,6 @@ def model(name: str, *engines: str, namespace: str = NAMESPACE) -> Json:
 
 
 def revision(of: str, name: str, engine_key: str) -> Json:
-    """Return a stored revision of a model."""
     a_class = {"name": "l4", "backend": "tensorrt", "image": "gpu:1", "engine_key": engine_key}
     data = {
         "prepared_key": PREPARED_KEY,
@@ -153,7 +151,7 @@ async def test_the_hour_is_looked_at_without_an_event(world: World) -> None:
     assert (await world.engines.reconcile(KEY)).requeue_after == pytest.approx(30 * 86400)
 
 
-def test_what_uses_it_is_kept_when_its_build_changes(world: World) -> None:
+def test_users_are_kept_when_the_build_changes(world: World) -> None:
     engine = world.the("InferenceEngine")
     del engine["status"]["engine"]
     world.put(engine)
@@ -186,7 +184,7 @@ LABELS = {MODEL_LABEL: "model-0", REVISION: "deleted"}
     ],
     ids=["a reference", "a revision", "no known revision", "a deletion that begins", "no engine"],
 )
-def test_only_engines_whose_users_change_are_queued(
+def test_only_engines_with_changed_users_are_queued(
     world: World, event: Json, queued: list[str]
 ) -> None:
     other = {**engine_spec(), "key": "f" * 64}
@@ -212,8 +210,8 @@ def test_children_that_change_hands_count_for_the_new_owner() -> None:
         cache.observe(INFERENCE_MODELS, seen)
     for number, owner in enumerate(("a", "b"), 3):
         cache.observe(CONTROLLER_REVISIONS, stored_by(owner, number))
-    found = {each.model: each.keys for each in uses.of_namespace(NAMESPACE)}
-    assert found == {"a": frozenset(), "b": frozenset({"f" * 64})}
+    keys = {each.model: each.keys for each in uses.of_namespace(NAMESPACE)}
+    assert keys == {"a": frozenset(), "b": frozenset({"f" * 64})}
     cache.observe(CONTROLLER_REVISIONS, stored_by("b", 5), deleted=True)
     assert not any(each.keys for each in uses.of_namespace(NAMESPACE))
     assert not list(uses.of_namespace("elsewhere"))

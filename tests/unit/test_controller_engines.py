@@ -30,14 +30,13 @@ def world() -> World:
 
 
 def request(world: World) -> None:
-    """Have a model request the engine, instead of somebody who wrote it by hand."""
+    """Have a model request the engine, which was written by hand."""
     engine = world.the("InferenceEngine")
     engine["metadata"]["annotations"] = {REQUESTED_BY: "resnet"}
     world.put(engine)
 
 
 def named_by(model: str, namespace: str = NAMESPACE) -> Json:
-    """Return a model whose status names the engine."""
     status = {"engines": [{"class": "l4", "name": ENGINE}]}
     return {**made("InferenceModel", model, namespace, spec=SPEC), "status": status}
 
@@ -64,7 +63,7 @@ async def test_from_the_look_to_the_engine_and_then_no_request_at_all(world: Wor
     assert world.count(BUILDS, result="succeeded", reason="") == 1
 
 
-def test_what_the_store_holds_is_a_hit_and_no_build(world: World) -> None:
+def test_stored_engine_is_a_hit(world: World) -> None:
     world.settle().succeeds("engine-lookup", cached=True)
     assert ready(world) == ("True", "Built")
     assert world.count("enginewright_engine_cache_total", result="hit") == 1
@@ -122,7 +121,7 @@ async def test_jobs_of_an_earlier_engine_are_waited_for(world: World) -> None:
     assert owner["uid"] == "another"
 
 
-async def test_what_cannot_be_applied_is_reported(world: World) -> None:
+async def test_refused_apply_is_reported(world: World) -> None:
     world.watch()
     world.kube.fail["apply"] = [Forbidden("exceeded quota: q")]
     with pytest.raises(Forbidden):
@@ -210,7 +209,6 @@ def test_an_engine_that_is_needed_again_stays(world: World) -> None:
 
 
 def revision(name: str, engine_key: str) -> Json:
-    """Return a stored revision of the model `resnet` that runs an engine."""
     a_class = {"name": "l4", "backend": "tensorrt", "image": "gpu:1", "engine_key": engine_key}
     content = {
         "prepared_key": "a" * 64,

@@ -1,4 +1,4 @@
-"""Events: once per change, counted up over restarts, in nobody's way."""
+"""Events: once per change, counted up over restarts, and never waited for."""
 
 import asyncio
 import time
@@ -47,7 +47,7 @@ async def reported(
         await writer
 
 
-async def test_what_kubectl_describe_needs() -> None:
+async def test_fields_that_kubectl_describe_needs() -> None:
     kube, clock = FakeKube(), Clock()
     await reported(kube, clock, (MODEL, NEWS))
     (event,) = kube.objects.values()
@@ -88,9 +88,7 @@ async def test_after_a_while_and_after_a_restart_it_counts_up() -> None:
     assert event["firstTimestamp"] < event["lastTimestamp"]
 
 
-async def test_an_event_that_cannot_be_written_stops_no_other(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_failed_event_stops_no_other(caplog: pytest.LogCaptureFixture) -> None:
     kube, clock = FakeKube(), Clock()
     kube.fail["apply"] = [Forbidden("events is forbidden")]
     await reported(kube, clock, (MODEL, NEWS), (MODEL, EventIntent("Normal", "A", "b")))

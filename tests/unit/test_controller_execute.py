@@ -27,10 +27,9 @@ def deployment(kind: str = "Deployment", *, uid: str = "model-1", **spec: Any) -
 
 
 def observed(world: World) -> Json:
-    """Return the Deployment as the operator has seen it."""
-    found = world.cache.get(DEPLOYMENTS, NAMESPACE, NAME)
-    assert found is not None
-    return found
+    result = world.cache.get(DEPLOYMENTS, NAMESPACE, NAME)
+    assert result is not None
+    return result
 
 
 def handover(world: World, replicas: int) -> ReplicasHandover:
@@ -57,9 +56,7 @@ async def test_an_unchanged_object_costs_nothing_also_after_a_restart(world: Wor
 @pytest.mark.parametrize(
     ("before", "after"), [({}, {"replicas": 3}), ({"paused": True}, {})], ids=["changed", "gone"]
 )
-async def test_a_field_of_another_intent_is_applied(
-    world: World, before: Json, after: Json
-) -> None:
+async def test_field_of_another_intent_is_applied(world: World, before: Json, after: Json) -> None:
     await world.executor.apply(deployment(**before))
     world.restart()
     assert await world.executor.apply(deployment(**after))
@@ -75,7 +72,7 @@ async def test_a_field_of_another_intent_is_applied(
     ],
     ids=["an edit is undone", "a lost label comes back", "what others add is left"],
 )
-async def test_what_differs_from_the_intent_is_applied_again(
+async def test_difference_is_applied_again(
     world: World, part: str, edit: Json, applied: bool
 ) -> None:
     await world.executor.apply(deployment())
@@ -106,7 +103,7 @@ def rewriting(obj: Json) -> None:
     obj["spec"]["strange"] = "as rewritten"
 
 
-async def test_what_a_webhook_rewrites_is_applied_once_and_nobodys_edit(world: World) -> None:
+async def test_webhook_rewrite_is_applied_once_and_no_edit(world: World) -> None:
     reported: list[str] = []
     world.kube.rewrite = rewriting
     await world.executor.apply(deployment(strange="as sent"), reported.append)
@@ -116,7 +113,7 @@ async def test_what_a_webhook_rewrites_is_applied_once_and_nobodys_edit(world: W
     assert reported == []
 
 
-async def test_what_we_change_ourselves_is_no_edit_of_others(world: World) -> None:
+async def test_own_change_is_no_edit_of_others(world: World) -> None:
     reported: list[str] = []
     await world.executor.apply(deployment(), reported.append)
     await world.executor.apply(deployment(replicas=3), reported.append)
@@ -152,7 +149,7 @@ async def test_a_count_that_is_handed_over_stays_when_it_is_applied_no_more(worl
     assert not await world.executor.apply(without)
 
 
-async def test_what_others_then_set_is_no_edit(world: World) -> None:
+async def test_later_defaults_are_no_edit(world: World) -> None:
     without = deployment()
     del without["spec"]["replicas"]
     await world.executor.apply(without)
@@ -225,7 +222,7 @@ async def test_deleting_takes_the_observed_one_only(world: World) -> None:
     assert world.cache.get(DEPLOYMENTS, NAMESPACE, NAME) is None
 
 
-async def test_what_stays_for_its_finalizer_is_waited_for(world: World) -> None:
+async def test_finalizer_is_waited_for(world: World) -> None:
     stored = world.kube.put(deployment())
     stored["metadata"]["finalizers"] = ["example.com/f"]
     world.put(stored)

@@ -68,7 +68,7 @@ async def test_every_kind_is_listed_with_its_selector(world: Informed) -> None:
     assert world.models == [ModelKey(NAMESPACE, "m")]
 
 
-async def test_what_cannot_be_listed_is_said_once_and_waited_for(
+async def test_failed_listing_is_logged_once(
     world: Informed, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.kube.fail["list"] = [
@@ -84,7 +84,7 @@ async def test_what_cannot_be_listed_is_said_once_and_waited_for(
     assert second.startswith("cannot list acceleratorclasses: it is forbidden")
 
 
-async def test_what_vanished_unseen_is_found_within_an_hour_or_so(world: Informed) -> None:
+async def test_missed_deletion_is_found_within_an_hour(world: Informed) -> None:
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
     world.models.clear()
@@ -96,7 +96,7 @@ async def test_what_vanished_unseen_is_found_within_an_hour_or_so(world: Informe
     assert world.models == [ModelKey(NAMESPACE, "m")]
 
 
-async def test_what_vanished_before_a_watch_restarted_is_found_in_seconds(world: Informed) -> None:
+async def test_deletion_before_a_watch_restarted_is_found_in_seconds(world: Informed) -> None:
     """Also where no object of the kind is left, which kopf could report."""
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
@@ -165,4 +165,4 @@ def test_models_are_listed_last_and_the_claim_by_name() -> None:
     by_kind = {watch.resource: watch for watch in watched}
     assert by_kind[CLAIMS].fields == "metadata.name=store"
     assert by_kind[PODS].labels == "app.kubernetes.io/managed-by=enginewright"
-    assert by_kind[INFERENCE_ENGINES].labels is None  # also those that somebody wrote by hand
+    assert by_kind[INFERENCE_ENGINES].labels is None  # also those written by hand

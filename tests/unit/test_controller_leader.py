@@ -83,7 +83,7 @@ def test_a_lease_is_left_to_its_holder_until_it_was_unchanged_for_its_time() -> 
 def test_a_lease_that_was_handed_over_is_taken_at_once_and_not_by_another_release() -> None:
     assert Machine().decide(record("")) == Take()
     held, others = record("they", key=ELSEWHERE), record("", "2", key=ELSEWHERE)
-    assert Machine().decide(others) == Take()  # nobody has held it for as long as it is known
+    assert Machine().decide(others) == Take()  # it has not been held since this process began
     machine = Machine()
     assert machine.decide(held) == ClaimRefused(held)
     assert machine.decide(others) == ClaimRefused(others)
@@ -101,7 +101,7 @@ def test_replicas_of_a_release_come_before_another_release_when_their_leader_die
     assert other.decide(dead, after=10) == ClaimRefused(dead)
 
 
-def test_what_was_withdrawn_is_no_claim() -> None:
+def test_withdrawn_claim_is_none() -> None:
     assert Machine().decide(record("", key=ELSEWHERE, duration=1)) == Take()
 
 
@@ -201,9 +201,7 @@ async def world() -> AsyncIterator[Replicas]:
     await world.end()
 
 
-async def test_a_follower_takes_over_from_one_that_was_killed_within_15_seconds(
-    world: Replicas,
-) -> None:
+async def test_follower_takes_over_from_a_killed_leader_within_15_seconds(world: Replicas) -> None:
     first = world.start("first")
     await asyncio.sleep(1)
     second = world.start("second")
@@ -229,7 +227,7 @@ async def test_a_lease_that_is_handed_over_is_taken_within_a_second(world: Repli
     assert asyncio.get_running_loop().time() - started <= 1
 
 
-async def test_what_an_hour_of_leading_and_of_standing_by_costs(world: Replicas) -> None:
+async def test_cost_of_an_hour_of_leading_and_of_standing_by(world: Replicas) -> None:
     world.start("first")
     await asyncio.sleep(3600)
     assert world.kube.calls["replace"] <= 1801
@@ -256,7 +254,7 @@ async def test_errors_are_outlasted_until_the_deadline_and_no_longer(world: Repl
 
 
 @pytest.mark.parametrize("event", ["deleted", "taken", "annotated"])
-async def test_what_others_do_to_the_lease(world: Replicas, event: str) -> None:
+async def test_changes_of_the_lease_by_others(world: Replicas, event: str) -> None:
     first = world.start("first")
     await asyncio.sleep(1)
     if event == "deleted":
@@ -272,9 +270,7 @@ async def test_what_others_do_to_the_lease(world: Replicas, event: str) -> None:
     assert bool(first.lost) is (event != "annotated")
 
 
-async def test_a_second_release_waits_says_why_and_takes_over_when_the_first_is_gone(
-    world: Replicas,
-) -> None:
+async def test_second_release_waits_and_takes_over_later(world: Replicas) -> None:
     first = world.start("first")
     await asyncio.sleep(1)
     second = world.start("second", ELSEWHERE)
@@ -307,7 +303,7 @@ async def test_releases_that_start_at_once_agree_on_one(world: Replicas) -> None
     assert sum(each.election.may_act() for each in releases) == 1
 
 
-async def test_an_api_server_that_cannot_be_reached_is_said_once(
+async def test_unreachable_api_server_is_logged_once(
     world: Replicas,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -391,7 +387,7 @@ async def leads_once_healed(networks: Iterable[Hostile], replicas: Iterable[Repl
 @example(seed=4, places=[("home", "*"), ("home", "*")], worst=20.0)
 @example(seed=2, places=[("home", "*"), ("staging", "a"), ("staging", "a")], worst=20.0)
 @settings(max_examples=examples(25))
-def test_no_two_of_overlapping_scopes_ever_act_at_once(
+def test_overlapping_scopes_never_both_act(
     seed: int, places: list[tuple[str, str]], worst: float
 ) -> None:
     """Replicas are delayed, cut off, killed, paused and restarted; their clocks have nothing in common."""

@@ -62,13 +62,13 @@ async def test_requeue_after_is_kept() -> None:
     assert times == pytest.approx([0, 7])
 
 
-async def test_what_we_wrote_is_looked_at_once_more_and_ever_later_if_it_never_settles() -> None:
+async def test_own_writes_are_checked_again_with_growing_waits() -> None:
     assert len(await passes([ReconcileResult(requeue=True), ReconcileResult()], 60)) == 2
     restless = await passes([ReconcileResult(requeue=True)], 600)
     assert len(restless) < 16
 
 
-async def test_what_is_gone_is_forgotten() -> None:
+async def test_deleted_objects_are_forgotten() -> None:
     assert len(await passes([ReconcileResult(exists=False)], 10_000)) == 1
 
 
@@ -109,7 +109,7 @@ async def test_a_bug_in_one_key_stops_no_other(caplog: pytest.LogCaptureFixture)
     assert "Traceback" in caplog.text
 
 
-async def test_stopping_lets_work_end_and_cuts_off_what_does_not() -> None:
+async def test_stopping_lets_work_end_or_cuts_it_off() -> None:
     ended: list[str] = []
 
     async def reconcile(key: str) -> ReconcileResult:

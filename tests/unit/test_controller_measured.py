@@ -69,7 +69,7 @@ def test_only_pods_of_models_with_a_canary_are_polled(canary: dict[str, Any], qu
     assert pods.asked == [f"m-1/measurements?{query}"]
 
 
-def test_a_pod_that_does_not_respond_keeps_what_it_reported() -> None:
+def test_silent_pod_keeps_its_measurements() -> None:
     pods = Pods()
     pods.poll()
     pods.answer = NoAnswer("connection refused")
@@ -107,7 +107,7 @@ OF_ANOTHER_REVISION: Final = MEASURED.model_copy(update={"revision": "r0"}).to_j
 
 
 @pytest.mark.parametrize("answer", [BadAnswer("longer than the limit"), b"{}", OF_ANOTHER_REVISION])
-def test_what_cannot_be_read_is_not_known(answer: bytes | Exception) -> None:
+def test_unreadable_measurements_are_unknown(answer: bytes | Exception) -> None:
     pods = Pods()
     pods.answer = answer
     assert pods.poll() == {}
@@ -117,7 +117,7 @@ def test_what_cannot_be_read_is_not_known(answer: bytes | Exception) -> None:
     "changes",
     [{"responses": {"200": -1}}, {"responses": {"200": 10**400}}, {"responses": {"x" * 9999: 1}}],
 )
-def test_figures_that_no_server_measures_are_one_bounded_message(
+def test_unknown_figures_are_one_bounded_message(
     changes: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     pods = Pods()

@@ -51,7 +51,7 @@ async def _lease(world: World) -> None:
 
 
 @pytest.mark.parametrize("make", [_images, _lease])
-async def test_what_is_made_is_owned(make: Callable[[World], Awaitable[None]]) -> None:
+async def test_new_objects_are_owned(make: Callable[[World], Awaitable[None]]) -> None:
     world = with_deployment()
     await world.home.load()
     await make(world)
@@ -59,7 +59,7 @@ async def test_what_is_made_is_owned(make: Callable[[World], Awaitable[None]]) -
 
 
 @pytest.mark.parametrize(("name", "make"), [(IMAGES, _images), (PROPOSALS, _proposals)])
-async def test_what_an_older_operator_has_made_is_owned_from_now_on(
+async def test_objects_of_older_operators_become_owned(
     name: str, make: Callable[[World], Awaitable[None]]
 ) -> None:
     world = with_deployment()
@@ -75,7 +75,7 @@ async def test_what_an_older_operator_has_made_is_owned_from_now_on(
 
 
 @pytest.mark.parametrize("deployment", [None, "gone"])
-async def test_without_a_deployment_nothing_is_owned(
+async def test_nothing_is_owned_without_deployment(
     deployment: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     world = with_deployment(deployment)

@@ -24,7 +24,7 @@ async def test_a_waiting_key_is_queued_once() -> None:
 
 
 async def rest(queue: WorkQueue[str]) -> list[str]:
-    """Whatever comes within an hour."""
+    """Return the keys that come within an hour."""
     taken = []
     while True:
         try:
@@ -33,7 +33,7 @@ async def rest(queue: WorkQueue[str]) -> list[str]:
             return taken
 
 
-async def test_a_key_in_work_is_given_to_nobody_else_and_comes_again_after() -> None:
+async def test_key_in_work_is_given_again_only_afterwards() -> None:
     queue = make_queue()
     queue.add("a")
     assert await queue.get() == "a"
@@ -86,7 +86,7 @@ async def test_a_cancelled_getter_loses_no_key() -> None:
     assert await asyncio.wait_for(second, 1) == "a"
 
 
-async def test_shutting_down_ends_all_getters_and_drops_what_waits() -> None:
+async def test_shutdown_ends_all_getters() -> None:
     queue = make_queue()
     getters = [asyncio.create_task(queue.get()) for _ in range(3)]
     await asyncio.sleep(0)

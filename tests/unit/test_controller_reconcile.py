@@ -77,8 +77,10 @@ async def test_pods_that_build_engines_of_the_model_are_in_the_facts(world: Worl
         world.put(made("Pod", f"builds-{engine}", NAMESPACE, None, labels))
     await reconcile(world)
     (facts,) = world.seen
-    found = {engine: [pod.name for pod in pods] for engine, pods in facts.engine_pods.items()}
-    assert found == {"mine": ["builds-mine"]}
+    pods_by_engine = {
+        engine: [pod.name for pod in pods] for engine, pods in facts.engine_pods.items()
+    }
+    assert pods_by_engine == {"mine": ["builds-mine"]}
 
 
 @pytest.mark.parametrize(
@@ -149,7 +151,7 @@ async def test_a_class_that_cannot_be_read_is_left_out(world: World) -> None:
 
 
 @pytest.mark.parametrize(("ready", "reason"), [("False", "ApplyFailed"), ("True", "Planned")])
-async def test_what_cannot_be_applied_is_reported(world: World, ready: str, reason: str) -> None:
+async def test_refused_apply_is_reported(world: World, ready: str, reason: str) -> None:
     conditions = [
         {"type": "Ready", "status": ready, "reason": "Planned", "message": "m"},
         {"type": "Reconciling", "status": "True", "reason": "Planned", "message": "m"},

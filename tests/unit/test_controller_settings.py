@@ -26,7 +26,7 @@ def load(document: Any, namespace: str = "system") -> OperatorSettings:
     return load_settings({"ENGINEWRIGHT_CONFIG": text, "POD_NAMESPACE": namespace})
 
 
-def test_what_the_chart_writes() -> None:
+def test_chart_settings_are_read() -> None:
     settings = load(DOCUMENT)
     assert (settings.log_level, settings.http_port) == ("debug", 8080)
     config = settings.config
@@ -86,7 +86,7 @@ def test_how_models_move_is_read() -> None:
     assert load({**DOCUMENT, "fleet": fleet}).config.fleet == FleetConfig(7, 1, paused=True)
 
 
-def test_when_what_nothing_needs_is_removed_is_read() -> None:
+def test_collection_settings_are_read() -> None:
     assert load(DOCUMENT).config.store.gc == CollectionConfig()
     written: dict[str, Any] = {
         "enabled": True,
@@ -138,7 +138,7 @@ def test_little_is_needed() -> None:
     assert settings.log_level == "info"
 
 
-def test_the_own_namespace_is_watched_with_those_that_are_named() -> None:
+def test_own_namespace_is_watched_with_the_named_ones() -> None:
     assert load(DOCUMENT).namespaces is None
     assert load({**DOCUMENT, "watchNamespaces": []}).namespaces is None
     named = load({**DOCUMENT, "watchNamespaces": ["shop"]})
@@ -163,7 +163,7 @@ def test_the_own_namespace_is_watched_with_those_that_are_named() -> None:
         ({**DOCUMENT, "imagePullPolcy": "Always"}, "imagePullPolcy"),
     ],
 )
-def test_what_is_wrong_is_named(document: Any, reported: str) -> None:
+def test_invalid_setting_is_named(document: Any, reported: str) -> None:
     with pytest.raises(BadSettings) as caught:
         load(document)
     assert reported in str(caught.value)

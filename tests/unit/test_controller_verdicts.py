@@ -315,7 +315,7 @@ async def test_pods_of_a_model_that_rolls_out_are_asked_often(world: Sidecars) -
         ({"spec": {"replicas": 0}, "status": {"observedGeneration": 2}}, False),
     ],
 )  # fmt: skip
-def test_what_counts_as_rolling_out(change: dict[str, Any], expected: bool) -> None:
+def test_deployment_is_rolling_out(change: dict[str, Any], expected: bool) -> None:
     settled = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2}
     deployment = {
         "metadata": {"name": "d", "generation": 2},
@@ -326,9 +326,7 @@ def test_what_counts_as_rolling_out(change: dict[str, Any], expected: bool) -> N
     assert view.is_rolling_out is expected
 
 
-async def test_silent_pods_are_asked_less_and_less_and_keep_no_others_waiting(
-    world: Sidecars,
-) -> None:
+async def test_silent_pods_are_polled_less_and_delay_no_others(world: Sidecars) -> None:
     for number in range(200):
         world.add_pod(f"dead{number}", ready=False)
         world.fail(f"dead{number}", NoAnswer("no response within 2 s"), after=2)
@@ -346,7 +344,7 @@ async def test_silent_pods_are_asked_less_and_less_and_keep_no_others_waiting(
     st.lists(st.tuples(st.integers(0, 20), st.booleans(), st.integers(0, 9)), max_size=60),
     st.floats(0, 1),
 )
-def test_the_schedule_loses_nobody_and_hurries_nobody(
+def test_schedule_loses_and_hurries_no_pod(
     steps: list[tuple[int, bool, int]], jitter: float
 ) -> None:
     schedule = PollSchedule(jitter=lambda: jitter)
@@ -397,7 +395,7 @@ async def test_verdicts_are_kept_by_pod_and_owners_are_woken_once(world: Sidecar
     assert world.asked == {("a", "/verdict", 8081), ("b", "/verdict", 8081)}
     assert world.verdicts() == {"a": Verdict.model_validate(verdict())}
     assert world.changed == [ModelKey("ns", "m")]
-    # Other bytes that say the same wake nobody.
+    # Other bytes of the same content wake no owner.
     world.say("a", json.dumps(verdict(), indent=2).encode())
     await asyncio.sleep(40)
     assert len(world.changed) == 1
@@ -409,7 +407,7 @@ async def test_verdicts_are_kept_by_pod_and_owners_are_woken_once(world: Sidecar
     assert kept.broken
 
 
-async def test_a_number_that_is_none_wakes_nobody_for_ever(world: Sidecars) -> None:
+async def test_nan_wakes_the_owner_once(world: Sidecars) -> None:
     world.add_pod()
     odd = itertools.cycle([b"NaN", b"NaN "])
     text = json.dumps(verdict(parity_max_abs_error=1.5)).encode()
@@ -445,9 +443,7 @@ async def test_a_verdict_that_is_not_renewed_becomes_unknown(world: Sidecars) ->
         lambda world: world.add_pod(sidecar={"waiting": {"reason": "CrashLoopBackOff"}}),
     ],
 )
-async def test_a_pod_that_is_gone_is_forgotten(
-    world: Sidecars, end: Callable[[Sidecars], object]
-) -> None:
+async def test_deleted_pod_is_forgotten(world: Sidecars, end: Callable[[Sidecars], object]) -> None:
     world.serve(p=KEEPS)
     await asyncio.sleep(5)
     pods = world.pods()
@@ -506,7 +502,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE.keys())
-async def test_a_hostile_answer_is_no_verdict_and_logged_once(
+async def test_hostile_answer_is_logged_once(
     world: Sidecars, body: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -525,7 +521,7 @@ async def test_a_hostile_answer_is_no_verdict_and_logged_once(
     assert len(line) < 500
 
 
-async def test_silence_is_logged_once_and_only_of_ready_pods(
+async def test_silence_of_ready_pods_is_logged_once(
     world: Sidecars,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -549,7 +545,7 @@ async def test_long_messages_are_cut(world: Sidecars) -> None:
     assert len(kept.checks[0].message) == len(kept.fallback.message) == 1024
 
 
-async def test_a_bug_stops_neither_the_poller_nor_the_pod(
+async def test_bug_stops_neither_poller_nor_pod(
     world: Sidecars, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.add_pod(ready=False)
@@ -640,7 +636,7 @@ def served(
         # After a restart: the one that is unready already.
         ((served("a", "broken"), served("b", "broken", ready=False), served("c", "good")), None,
          "uid-b"),
-        # Once the last good one breaks too, nobody may leave.
+        # Once the last good one breaks too, no pod may leave.
         ((served("a", "broken", ready=False), served("b", "broken")), "uid-a", None),
         # One a model, not one a class.
         ((served("a", "broken"), served("b", "good"),
@@ -648,7 +644,7 @@ def served(
          None, "uid-a"),
     ],
 )  # fmt: skip
-def test_which_pod_may_become_unready(
+def test_released_pod(
     pods: tuple[ServingPod, ...], before: str | None, expected: str | None
 ) -> None:
     assert releasable(pods, before) == expected
@@ -668,9 +664,7 @@ async def test_no_canary_has_a_serving_pod_become_unready(world: Sidecars, compo
     assert world.may_go() == {"a"}
 
 
-async def test_one_pod_at_a_time_is_released_and_only_while_another_is_good(
-    world: Sidecars,
-) -> None:
+async def test_one_pod_is_released_while_another_is_good(world: Sidecars) -> None:
     world.serve(a=KEEPS, b=KEEPS, c=KEEPS)
     await asyncio.sleep(120)
     assert world.kube.writes == 0
@@ -688,7 +682,7 @@ async def test_one_pod_at_a_time_is_released_and_only_while_another_is_good(
         await asyncio.sleep(60)
         assert world.may_go() == {first}
     assert world.kube.writes <= 1 + 6000 / (RELEASE_SECONDS / 2)
-    # The good one breaks: within seconds nobody is released any more.
+    # The good one breaks: within seconds no pod is released.
     world.say("c", verdict(fallback=BREAKS))
     await asyncio.sleep(5 * FAST)
     assert world.may_go() == set()
@@ -722,13 +716,13 @@ async def test_a_release_ends_by_itself_when_the_operator_is_gone(world: Sidecar
     world.poller.start()
 
 
-async def test_an_operator_that_begins_takes_over_what_was_released(world: Sidecars) -> None:
-    """It neither lets a second pod go nor makes the first one ready for a moment."""
+async def test_new_operator_takes_over_released_pods(world: Sidecars) -> None:
+    """It releases no second pod, and the first one does not become ready for a moment."""
     until = asyncio.get_running_loop().time() + RELEASE_SECONDS
     pod = world.add_pod("b", ready=False)
-    known = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
+    identity = {key: pod["metadata"][key] for key in ("namespace", "name", "uid")}
     annotations = {RELEASE_ANNOTATION: str(int(until))}
-    await world.write({**pod, "metadata": {**known, "annotations": annotations}})
+    await world.write({**pod, "metadata": {**identity, "annotations": annotations}})
     world.add_pod("b", ready=False)
     writes = world.kube.writes
     world.serve(a=BREAKS, c=KEEPS)
@@ -744,9 +738,7 @@ async def test_an_operator_that_begins_takes_over_what_was_released(world: Sidec
 
 
 @pytest.mark.parametrize("end", ["mended", "gone"])
-async def test_the_others_are_watched_closely_as_long_as_one_is_released(
-    world: Sidecars, end: str
-) -> None:
+async def test_others_are_polled_often_while_one_is_released(world: Sidecars, end: str) -> None:
     world.serve(a=BREAKS, b=KEEPS)
     await asyncio.sleep(200)
     world.polls.clear()
@@ -764,9 +756,7 @@ async def test_the_others_are_watched_closely_as_long_as_one_is_released(
 
 # fault: Reports | the operator cannot reach sidecars (a NetworkPolicy) | Unknown,
 #   SidecarUnreachable | 5 min
-async def test_a_pod_that_answers_no_more_is_silent_after_five_minutes_and_its_owner_is_woken_once(
-    world: Sidecars,
-) -> None:
+async def test_pod_is_silent_after_five_minutes_without_answer(world: Sidecars) -> None:
     world.serve(p=KEEPS)
     await asyncio.sleep(60)
     pods = world.pods()
@@ -785,9 +775,7 @@ async def test_a_pod_that_answers_no_more_is_silent_after_five_minutes_and_its_o
     assert world.poller.silent(pods) == frozenset()
 
 
-async def test_a_pod_that_never_answered_an_operator_that_began_is_silent_as_well(
-    world: Sidecars,
-) -> None:
+async def test_pod_that_never_answered_is_silent_too(world: Sidecars) -> None:
     world.add_pod("p")
     world.fail("p", NoAnswer("a NetworkPolicy"))
     await asyncio.sleep(SILENCE - SWEEP)

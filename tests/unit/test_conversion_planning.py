@@ -60,7 +60,7 @@ def test_axes_become_an_attribute() -> None:
     assert plan(model, recipe(target_opset=13)) == ConversionPlan(13)
 
 
-def test_what_has_no_older_form_is_named() -> None:
+def test_operator_without_an_older_form_is_named() -> None:
     model = one("BitCast", 26, shape=("b", 4), to=INT32)
     model.graph.output[0].type.tensor_type.elem_type = INT32
     refusal = plan(model, recipe(max_opset=25)).refusal
@@ -80,7 +80,7 @@ def test_what_has_no_older_form_is_named() -> None:
         ("Cast", 19, 18, {"to": TensorProto.FLOAT8E4M3FN}),  # a type that it did not have
     ],
 )
-def test_what_only_the_newer_version_can_say_is_refused(
+def test_newer_only_attribute_is_refused(
     operator: str, opset: int, target: int, attributes: dict[str, Any]
 ) -> None:
     second = {
@@ -118,7 +118,7 @@ def test_a_target_above_the_runtime_is_refused() -> None:
     )
 
 
-def test_an_unreleased_opset_is_refused() -> None:
+def test_unknown_opset_is_refused() -> None:
     refusal = plan(relu(opset=99), recipe()).refusal
     assert refusal is not None
     assert "no released onnx supports opset 99" in refusal.message

@@ -141,7 +141,7 @@ def test_an_unsupported_keyword_is_an_error() -> None:
         structural({"type": "integer", "exclusiveMinimum": 0}, {})
 
 
-def test_the_charts_copy_differs_only_in_what_keeps_it() -> None:
+def test_chart_copy_differs_only_in_its_keep_annotation() -> None:
     for path in sorted((REPOSITORY / "crds").glob("*.yaml")):
         text = (REPOSITORY / "charts/enginewright/files/crds" / path.name).read_text()
         assert "{{" not in text  # Helm would read it as a template of ours
@@ -153,10 +153,10 @@ def test_the_charts_copy_differs_only_in_what_keeps_it() -> None:
 def leaves(plural: str) -> list[str]:
     """Return the paths of a spec's fields that hold values, without brackets."""
     spec = schema(plural)["properties"]["spec"]
-    found = [
+    fields = [
         (path.strip(".").replace("[]", ""), part) for path, part in parts(spec) if "{}" not in path
     ]
-    scalars = [path for path, part in found if path and "properties" not in part]
+    scalars = [path for path, part in fields if path and "properties" not in part]
     return list(dict.fromkeys(path for path in scalars if not _holds_objects(path, scalars)))
 
 

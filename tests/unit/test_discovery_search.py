@@ -36,10 +36,10 @@ WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("wording", "wanted"), WORDS)
-def test_messages_say_which_size_is_wanted(wording: str, wanted: dict[str, int]) -> None:
+@pytest.mark.parametrize(("wording", "sizes"), WORDS)
+def test_messages_say_which_size_is_wanted(wording: str, sizes: dict[str, int]) -> None:
     about = problem(x=("n", "t"))
-    assert wanted in changes(wording, about.start, about)[:4]
+    assert sizes in changes(wording, about.start, about)[:4]
 
 
 def test_the_innermost_node_is_the_one_that_failed() -> None:
@@ -49,12 +49,12 @@ def test_the_innermost_node_is_the_one_that_failed() -> None:
     assert failed_node(wording) == "in"
 
 
-def test_what_takes_every_size_is_tried_at_its_likeliest_only_once() -> None:
+def test_model_of_every_size_is_tried_once() -> None:
     about = problem(x=("n", "t"), y=("n", "t"))
     assert search(about, lambda *_: Outcome(ran=True)).point == {"n": 1, "t": 64}
 
 
-def test_the_end_of_all_runs_leaves_what_ran() -> None:
+def test_end_of_all_runs_keeps_their_results() -> None:
     about = problem(x=("n", "t"))
     left = iter(range(3))
 

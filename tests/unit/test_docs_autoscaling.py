@@ -14,7 +14,6 @@ PAGE = (Path(__file__).parents[2] / "docs/autoscaling.md").read_text()
 
 
 def blocks() -> list[Any]:
-    """Return the YAML documents of the page."""
     return [yaml.safe_load(each.partition("```")[0]) for each in PAGE.split("```yaml\n")[1:]]
 
 
@@ -31,7 +30,7 @@ def test_the_adapter_serves_the_metric_that_the_server_exposes() -> None:
     assert f"`{QUEUE_METRIC}`" in server_metrics()
 
 
-def test_names_and_numbers_are_those_of_the_code() -> None:
+def test_names_and_numbers_match_the_code() -> None:
     assert f"{CPU_UTILIZATION}% of the request" in PAGE
     assert f"/{QUEUE_METRIC}" in PAGE
     for manager in (FIELD_MANAGER, HANDOVER_MANAGER):

@@ -33,7 +33,7 @@ def test_no_remedy_that_the_code_has_is_written_by_hand() -> None:
         assert [each for each in Reason if each.remedy in by_hand] == []
 
 
-def test_the_stages_are_those_that_run() -> None:
+def test_stages_match_the_code() -> None:
     text = next(page for page in PAGES if page.stem == "stages").read_text()
     stages = (*PREPARE_STAGES, LOOKUP_STAGE, *ENGINE_STAGES)
     assert tuple(re.findall(r"^\| `([\w-]+)` \|", text, re.MULTILINE)) == stages
@@ -49,7 +49,7 @@ def test_the_pages_that_code_names_are_there(folder: str) -> None:
     assert [page for page in sorted(named) if not (docs.ROOT / page).is_file()] == []
 
 
-def test_what_is_written_by_hand_can_be_read_in_an_afternoon() -> None:
+def test_handwritten_pages_stay_short() -> None:
     """As `wc -w README.md CONTRIBUTING.md docs/*.md` counts; docs/reference is generated."""
     pages = [docs.ROOT / "README.md", docs.ROOT / "CONTRIBUTING.md", *SITE.glob("*.md")]
     assert sum(len(page.read_text().split()) for page in pages) <= 45_000

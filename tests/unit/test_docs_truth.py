@@ -46,7 +46,7 @@ def test_a_row_names_all_its_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "marks",
     [
         [ROW._replace(about=())],
         [ROW._replace(about=("golden",))],
@@ -55,6 +55,6 @@ def test_a_row_names_all_its_tests() -> None:
     ],
     ids=["no text", "too short", "empty", "two texts"],
 )
-def test_a_row_without_one_text_is_an_error(found: list[Mark]) -> None:
+def test_a_row_without_one_text_is_an_error(marks: list[Mark]) -> None:
     with pytest.raises(ValueError, match="noise"):
-        proofs.rows(found, "fault", "Outputs")
+        proofs.rows(marks, "fault", "Outputs")

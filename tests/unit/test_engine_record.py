@@ -38,7 +38,7 @@ def reported(image: str | None = None, **engine: Any) -> dict[str, Any]:
     return {"engine": engine_facts(read.engine).manifest(), "versions": versions.manifest()}
 
 
-def test_versions_are_those_of_the_build() -> None:
+def test_versions_of_the_build_are_recorded() -> None:
     assert reported()["versions"] == {"backend": "10.1", "ort": "1.31.1", "driver": "570.86.15"}
 
 
@@ -112,7 +112,7 @@ def test_of_a_long_report_reasons_are_cut_before_medians_are_lost() -> None:
     assert engine["backends"][2]["excluded"].endswith(" …")
 
 
-def test_what_is_recorded_stays_in_the_status() -> None:
+def test_record_stays_in_the_status() -> None:
     world = World.of_engine(ahead_of_time=True).settle()
     world.succeeds(versions={"backend": "1.7.1.116", "ort": "1.31.1", "cuda": "13"})
     assert world.status["versions"] == {"backend": "1.7.1.116", "ort": "1.31.1", "cuda": "13"}
@@ -142,9 +142,7 @@ def test_a_report_of_an_earlier_version_has_no_versions() -> None:
         ("", None),
     ],
 )
-def test_the_drivers_version_is_read_from_the_kernel_module(
-    tmp_path: Path, text: str, expected: str | None
-) -> None:
+def test_driver_version_is_read(tmp_path: Path, text: str, expected: str | None) -> None:
     file = tmp_path / "version"
     assert release(file) is None, "there is no driver"
     file.write_text(text)

@@ -37,17 +37,17 @@ def test_every_backend_with_engines_is_in_both_tables() -> None:
     assert set(PROVIDERS) == DEVICE_BACKENDS
 
 
-def test_the_library_itself_says_what_it_builds_for() -> None:
+def test_library_reports_its_architectures() -> None:
     library = importlib.import_module("tensorrt_rtx_bindings.tensorrt_rtx")
     members = library.ComputeCapability.__members__
     digits = [name.removeprefix("SM") for name in members if name.startswith("SM")]
-    known = LIBRARIES[RTX].capabilities
-    assert known == Capabilities(frozenset(f"{each[:-1]}.{each[-1]}" for each in digits))
+    capabilities = LIBRARIES[RTX].capabilities
+    assert capabilities == Capabilities(frozenset(f"{each[:-1]}.{each[-1]}" for each in digits))
 
 
 # fault: Engines | a GPU for which ONNX Runtime's CUDA provider has no code (V100, B200)
 @pytest.mark.parametrize("capability", ["7.0", "10.0"])
-def test_a_device_that_cuda_has_no_code_for_says_why(
+def test_unsupported_device_says_why(
     capability: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CudaBackend, "offered", lambda _: True)
@@ -102,9 +102,7 @@ def test_operators_that_no_engine_holds() -> None:
         ("cpu", "10.0", None),
     ],
 )
-def test_of_what_use_a_backend_is(
-    backend: str, capability: str | None, wording: str | None
-) -> None:
+def test_use_of_a_backend(backend: str, capability: str | None, wording: str | None) -> None:
     why = why_unusable(backend, capability)
     assert (why is None) == (wording is None)
     assert wording is None or wording in str(why)
@@ -113,12 +111,14 @@ def test_of_what_use_a_backend_is(
 
 
 def test_a_double_is_built_and_not_served() -> None:
-    found = (TensorSpec(name="y", dtype="float64", shape=(1,)),)
-    assert unserved_tensors(RTX, found) == ("y (float64)",)
-    assert unserved_tensors("tensorrt", found) == unserved_tensors("cpu", found) == ()
+    outputs = (TensorSpec(name="y", dtype="float64", shape=(1,)),)
+    assert unserved_tensors(RTX, outputs) == ("y (float64)",)
+    assert unserved_tensors("tensorrt", outputs) == unserved_tensors("cpu", outputs) == ()
 
 
-def test_a_pod_on_such_a_device_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pod_on_an_unsupported_device_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tensorrt_rtx.TensorRtRtxBackend, "missing_libraries", lambda _: ())
     device = Device(Driver(needed=True, present=True), "7.5")
     with pytest.raises(StageFailure) as caught:
@@ -129,9 +129,7 @@ def test_a_pod_on_such_a_device_says_why(tmp_path: Path, monkeypatch: pytest.Mon
 
 # fault: Engines | builder and provider of different TensorRT-RTX versions | `probe` of the image
 #   | before the image is used
-def test_an_image_of_two_versions_is_refused_by_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_image_of_two_versions_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The plug-in's own library, but for the name of its version."""
     real = next(rtx_devices.folder().glob("libtensorrt_rtx.so.*"))
     names = real.read_bytes()[: 1 << 20]

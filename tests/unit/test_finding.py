@@ -91,9 +91,9 @@ def test_one_sentence_is_made_of_cause_and_remedy() -> None:
 
 
 def test_the_remedy_is_the_reasons_unless_the_finder_has_another() -> None:
-    found = Finding(reason=Reason.TIMEOUT, cause="late")
-    assert found.advice == Reason.TIMEOUT.remedy
-    assert found.message == f"late; {Reason.TIMEOUT.remedy}"
+    finding = Finding(reason=Reason.TIMEOUT, cause="late")
+    assert finding.advice == Reason.TIMEOUT.remedy
+    assert finding.message == f"late; {Reason.TIMEOUT.remedy}"
     own = Finding(reason=Reason.TIMEOUT, cause="late", remedy="begin earlier")
     assert (own.advice, own.message) == ("begin earlier", "late; begin earlier")
     assert Finding(reason=Reason.TIMEOUT, cause="late", remedy="").message == "late"
@@ -101,25 +101,25 @@ def test_the_remedy_is_the_reasons_unless_the_finder_has_another() -> None:
 
 @pytest.mark.parametrize("container", [*PREPARE_STAGES, *ENGINE_STAGES, SIDECAR, "server"])
 def test_the_remedy_names_the_fields_of_the_container(container: str) -> None:
-    found = Finding(reason=Reason.OUT_OF_MEMORY, cause="too much")
-    assert found.of_container(container).advice == remedy(Reason.OUT_OF_MEMORY, container)
-    own = found.model_copy(update={"remedy": "buy a larger node"})
+    finding = Finding(reason=Reason.OUT_OF_MEMORY, cause="too much")
+    assert finding.of_container(container).advice == remedy(Reason.OUT_OF_MEMORY, container)
+    own = finding.model_copy(update={"remedy": "buy a larger node"})
     assert own.of_container(container) == own
 
 
-def test_what_is_proposed_is_data_and_can_be_pasted() -> None:
-    found = Finding(
+def test_proposal_is_data_and_can_be_pasted() -> None:
+    finding = Finding(
         reason=Reason.SHAPE_PROFILE_MISSING,
         cause="no sizes",
         remedy="add to spec",
         proposal=Proposal(shapes=SHAPES),
     )
     start = "no sizes; add to spec: "
-    assert found.message.startswith(start)
-    pasted = yaml.safe_load(found.message.removeprefix(start))
+    assert finding.message.startswith(start)
+    pasted = yaml.safe_load(finding.message.removeprefix(start))
     assert tuple(ShapeProfile.model_validate(each) for each in pasted["shapes"]) == SHAPES
-    assert found.message.isprintable(), "a terminal obeys nothing of a model's names"
-    assert Finding.model_validate_json(found.to_json()) == found
+    assert finding.message.isprintable(), "a terminal obeys nothing of a model's names"
+    assert Finding.model_validate_json(finding.to_json()) == finding
 
 
 def test_a_failure_keeps_its_finding_on_every_way() -> None:
@@ -137,7 +137,7 @@ def test_a_failure_keeps_its_finding_on_every_way() -> None:
 
 
 @given(cause=TEXT, advice=st.none() | TEXT, proposed=st.booleans())
-def test_a_termination_message_of_whatever_size_is_read(
+def test_termination_message_of_any_size_is_read(
     cause: str, advice: str | None, proposed: bool
 ) -> None:
     finding = Finding(
@@ -233,7 +233,7 @@ def test_a_report_of_an_earlier_release_is_read() -> None:
         '{"stage":"x","ok":0,"reason":[],"message":5}',
     ],
 )
-def test_what_is_no_termination_message_is_none(text: str) -> None:
+def test_invalid_termination_message_is_none(text: str) -> None:
     assert read_termination_message(text) is None
 
 
@@ -256,9 +256,9 @@ def test_a_failure_of_a_newer_release_keeps_its_cause() -> None:
     assert read.failure is not None
     assert (read.reason, read.failure.cause) == (Reason.INTERNAL_ERROR, "BrandNew: node x is odd")
     assert read.failure.advice == "mend x"
-    known = text.replace("BrandNew", "InvalidModel")
-    assert (found := read_termination_message(known)) is not None
-    assert (found.reason, found.outcome) == (Reason.INVALID_MODEL, "node x is odd; mend x")
+    readable = text.replace("BrandNew", "InvalidModel")
+    assert (reread := read_termination_message(readable)) is not None
+    assert (reread.reason, reread.outcome) == (Reason.INVALID_MODEL, "node x is odd; mend x")
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_figures_that_are_none_are_not_reported(field: str, value: str) -> None:
         {"engine": ENGINE | RECORDED | IMAGE | {"elsewhere": 400 * ["n (Det)"]}},
     ],
 )
-def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) -> None:
+def test_published_report_fits_into_a_termination_message(made: dict[str, object]) -> None:
     report = StageReport.model_validate(
         {"stage": "publish", "ok": True, "message": "published it", **made}
     )
@@ -304,9 +304,7 @@ def test_what_was_made_fits_into_a_termination_message(made: dict[str, object]) 
 
 @pytest.mark.parametrize(("outputs", "listed"), [(1, True), (8, True), (20, False), (300, False)])
 @pytest.mark.parametrize("changes", ["", 256 * "c", 256 * "é"])
-def test_inputs_and_outputs_are_listed_if_they_fit(
-    outputs: int, listed: bool, changes: str
-) -> None:
+def test_signature_is_listed_if_it_fits(outputs: int, listed: bool, changes: str) -> None:
     made = PUBLISHED | {"changes": changes, "signature": signature(outputs)}
     report = StageReport.model_validate({"stage": "publish", "ok": True, "published": made})
     text = report.termination_message()
@@ -357,9 +355,7 @@ def test_a_cut_report_of_a_prepared_model_keeps_its_first_fields() -> None:
         ),
     ],
 )
-def test_texts_and_lists_of_any_writer_are_cut(
-    made: dict[str, object], field: str, kept: object
-) -> None:
+def test_texts_and_lists_are_cut(made: dict[str, object], field: str, kept: object) -> None:
     read = StageReport.model_validate({"stage": LONG * "s", "ok": True, **made})
     assert read.stage == 256 * "s"
     assert getattr(read.published or read.engine, field) == kept
@@ -389,7 +385,7 @@ def test_a_name_that_is_not_utf_8_can_be_reported() -> None:
     assert "udcff.onnx" in report.termination_message()
 
 
-def test_what_is_cut_keeps_as_much_as_fits() -> None:
+def test_cut_text_keeps_as_much_as_fits() -> None:
     finding = Finding(reason=Reason.INVALID_MODEL, cause=3000 * '"')
     text = StageReport(stage="validate", ok=False, failure=finding).termination_message()
     assert 900 < len(text.encode()) <= 1024
@@ -403,8 +399,8 @@ def test_a_name_in_yaml_is_a_string(name: str) -> None:
 
 def test_many_causes_are_named_once_a_reason() -> None:
     many = [Finding(reason=Reason.PROVIDER_REFUSED, cause=f"{n}" * 1024) for n in range(40)]
-    found = present(first([Finding(reason=Reason.DRIVER_MISSING, cause="no driver"), *many]))
-    assert len(found.cause) < 2048
+    finding = present(first([Finding(reason=Reason.DRIVER_MISSING, cause="no driver"), *many]))
+    assert len(finding.cause) < 2048
 
 
 def test_the_digests_of_all_that_may_be_fetched_fit() -> None:

@@ -128,7 +128,7 @@ EDITS: list[Callable[[Edits], None]] = [
 
 @FEW
 @given(nested(), st.data())
-def test_edits_keep_the_model_what_it_is(model: ModelProto, data: st.DataObject) -> None:
+def test_edits_keep_the_model(model: ModelProto, data: st.DataObject) -> None:
     assert is_valid(model)
     expected = answers(model)
     edits = Edits(model, data)
@@ -143,7 +143,7 @@ def test_edits_keep_the_model_what_it_is(model: ModelProto, data: st.DataObject)
 
 @FEW
 @given(nested(hides=True))
-def test_what_is_only_read_keeps_its_bytes(model: ModelProto) -> None:
+def test_reading_keeps_the_bytes(model: ModelProto) -> None:
     before = model.SerializeToString()
     main = Scope(model.graph)
     main.sort()
@@ -154,9 +154,7 @@ def test_what_is_only_read_keeps_its_bytes(model: ModelProto) -> None:
 
 @FEW
 @given(nested(hides=True), st.data())
-def test_nodes_in_any_order_are_sorted_in_every_body(
-    model: ModelProto, data: st.DataObject
-) -> None:
+def test_nodes_are_sorted_in_every_body(model: ModelProto, data: st.DataObject) -> None:
     # the evaluator takes a value from outside for a hidden weight: each name stands for one value here
     expected = answers(apart(model))
     for scope in everywhere(Scope(model.graph)):
@@ -188,15 +186,15 @@ def test_a_circle_has_no_order() -> None:
     assert [node.output[0] for node in graph.node] == ["a", "b"]
 
 
-@pytest.mark.parametrize("wanted", ["new", "a"])
-def test_a_fresh_name_is_like_the_wanted_one(wanted: str) -> None:
+@pytest.mark.parametrize("name", ["new", "a"])
+def test_a_fresh_name_is_like_the_wanted_one(name: str) -> None:
     graph = helper.make_graph([helper.make_node("Neg", ["x"], ["a"], name="a_2")], "g", [], [])
     names = Names(helper.make_model(graph))
-    assert names.fresh(wanted) == {"new": "new", "a": "a_3"}[wanted]
-    assert names.fresh(wanted) == {"new": "new_2", "a": "a_4"}[wanted]
+    assert names.fresh(name) == {"new": "new", "a": "a_3"}[name]
+    assert names.fresh(name) == {"new": "new_2", "a": "a_4"}[name]
 
 
-def test_what_a_loop_makes_has_the_types_of_its_body() -> None:
+def test_outputs_of_a_loop_have_the_types_of_its_body() -> None:
     loop = onnx.parser.parse_graph(
         """g (float[1] x, int64 steps, bool go) => (float[1] y) {
             h, k = Loop (steps, go, x, steps) <body = b (int64 i, bool c, float[1] a, int64 n)
@@ -239,7 +237,7 @@ def test_a_branch_that_is_taken_brings_its_sparse_weights() -> None:
     assert weight.values.name in add.input
 
 
-def test_what_bodies_say_of_values_around_them_is_renamed_too() -> None:
+def test_outer_values_are_renamed_in_bodies() -> None:
     model = branching("r = Neg (x)")
     body = model.graph.node[1].attribute[0].g
     annotation = body.quantization_annotation.add(tensor_name="r")

@@ -25,9 +25,9 @@ def sources(images: ModuleType, name: str) -> set[str]:
 
 @pytest.mark.parametrize("name", ["operator", "cpu", "openvino", "gpu", "rtx"])
 def test_documents_and_the_command_line_change_no_tag(images: ModuleType, name: str) -> None:
-    found = sources(images, name)
-    assert not [path for path in found if path.startswith(("docs", "operator/enginewright_cli"))]
-    assert "README.md" not in found
+    origins = sources(images, name)
+    assert not [path for path in origins if path.startswith(("docs", "operator/enginewright_cli"))]
+    assert "README.md" not in origins
 
 
 def test_comments_of_pyproject_change_no_tag(images: ModuleType, tmp_path: Path) -> None:
@@ -50,10 +50,10 @@ def test_comments_of_a_module_change_a_tag(images: ModuleType, tmp_path: Path) -
 
 
 def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
-    found = sources(images, "cpu")
-    assert "runtime_image/enginewright_runtime/prepare/publish.py" in found
-    assert "operator/enginewright_contract/keys.py" in found
-    assert "operator/enginewright/plan/plan.py" not in found
+    origins = sources(images, "cpu")
+    assert "runtime_image/enginewright_runtime/prepare/publish.py" in origins
+    assert "operator/enginewright_contract/keys.py" in origins
+    assert "operator/enginewright/plan/plan.py" not in origins
     assert "operator/enginewright/plan/plan.py" in sources(images, "operator")
 
 
@@ -66,11 +66,9 @@ def test_the_operator_changes_no_runtime_tag(images: ModuleType) -> None:
         ("cuda", "runtime_image/nvidia.Containerfile"),
     ],
 )
-def test_what_an_image_copies_decides_its_tag(
-    images: ModuleType, name: str, containerfile: str
-) -> None:
+def test_copied_files_decide_the_tag(images: ModuleType, name: str, containerfile: str) -> None:
     """Else a change would hide behind an old tag."""
-    found = sources(images, name)
+    origins = sources(images, name)
     text = (REPOSITORY / containerfile).read_text()
     copied = [
         word
@@ -82,10 +80,10 @@ def test_what_an_image_copies_decides_its_tag(
     for entry in copied:
         path = REPOSITORY / entry
         files = path.rglob("*.py") if path.is_dir() else [path]
-        assert {each.relative_to(REPOSITORY).as_posix() for each in files} <= found
+        assert {each.relative_to(REPOSITORY).as_posix() for each in files} <= origins
 
 
-def test_an_image_that_adds_to_another_changes_with_it(
+def test_derived_image_changes_with_its_base(
     images: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu, nvidia = [each for each in images.IMAGES if each.name in {"gpu", "nvidia"}]
@@ -98,20 +96,20 @@ def test_an_image_that_adds_to_another_changes_with_it(
     assert after != before
 
 
-def test_nvidias_libraries_are_only_built_by_name(
+def test_nvidia_libraries_are_built_by_name(
     images: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def listed(*names: str) -> list[str]:
+    def list_references(*names: str) -> list[str]:
         assert images.main(["list", *names]) == 0
         return [line.split()[0] for line in capsys.readouterr().out.splitlines()]
 
-    assert listed() == ["operator", "cpu", "openvino", "gpu", "rtx", "monitoring"]
-    assert listed("--nvidia") == listed("nvidia") == ["nvidia"]
-    assert listed("cuda", "gpu") == ["gpu", "cuda"]
+    assert list_references() == ["operator", "cpu", "openvino", "gpu", "rtx", "monitoring"]
+    assert list_references("--nvidia") == list_references("nvidia") == ["nvidia"]
+    assert list_references("cuda", "gpu") == ["gpu", "cuda"]
     assert images.main(["list", "--nvidi"]) == 2
 
 
-def test_archives_of_one_image_are_not_those_of_another(images: ModuleType) -> None:
+def test_archives_of_images_differ(images: ModuleType) -> None:
     """`remove_older` deletes by prefix."""
     prefixes = [
         each.archive.name.removesuffix(f"{each.tag().rpartition('-')[2]}.tar")

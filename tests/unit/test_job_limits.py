@@ -1,4 +1,4 @@
-"""Limits on Jobs: how many run, whose turn it is, and that what serves and was lost waits for nobody."""
+"""Limits on Jobs: how many run, whose turn it is, and that a lost artefact of a serving model is rebuilt at once."""
 
 from collections import Counter
 from dataclasses import replace
@@ -28,7 +28,6 @@ def limited(total: int = 0, per_namespace: int = 0) -> ManyModels:
 
 
 def different(world: ManyModels, *names: str) -> ManyModels:
-    """Apply models that share nothing, one second after the other."""
     for name in names:
         world.apply(name, source={"uri": f"https://models.example/{name}.onnx"})
         world.now = world.now.replace(second=world.now.second + 1)
@@ -36,8 +35,8 @@ def different(world: ManyModels, *names: str) -> ManyModels:
 
 
 def job_of(world: ManyModels, owner: str) -> str:
-    (found,) = [each for each in world.running_jobs() if world.owner(each) == owner]
-    return str(found["metadata"]["name"])
+    (job,) = [each for each in world.running_jobs() if world.owner(each) == owner]
+    return str(job["metadata"]["name"])
 
 
 def succeed(world: ManyModels, owner: str) -> None:
@@ -75,7 +74,7 @@ def test_without_limits_nothing_waits() -> None:
     assert different(limited(), *NAMES).leading() == sorted(NAMES)
 
 
-def test_who_waits_keeps_the_place_over_a_restart() -> None:
+def test_place_in_the_queue_survives_a_restart() -> None:
     world = different(limited(1), "c", "b", "a")
     world.restart().settle()
     assert world.leading() == ["c"]
@@ -85,7 +84,7 @@ def test_who_waits_keeps_the_place_over_a_restart() -> None:
 
 
 @pytest.mark.parametrize("event", ["deleted", "edited", "refused"])
-def test_one_that_gives_up_its_turn_holds_nobody_up(event: str) -> None:
+def test_abandoned_turn_holds_up_no_other(event: str) -> None:
     world = different(limited(1), "c", "b", "a")
     match event:
         case "deleted":
@@ -134,7 +133,7 @@ def test_models_that_share_a_preparation_take_one_turn() -> None:
     assert world.leading() == ["e"]
 
 
-def test_what_serves_and_was_lost_is_rebuilt_at_once() -> None:
+def test_lost_artefact_of_a_serving_model_is_rebuilt_at_once() -> None:
     world = limited(1).apply("a")
     world.job_succeeds()
     world.all_available().after(hours=1)
@@ -144,9 +143,6 @@ def test_what_serves_and_was_lost_is_rebuilt_at_once() -> None:
     assert world.leading() == ["a", "b"]
     succeed(world, "a")
     assert world.ready("c") == QUEUED
-
-
-# engines
 
 
 def engine(world: ManyModels, name: str) -> None:
@@ -229,9 +225,6 @@ def test_a_model_says_which_engine_its_serving_revision_has_lost() -> None:
     assert "lost" not in world.status["engines"][0], "an update is no loss"
 
 
-# at the same moment
-
-
 def test_a_turn_is_taken_once_while_jobs_are_created() -> None:
     world = limited(1)
     for name in ("a", "b"):
@@ -263,22 +256,22 @@ OWNERS: Final = st.builds(
     running=st.dictionaries(st.sampled_from("xyz"), st.integers(0, 4)),
     limits=st.builds(JobLimits, st.integers(0, 5), st.integers(0, 3)),
 )
-def test_turns_fill_the_limits_and_never_exceed_them(
+def test_turns_fill_the_limits(
     waiting: set[JobOwner], running: dict[str, int], limits: JobLimits
 ) -> None:
-    found = turns(waiting, running, limits)
-    assert list(found) == sorted(waiting)
-    begun = [each for each, why in found.items() if not why]
+    permitted = turns(waiting, running, limits)
+    assert list(permitted) == sorted(waiting)
+    begun = [each for each, why in permitted.items() if not why]
     before, after = Counter(running), Counter(running) + Counter(each.namespace for each in begun)
     if limits.total:
         assert after.total() <= max(limits.total, before.total())
     for name in "xyz":
         if limits.per_namespace:
             assert after[name] <= max(limits.per_namespace, before[name])
-    for each, why in found.items():
+    for each, why in permitted.items():
         is_full = limits.total and after.total() >= limits.total
         own_full = limits.per_namespace and after[each.namespace] >= limits.per_namespace
-        assert not why or is_full or own_full, "nobody waits for nothing"
+        assert not why or is_full or own_full, "every wait has a reason"
     for each in begun:
         earlier = [one for one in waiting if one < each and one.namespace == each.namespace]
-        assert not any(found[one] for one in earlier), "in order"
+        assert not any(permitted[one] for one in earlier), "in order"

@@ -103,7 +103,6 @@ def test_equal_models_of_other_names_and_addresses_share_one_engine() -> None:
 
 
 def listed(heading: str) -> list[str]:
-    """Return the first column of a table in docs/keys.md."""
     text = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
     rows = text.partition(heading)[2].partition("|---|")[2].partition("\n\n")[0].splitlines()[1:]
     return [row.split("|")[1].strip() for row in rows]

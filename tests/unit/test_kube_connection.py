@@ -26,7 +26,7 @@ def kubeconfig(folder: Path, **user: str) -> Path:
     return path
 
 
-async def test_a_kubeconfig_that_is_set_wins_over_the_pod(
+async def test_kubeconfig_wins_over_the_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
@@ -37,7 +37,7 @@ async def test_a_kubeconfig_that_is_set_wins_over_the_pod(
 
 
 @pytest.mark.parametrize("content", [None, "", "{", "a: b", "[]"])
-async def test_an_unusable_kubeconfig_is_one_sentence(
+async def test_unusable_kubeconfig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None
 ) -> None:
     path = tmp_path / "config"
@@ -48,9 +48,7 @@ async def test_an_unusable_kubeconfig_is_one_sentence(
         await load_connection()
 
 
-async def test_a_pod_without_a_token_is_refused_with_a_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_pod_without_a_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBECONFIG", raising=False)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "192.0.2.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
@@ -59,7 +57,7 @@ async def test_a_pod_without_a_token_is_refused_with_a_reason(
 
 
 @pytest.mark.parametrize("current", ["a", "gone"])
-async def test_a_context_is_chosen(
+async def test_context_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, current: str
 ) -> None:
     path = kubeconfig(tmp_path, token="t0")

@@ -18,12 +18,12 @@ SERVER: Final = "enginewright_runtime.core.forkserver"  # started as a program
 def layers(container: str) -> list[list[str]]:
     """Return the layers of a package, the highest first, as the linter holds them."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
-    (found,) = [
+    (contract,) = [
         each["layers"]
         for each in settings["tool"]["importlinter"]["contracts"]
         if each.get("containers") == [container]
     ]
-    return [layer.split(" | ") for layer in found]
+    return [layer.split(" | ") for layer in contract]
 
 
 def named() -> Iterator[tuple[str, str]]:
@@ -36,7 +36,7 @@ def named() -> Iterator[tuple[str, str]]:
                 yield module, text
 
 
-def test_nothing_is_imported_by_a_string_but_what_is_started_as_a_program() -> None:
+def test_only_programs_are_imported_by_a_string() -> None:
     """What runs in a child is given as a function (`core.isolation.Call`), which linters see."""
     assert set(named()) == {
         ("enginewright_runtime.core.children", SERVER),
@@ -54,7 +54,7 @@ def test_nothing_is_imported_by_a_string_but_what_is_started_as_a_program() -> N
         "enginewright_serving.server",
     ],
 )
-def test_the_drawing_in_the_readme_is_what_the_linter_holds(container: str) -> None:
+def test_drawing_in_the_readme_matches_the_linter(container: str) -> None:
     text = (REPOSITORY / "README.md").read_text()
     drawing = text.split(f"<!-- layers of {container} -->")[1].split("<!-- end -->")[0]
     rows = [line.split("  ")[1] for line in drawing.splitlines() if line.startswith("  ")]

@@ -47,13 +47,12 @@ def stages(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def devices(job: dict[str, Any]) -> list[str]:
-    """Return the stages that ask for a device."""
-    found = {
+    variables = {
         name: each.get("resources", {}).get("limits", {}).get(RESOURCE)
         for name, each in stages(job).items()
     }
-    assert set(found.values()) <= {None, "1"}
-    return [name for name, count in found.items() if count]
+    assert set(variables.values()) <= {None, "1"}
+    return [name for name, count in variables.items() if count]
 
 
 @pytest.mark.parametrize(
@@ -112,9 +111,7 @@ def test_the_build_runs_on_a_node_of_its_class_and_the_look_anywhere() -> None:
 
 
 @pytest.mark.parametrize(("job", "seconds"), [(build(**RICH), 7200), (lookup(), 600)])
-def test_time_starts_on_a_node_and_not_while_a_device_is_waited_for(
-    job: dict[str, Any], seconds: int
-) -> None:
+def test_deadline_starts_on_a_node(job: dict[str, Any], seconds: int) -> None:
     assert pod(job)["activeDeadlineSeconds"] == seconds
     assert "activeDeadlineSeconds" not in job["spec"]
 
@@ -136,7 +133,7 @@ def test_the_store_is_written_and_the_work_shared(job: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("job", [lookup(), build()])
-def test_exit_codes_decide_what_the_job_controller_does(job: dict[str, Any]) -> None:
+def test_exit_codes_decide_about_retries(job: dict[str, Any]) -> None:
     spec = job["spec"]
     ignored, failed = spec["podFailurePolicy"]["rules"]
     assert ignored["action"] == "Ignore"

@@ -48,7 +48,7 @@ def test_a_name_that_was_cut_differs_from_others_that_were_cut() -> None:
 # event: Classes | ambiguous names (`a-b` on class `c`, `a` on class `b-c`) | both: the
 #   Deployments are `a-b-c` and `a--b-c` | nothing
 @given(model=DASHED, accelerator=DASHED, other=DASHED, other_class=DASHED)
-def test_no_two_deployments_want_one_name(
+def test_deployment_names_differ(
     model: str, accelerator: str, other: str, other_class: str
 ) -> None:
     pairs = {(model, accelerator), (other, other_class)}
@@ -167,10 +167,6 @@ def test_an_eviction_takes_one_pod_and_a_broken_pod_blocks_no_drain() -> None:
     spec = world().the("PodDisruptionBudget")["spec"]
     assert spec["maxUnavailable"] == 1
     assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
-
-
-def test_a_rollout_is_given_up_after_a_while() -> None:
-    assert 0 < world().the("Deployment")["spec"]["progressDeadlineSeconds"] <= 3600
 
 
 def test_the_claim_asks_for_the_clusters_default_unless_a_class_is_configured() -> None:

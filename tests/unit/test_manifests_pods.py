@@ -103,54 +103,42 @@ def container(pod: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def mounts(of: dict[str, Any]) -> dict[str, bool]:
-    """Return whether each mount path is read-only."""
     return {each["mountPath"]: each.get("readOnly", False) for each in of["volumeMounts"]}
 
 
 @pytest.mark.parametrize("kind", PODS)
-def test_the_restricted_standard_is_met(kind: str) -> None:
+def test_every_pod_meets_the_restricted_standard(kind: str) -> None:
     """As https://kubernetes.io/docs/concepts/security/pod-security-standards/ lists it."""
     pod = PODS[kind]()
+    assert json.dumps(pod) == json.dumps(PODS[kind]()), "it is JSON and equal each time"
     spec = pod["spec"]
-    assert spec["securityContext"]["runAsNonRoot"] is True
-    assert spec["securityContext"]["runAsUser"] == 65532
-    assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    security = spec["securityContext"]
+    assert security["runAsNonRoot"] is True
+    assert security["runAsUser"] == security["fsGroup"] == security["runAsGroup"] == 65532
+    assert security["fsGroupChangePolicy"] == "OnRootMismatch"
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
     for each in containers(pod):
-        security = each["securityContext"]
-        assert security["allowPrivilegeEscalation"] is False
-        assert security["capabilities"] == {"drop": ["ALL"]}
-        assert security["readOnlyRootFilesystem"] is True
+        context = each["securityContext"]
+        assert context["allowPrivilegeEscalation"] is False
+        assert context["capabilities"] == {"drop": ["ALL"]}
+        assert context["readOnlyRootFilesystem"] is True
         assert not any("hostPort" in port for port in each.get("ports", ()))
-    kinds = {key for volume in spec["volumes"] for key in volume if key != "name"}
-    assert kinds <= {"downwardAPI", "emptyDir", "persistentVolumeClaim", "secret"}
-
-
-@pytest.mark.parametrize("kind", PODS)
-def test_every_mount_has_its_volume_whose_files_belong_to_the_pods_user(kind: str) -> None:
-    pod = PODS[kind]()
-    security = pod["spec"]["securityContext"]
-    assert security["fsGroup"] == security["runAsGroup"] == 65532
-    assert security["fsGroupChangePolicy"] == "OnRootMismatch"
-    mounted = {mount["name"] for each in containers(pod) for mount in each["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in pod["spec"]["volumes"]}
-    for each in containers(pod):
         assert mounts(each)["/tmp"] is False
         assert each["terminationMessagePolicy"] == "File"
         assert each["resources"]["requests"].keys() >= {"cpu"}
+    kinds = {key for volume in spec["volumes"] for key in volume if key != "name"}
+    assert kinds <= {"downwardAPI", "emptyDir", "persistentVolumeClaim", "secret"}
+    mounted = {mount["name"] for each in containers(pod) for mount in each["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in spec["volumes"]}
 
 
 @pytest.mark.parametrize("kind", ["prepare", "serve", "probe", "engine", "engine-lookup"])
-def test_no_pod_holds_a_token_that_nobody_asked_for(kind: str) -> None:
+def test_no_pod_mounts_a_token(kind: str) -> None:
     spec = PODS[kind]()["spec"]
     assert spec["automountServiceAccountToken"] is False
     assert "serviceAccountName" not in spec
     assert spec["enableServiceLinks"] is False
-
-
-@pytest.mark.parametrize("kind", PODS)
-def test_objects_are_json_and_equal_each_time(kind: str) -> None:
-    assert json.dumps(PODS[kind]()) == json.dumps(PODS[kind]())
 
 
 # prepare
@@ -221,7 +209,7 @@ def test_a_source_on_the_web_needs_no_claim() -> None:
     assert names == {"tmp", "work", "store"}
 
 
-def test_the_job_ends_at_once_for_what_cannot_succeed_and_ignores_evictions() -> None:
+def test_job_ends_on_permanent_failures_and_ignores_evictions() -> None:
     spec = World(build={"timeout": "1h30m"}).settle().job()["spec"]
     assert spec["template"]["spec"]["activeDeadlineSeconds"] == 5400
     assert "activeDeadlineSeconds" not in spec, "it would run while the pod waits for a node"
@@ -233,10 +221,10 @@ def test_the_job_ends_at_once_for_what_cannot_succeed_and_ignores_evictions() ->
     assert second["onExitCodes"] == {"operator": "In", "values": [int(ExitCode.PERMANENT)]}
 
 
-def test_build_resources_are_those_of_every_stage() -> None:
-    wanted = {"requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}
-    for each in containers(prepare_pod(build={"resources": wanted})):
-        assert each["resources"] == wanted
+def test_build_resources_apply_to_every_stage() -> None:
+    resources = {"requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}
+    for each in containers(prepare_pod(build={"resources": resources})):
+        assert each["resources"] == resources
 
 
 def test_jobs_pull_with_the_models_own_secrets_too() -> None:
@@ -274,7 +262,7 @@ def test_the_sidecar_starts_before_the_server_and_gates_the_pod() -> None:
     assert "restartPolicy" not in server
 
 
-def test_the_sidecar_sees_the_annotations_that_only_who_may_write_pods_can_write() -> None:
+def test_sidecar_reads_annotations_of_its_pod() -> None:
     pod = serving_pod()
     (volume,) = (each for each in pod["spec"]["volumes"] if "downwardAPI" in each)
     read = {
@@ -318,7 +306,7 @@ def test_sizes_that_change_nothing_restart_no_pods() -> None:
     assert larger.the("ControllerRevision")["data"]["golden_output_bytes"] == 176_000_000
 
 
-def test_the_task_says_what_to_serve() -> None:
+def test_task_names_the_artefact() -> None:
     batching = {"maxSize": 8, "maxDelay": "5ms"}
     serving = {"maxQueue": 7, "batching": batching, "requestTimeout": "10s"}
     serving["maxConcurrentRuns"] = 2
@@ -379,7 +367,7 @@ def test_with_tls_only_the_server_has_the_key_and_kubelets_probe_over_tls() -> N
         assert "scheme" not in sidecar[name]["httpGet"], "its own port is for the operator"
 
 
-def test_the_probes_ask_the_server_for_what_each_is_about() -> None:
+def test_probes_ask_server_and_sidecar() -> None:
     server = container(serving_pod(), "server")
     assert server["ports"] == [
         {"name": "http", "containerPort": contract.HTTP_PORT, "protocol": "TCP"}

@@ -9,14 +9,14 @@ EACH = occupied(SIZE)
 
 
 def filled(*names: str) -> Entries:
-    found = Entries()
+    result = Entries()
     for name in names:
-        found.add(name, SIZE)
-    return found
+        result.add(name, SIZE)
+    return result
 
 
-def evicted(found: Entries, needed: int, limit: int) -> list[str] | None:
-    victims = found.victims(needed, limit)
+def evicted(result: Entries, needed: int, limit: int) -> list[str] | None:
+    victims = result.victims(needed, limit)
     return None if victims is None else [name for name, _ in victims]
 
 
@@ -27,31 +27,31 @@ def test_small_files_occupy_blocks() -> None:
 
 
 def test_the_least_recently_used_make_room_and_no_more_than_necessary() -> None:
-    found = filled("a", "b", "c")
-    assert evicted(found, EACH, 4 * EACH) == []
-    assert evicted(found, EACH, 4 * EACH - 1) == ["a"]
-    assert evicted(found, 2 * EACH, 3 * EACH) == ["a", "b"]
-    with found.used("a"):
+    result = filled("a", "b", "c")
+    assert evicted(result, EACH, 4 * EACH) == []
+    assert evicted(result, EACH, 4 * EACH - 1) == ["a"]
+    assert evicted(result, 2 * EACH, 3 * EACH) == ["a", "b"]
+    with result.used("a"):
         pass
-    assert evicted(found, 2 * EACH, 3 * EACH) == ["b", "c"]
-    found.add("b", SIZE)  # replaced
-    assert found.total == 3 * EACH
-    assert evicted(found, EACH, 3 * EACH) == ["c"]
+    assert evicted(result, 2 * EACH, 3 * EACH) == ["b", "c"]
+    result.add("b", SIZE)  # replaced
+    assert result.total == 3 * EACH
+    assert evicted(result, EACH, 3 * EACH) == ["c"]
 
 
-def test_what_is_read_or_written_stays() -> None:
-    found = filled("a", "b")
-    with found.used("a"), found.used("a"):
-        assert evicted(found, EACH, 2 * EACH) == ["b"]
-        assert evicted(found, 2 * EACH, 2 * EACH) is None
-        with found.reserved("c", SIZE):
-            assert found.total == 3 * EACH
-            assert found.is_expected("c")
-            assert "c" not in found
-            assert evicted(found, EACH, 3 * EACH) == ["b"]
-            assert evicted(found, EACH, 2 * EACH) is None
-    assert found.total == 2 * EACH
-    assert evicted(found, 2 * EACH, 2 * EACH) == ["b", "a"]
+def test_entry_in_use_stays() -> None:
+    result = filled("a", "b")
+    with result.used("a"), result.used("a"):
+        assert evicted(result, EACH, 2 * EACH) == ["b"]
+        assert evicted(result, 2 * EACH, 2 * EACH) is None
+        with result.reserved("c", SIZE):
+            assert result.total == 3 * EACH
+            assert result.is_expected("c")
+            assert "c" not in result
+            assert evicted(result, EACH, 3 * EACH) == ["b"]
+            assert evicted(result, EACH, 2 * EACH) is None
+    assert result.total == 2 * EACH
+    assert evicted(result, 2 * EACH, 2 * EACH) == ["b", "a"]
 
 
 def test_a_file_that_never_fits_evicts_nothing() -> None:
@@ -60,9 +60,9 @@ def test_a_file_that_never_fits_evicts_nothing() -> None:
 
 def test_the_number_of_files_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "MOST_FILES", 3)
-    found = filled("a", "b", "c")
-    assert evicted(found, EACH, 100 * EACH) == ["a"]
-    found.remove("a")
-    found.remove("a")
-    assert (found.total, len(found)) == (2 * EACH, 2)
-    assert evicted(found, EACH, 100 * EACH) == []
+    result = filled("a", "b", "c")
+    assert evicted(result, EACH, 100 * EACH) == ["a"]
+    result.remove("a")
+    result.remove("a")
+    assert (result.total, len(result)) == (2 * EACH, 2)
+    assert evicted(result, EACH, 100 * EACH) == []

@@ -35,25 +35,24 @@ FILES: Final = {
 
 
 def described(files: dict[str, bytes], **fields: object) -> Manifest:
-    def listed(path: str, content: bytes) -> ArtifactFile:
-        found: Copied = copy(io.BytesIO(content), None)
-        return ArtifactFile(path=path, sha256=found.sha256, size_bytes=found.size_bytes)
+    def list_file(path: str, content: bytes) -> ArtifactFile:
+        copied: Copied = copy(io.BytesIO(content), None)
+        return ArtifactFile(path=path, sha256=copied.sha256, size_bytes=copied.size_bytes)
 
-    return manifest(files=tuple(listed(*each) for each in files.items()), **fields)
+    return manifest(files=tuple(list_file(*each) for each in files.items()), **fields)
 
 
 def content(layer: ImageLayer, files: dict[str, bytes]) -> bytes:
-    def opened(file: ArtifactFile) -> AbstractContextManager[io.BytesIO]:
+    def open_content(file: ArtifactFile) -> AbstractContextManager[io.BytesIO]:
         return closing(io.BytesIO(files[file.path]))
 
-    return b"".join(layer.chunks(opened))
+    return b"".join(layer.chunks(open_content))
 
 
-def pushed(found: Manifest, files: dict[str, bytes]) -> tuple[list[bytes], bytes]:
-    """Return the layers and the manifest of an image."""
-    layers = layers_of(found)
+def pushed(image: Manifest, files: dict[str, bytes]) -> tuple[list[bytes], bytes]:
+    layers = layers_of(image)
     archives = [content(each, files) for each in layers]
-    return archives, image_of(found, layers, [digest_of(each) for each in archives]).manifest
+    return archives, image_of(image, layers, [digest_of(each) for each in archives]).manifest
 
 
 def unpacked(archives: list[bytes], folder: Path) -> dict[str, bytes]:
@@ -68,9 +67,9 @@ def unpacked(archives: list[bytes], folder: Path) -> dict[str, bytes]:
 
 
 def test_a_layer_is_an_archive_of_the_file_and_as_large_as_it_says(tmp_path: Path) -> None:
-    found = described(FILES)
-    archives, _ = pushed(found, FILES)
-    assert [len(each) for each in archives] == [each.size for each in layers_of(found)]
+    image = described(FILES)
+    archives, _ = pushed(image, FILES)
+    assert [len(each) for each in archives] == [each.size for each in layers_of(image)]
     assert unpacked(archives, tmp_path) == FILES
 
 
@@ -85,17 +84,17 @@ def test_every_member_can_be_read_by_every_user() -> None:
 
 def test_an_image_follows_from_the_files_whatever_their_order() -> None:
     """A node has pulled it, and Jobs of later releases find it: it changes only with its format."""
-    found = described(FILES)
+    image = described(FILES)
     turned = described(dict(reversed(FILES.items())), versions={"enginewright": "9.9.9"})
-    assert pushed(found, FILES) == pushed(turned, FILES)
-    assert tag_of(found) == tag_of(turned) == f"prepared-{'a' * 64}-db11b6cefc3eb61f"
-    assert digest_of(pushed(found, FILES)[1]) == PINNED
+    assert pushed(image, FILES) == pushed(turned, FILES)
+    assert tag_of(image) == tag_of(turned) == f"prepared-{'a' * 64}-db11b6cefc3eb61f"
+    assert digest_of(pushed(image, FILES)[1]) == PINNED
 
 
 def test_another_content_or_kind_is_another_image() -> None:
-    found, engine = described(FILES), described(FILES, engine=engine_info())
+    image, engine = described(FILES), described(FILES, engine=engine_info())
     other = described({**FILES, "golden/empty.npz": b"x"})
-    assert len({tag_of(found), tag_of(engine), tag_of(other)}) == 3
+    assert len({tag_of(image), tag_of(engine), tag_of(other)}) == 3
     assert tag_of(engine).startswith("engine-")
     assert json.loads(pushed(engine, FILES)[1])["annotations"] == {
         "dev.enginewright.key": "a" * 64,
@@ -105,17 +104,17 @@ def test_another_content_or_kind_is_another_image() -> None:
 
 def test_no_image_has_more_layers_than_nodes_can_stack(tmp_path: Path) -> None:
     files = {f"model/part-{number:04}": bytes(number) for number in range(4000)}
-    found = described(files)
-    archives, _ = pushed(found, files)
+    image = described(files)
+    archives, _ = pushed(image, files)
     assert len(archives) == 32
-    assert [each.files[0].size_bytes for each in layers_of(found)[:2]] == [3999, 3998]
+    assert [each.files[0].size_bytes for each in layers_of(image)[:2]] == [3999, 3998]
     assert unpacked(archives, tmp_path) == files
 
 
 def chart_pattern() -> str:
     template = Path("charts/enginewright/templates/_helpers.tpl").read_text()
-    (found,) = re.findall(r"regexMatch `(.*)` \.repository", template)
-    return str(found)
+    (pattern,) = re.findall(r"regexMatch `(.*)` \.repository", template)
+    return str(pattern)
 
 
 def test_the_chart_has_the_pattern_of_the_settings() -> None:
@@ -143,7 +142,7 @@ def test_repositories(repository: str) -> None:
         "registry.example.com/a ", "registry.example.com/../a", "registry.example.com:port/a",
     ],
 )  # fmt: skip
-def test_what_is_no_repository_is_refused(repository: str) -> None:
+def test_invalid_repository_is_refused(repository: str) -> None:
     with pytest.raises(ValidationError):
         ImageSettings(repository=repository)
     assert not re.search(chart_pattern(), repository)

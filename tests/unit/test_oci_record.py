@@ -25,7 +25,7 @@ def test_a_record_is_of_one_image_in_one_repository(store: Store) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"sha256:1 sha256:2"])
-def test_what_lists_no_digests_is_no_record(content: bytes, store: Store, tmp_path: Path) -> None:
+def test_record_without_digests_is_none(content: bytes, store: Store, tmp_path: Path) -> None:
     record = PushRecord(store, "registry:5000/a", "engine-1")
     record.write(DIGESTS)
     (path,) = (tmp_path / "store/caches").iterdir()
@@ -35,7 +35,7 @@ def test_what_lists_no_digests_is_no_record(content: bytes, store: Store, tmp_pa
     assert record.read(2) is None
 
 
-def test_what_cannot_be_recorded_fails_nothing(
+def test_failed_record_fails_nothing(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "store").rmdir()

@@ -14,7 +14,6 @@ from tests.support.optional import present
 
 
 def graph(nodes: Sequence[tuple[str, Sequence[str]]], output: str) -> GraphProto:
-    """Return a graph of nodes (output, inputs)."""
     return helper.make_graph(
         [helper.make_node("Sum", list(reads), [name], name=name) for name, reads in nodes],
         "g",
@@ -50,8 +49,8 @@ CHAIN = [("a0", ["x"]), *((f"a{index}", [f"a{index - 1}"]) for index in range(1,
 @pytest.mark.parametrize("wrong", [0, 1, 499, 998, 999])
 def test_a_chain_takes_a_logarithm_of_its_length(wrong: int) -> None:
     truth = Truth(CHAIN, [f"a{wrong}"])
-    found = first_drifting(graph(CHAIN, "a999"), "a999", names(CHAIN), truth)
-    assert found == Drifting(wrong, f"a{wrong}", f"a{wrong} drifts")
+    drift = first_drifting(graph(CHAIN, "a999"), "a999", names(CHAIN), truth)
+    assert drift == Drifting(wrong, f"a{wrong}", f"a{wrong} drifts")
     assert len(truth.asked) <= math.log2(1000) + 3
     assert max(len(each) for each in truth.asked) == 1
 
@@ -65,24 +64,24 @@ def test_branches() -> None:
         ("end", ["l19", "r19"]),
     ]
     for wrong in ("start", "l0", "l7", "l19", "r0", "r13", "end"):
-        found = present(
+        drift = present(
             first_drifting(graph(nodes, "end"), "end", names(nodes), Truth(nodes, [wrong]))
         )
-        assert found.tensor == wrong
+        assert drift.tensor == wrong
 
 
 def test_nodes_beside_the_output_are_not_looked_at() -> None:
     nodes = [("a", ["x"]), ("other", ["a"]), ("b", ["a"])]
     truth = Truth(nodes, ["b", "other"])
-    found = present(first_drifting(graph(nodes, "b"), "b", names(nodes), truth))
-    assert found.tensor == "b"
+    drift = present(first_drifting(graph(nodes, "b"), "b", names(nodes), truth))
+    assert drift.tensor == "b"
     assert all("other" not in each for each in truth.asked)
 
 
 def test_tensors_that_one_model_lacks_are_passed_over() -> None:
     seen = names(CHAIN) - {f"a{index}" for index in range(300, 500)}
-    found = present(first_drifting(graph(CHAIN, "a999"), "a999", seen, Truth(CHAIN, ["a400"])))
-    assert found.tensor == "a500"  # the first that can be seen
+    drift = present(first_drifting(graph(CHAIN, "a999"), "a999", seen, Truth(CHAIN, ["a400"])))
+    assert drift.tensor == "a500"  # the first that can be seen
 
 
 def test_nothing_can_be_seen() -> None:
@@ -99,8 +98,8 @@ def test_a_name_that_means_something_else_in_the_other_model() -> None:
     """What drifts without a consequence is no cause."""
     nodes = [("a", ["x"]), ("b", ["a"]), ("c", ["b"]), ("d", ["c"]), ("e", ["d"])]
     truth = Truth(nodes, ["a", "d"], healed="b")
-    found = present(first_drifting(graph(nodes, "e"), "e", names(nodes), truth))
-    assert found.tensor == "d"
+    drift = present(first_drifting(graph(nodes, "e"), "e", names(nodes), truth))
+    assert drift.tensor == "d"
 
 
 def test_the_body_of_a_node_reads_tensors_too() -> None:
@@ -114,10 +113,10 @@ def test_the_body_of_a_node_reads_tensors_too() -> None:
     whole.node.append(
         helper.make_node("If", ["c"], ["y"], name="y", then_branch=body, else_branch=body)
     )
-    found = present(
+    drift = present(
         first_drifting(whole, "y", frozenset("acy"), Truth([("a", []), ("y", ["a"])], ["a"]))
     )
-    assert found.tensor == "a"
+    assert drift.tensor == "a"
 
 
 def test_an_order_in_which_nothing_runs_as_written() -> None:
@@ -130,8 +129,8 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[str, list[str]]], str]:
     """Draw a graph and one node that its last one is made of."""
     nodes: list[tuple[str, list[str]]] = []
     for index in range(draw(st.integers(1, 30))):
-        known = ["x", *(name for name, _ in nodes)]
-        reads = draw(st.lists(st.sampled_from(known[-6:]), min_size=1, max_size=3, unique=True))
+        tensors = ["x", *(name for name, _ in nodes)]
+        reads = draw(st.lists(st.sampled_from(tensors[-6:]), min_size=1, max_size=3, unique=True))
         nodes.append((f"n{index}", reads))
     ancestry = Ancestry(graph(nodes, nodes[-1][0]), nodes[-1][0])
     wrong = draw(st.sampled_from(ancestry.order))
@@ -140,12 +139,10 @@ def graphs(draw: st.DrawFn) -> tuple[list[tuple[str, list[str]]], str]:
 
 @given(graphs())
 @settings(max_examples=examples(200))
-def test_the_one_wrong_node_of_any_graph_is_found(
-    drawn: tuple[list[tuple[str, list[str]]], str],
-) -> None:
+def test_wrong_node_of_any_graph_is_found(drawn: tuple[list[tuple[str, list[str]]], str]) -> None:
     nodes, wrong = drawn
     output = nodes[-1][0]
     truth = Truth(nodes, [wrong])
-    found = present(first_drifting(graph(nodes, output), output, names(nodes), truth))
-    assert found.tensor == wrong
+    drift = present(first_drifting(graph(nodes, output), output, names(nodes), truth))
+    assert drift.tensor == wrong
     assert len(truth.asked) <= math.log2(len(nodes)) + 5

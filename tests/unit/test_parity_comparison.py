@@ -29,8 +29,8 @@ LIMITS: dict[str, Any] = {
 
 
 def compare(
-    wanted: Mapping[str, Outputs],
-    found: Mapping[str, Outputs],
+    expected: Mapping[str, Outputs],
+    actual: Mapping[str, Outputs],
     *,
     compared_with: ComparedWith,
     tolerances: Tolerances,
@@ -38,9 +38,9 @@ def compare(
 ) -> ParityVerdict:
     """Compare all outputs of all samples."""
     kinds = dtypes or {}
-    comparison = Comparison(compared_with, tolerances, kinds, scales_of(wanted, kinds))
-    for sample, outputs in wanted.items():
-        comparison.add(sample, outputs, found.get(sample, {}))
+    comparison = Comparison(compared_with, tolerances, kinds, scales_of(expected, kinds))
+    for sample, outputs in expected.items():
+        comparison.add(sample, outputs, actual.get(sample, {}))
     return comparison.verdict()
 
 
@@ -67,9 +67,9 @@ def figures(verdict: ParityVerdict) -> OutputParity:
 
 
 def test_figures_over_all_samples() -> None:
-    wanted = {"a": {"y": np.array([1.0, 2.0])}, "b": {"y": np.array([4.0, 0.0])}}
-    found = {"a": {"y": np.array([1.0, 2.002])}, "b": {"y": np.array([4.004, 0.01])}}
-    verdict = compare(wanted, found, compared_with="expected", tolerances=Tolerances())
+    expected = {"a": {"y": np.array([1.0, 2.0])}, "b": {"y": np.array([4.0, 0.0])}}
+    actual = {"a": {"y": np.array([1.0, 2.002])}, "b": {"y": np.array([4.004, 0.01])}}
+    verdict = compare(expected, actual, compared_with="expected", tolerances=Tolerances())
     assert verdict.agrees
     assert verdict.description is None
     assert verdict.worst is None
@@ -129,7 +129,7 @@ def test_form(want: Any, have: Any, reported: str) -> None:
         ([0.0, 0.0], [0.0, 1.0], False),
     ],
 )
-def test_what_counts_as_the_same_numbers(want: list[float], have: list[float], close: bool) -> None:
+def test_tolerances(want: list[float], have: list[float], close: bool) -> None:
     assert judge(np.array(want, np.float32), np.array(have, np.float32)).agrees is close
 
 
@@ -143,13 +143,13 @@ def test_labels_must_be_the_same_but_for_one_in_a_hundred() -> None:
 
 
 def test_output_that_is_not_there() -> None:
-    wanted = {"a": {"y": np.ones(2), "z": np.ones(2)}}
+    expected = {"a": {"y": np.ones(2), "z": np.ones(2)}}
     verdict = compare(
-        wanted, {"a": {"y": np.ones(2)}}, compared_with="source", tolerances=Tolerances()
+        expected, {"a": {"y": np.ones(2)}}, compared_with="source", tolerances=Tolerances()
     )
     assert verdict.description == "output 'z' of golden sample 'a' is missing"
     assert verdict.failures[0].figure == "missing"
-    assert not compare(wanted, {}, compared_with="source", tolerances=Tolerances()).agrees
+    assert not compare(expected, {}, compared_with="source", tolerances=Tolerances()).agrees
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_output_that_is_not_there() -> None:
     ],
 )
 @pytest.mark.parametrize("precision", list(DEFAULTS))
-def test_what_agrees_with_itself(array: Any, precision: str) -> None:
+def test_agreement_with_itself(array: Any, precision: str) -> None:
     verdict = judge(array, array, precision)
     assert verdict.agrees, verdict.description
     reported = figures(verdict)
@@ -262,7 +262,7 @@ def test_best_classes() -> None:
     want = np.array([[0.1, 0.9], [0.9, 0.1], [0.501, 0.499], [0.3, 0.7]])
     have = np.array([[0.2, 0.8], [0.8, 0.2], [0.499, 0.501], [0.7, 0.3]])
     reported = figures(judge(want, have, "INT8"))
-    assert reported.top1_agreement == 0.75  # a tie is nobody's fault, the last row is wrong
+    assert reported.top1_agreement == 0.75  # a tie counts as right, the last row is wrong
     assert figures(judge(want.reshape(1, 1, 4, 2), have.reshape(1, 1, 4, 2))).top1_agreement is None
     assert figures(judge(want[:, :1], want[:, :1])).top1_agreement is None
     assert figures(judge(np.arange(4), np.arange(4))).top1_agreement is None
@@ -352,11 +352,11 @@ def test_low_precisions_are_allowed_more_noise(noise: float, agreeing: list[str]
 def test_a_sample_without_content_is_judged_by_the_range_of_the_others() -> None:
     """Steps of INT8 are of a tensor's range: a page without text shows them too."""
     full, empty = np.linspace(0, 1, 100), np.full(100, 1e-5)
-    wanted = {"text": {"y": full}, "blank": {"y": empty}}
-    found = {"text": {"y": full + 0.004}, "blank": {"y": empty + 0.004}}
+    expected = {"text": {"y": full}, "blank": {"y": empty}}
+    actual = {"text": {"y": full + 0.004}, "blank": {"y": empty + 0.004}}
     for precision, agrees in (("INT8", True), ("FP16", False)):
         verdict = compare(
-            wanted, found, compared_with="source", tolerances=Tolerances(precision=precision)
+            expected, actual, compared_with="source", tolerances=Tolerances(precision=precision)
         )
         assert verdict.agrees is agrees, verdict.description
 
@@ -393,11 +393,11 @@ def test_types_have_tolerances_of_their_own() -> None:
 
 
 def test_the_worst_failure() -> None:
-    wanted = {name: {"y": np.array([1.0, 2.0])} for name in "abc"}
-    found = {
+    expected = {name: {"y": np.array([1.0, 2.0])} for name in "abc"}
+    actual = {
         name: {"y": np.array([1.0, 2.0 + add])} for name, add in zip("abc", [1, 5, 2], strict=True)
     }
-    verdict = compare(wanted, found, compared_with="source", tolerances=Tolerances())
+    verdict = compare(expected, actual, compared_with="source", tolerances=Tolerances())
     assert verdict.worst is not None
     assert verdict.worst.sample == "b"
     assert str(verdict.description).startswith("output 'y' of golden sample 'b'")
@@ -417,8 +417,8 @@ def test_outputs_that_vary() -> None:
 def test_where_only_rounding_may_differ(dtype: Any, precision: str | None, agrees: bool) -> None:
     tolerances = replace(Tolerances.of(Recipe(**LIMITS), precision), rounding=True)
     want = np.linspace(1, 2, 100)
-    wanted, found = ({"a": {"y": each.astype(dtype)}} for each in (want, want * 1.004))
-    verdict = compare(wanted, found, compared_with="source", tolerances=tolerances)
+    expected, actual = ({"a": {"y": each.astype(dtype)}} for each in (want, want * 1.004))
+    verdict = compare(expected, actual, compared_with="source", tolerances=tolerances)
     assert verdict.agrees is agrees
     assert agrees or "by FP32 rounding" in str(verdict.description)
     declared = replace(Tolerances.of(Recipe(**LIMITS, rtol=0.01)), rounding=True)

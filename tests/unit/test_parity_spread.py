@@ -9,16 +9,16 @@ from onnx import TensorProto, helper
 
 @pytest.mark.parametrize("size", [1.0, 1e200, 1e-200])
 def test_statistics_of_any_magnitude(size: float) -> None:
-    found = statistics(np.array([-1.0, 0.0, 4.0]) * size, np.ones(3), None)
-    assert found["mean"] == pytest.approx(size)
-    assert found["deviation"] == pytest.approx(np.sqrt(14 / 3) * size)
-    assert (found["min"], found["max"], found["magnitude"]) == (-size, 4 * size, 4 * size)
+    spread = statistics(np.array([-1.0, 0.0, 4.0]) * size, np.ones(3), None)
+    assert spread["mean"] == pytest.approx(size)
+    assert spread["deviation"] == pytest.approx(np.sqrt(14 / 3) * size)
+    assert (spread["min"], spread["max"], spread["magnitude"]) == (-size, 4 * size, 4 * size)
 
 
-def test_statistics_of_zeros_and_of_what_is_not_finite() -> None:
+def test_statistics_of_zeros_and_non_finite_values() -> None:
     assert statistics(np.zeros(3), np.ones(3), None)["deviation"] == 0
-    found = statistics(np.array([np.nan, np.inf, 2.0]), np.ones(3), None)
-    assert found["mean"] == found["max"] == 2
+    spread = statistics(np.array([np.nan, np.inf, 2.0]), np.ones(3), None)
+    assert spread["mean"] == spread["max"] == 2
     assert statistics(np.zeros(0), np.zeros(0), None) == {}
 
 

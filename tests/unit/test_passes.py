@@ -41,7 +41,6 @@ def model(operator: str = "Celu") -> ModelProto:
 
 
 def useful(proto: ModelProto, **changes: object) -> list[str]:
-    """Return the passes that can be of use."""
     about = Situation(recipe(**changes), proto, {})
     return [kind.__name__ for kind in PASSES if kind.needs.are_met(about)]
 
@@ -60,7 +59,7 @@ def test_a_child_is_given_the_same_pass(each: AnyPass) -> None:
     assert TypeAdapter(type(each)).validate_python(given) == each
 
 
-def test_what_is_needed_is_looked_at() -> None:
+def test_needed_passes_are_listed() -> None:
     always = ["ChangeVersions", "Expand", "Simplify"]
     assert useful(model()) == always
     assert useful(model("If")) == ["ChangeVersions", "TakeBranches", *always[1:]]

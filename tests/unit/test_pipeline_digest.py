@@ -28,21 +28,19 @@ def digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]
 @pytest.mark.parametrize(
     "changed", ["contract/task.py", "runtime/prepare/publish.py", "runtime/prepare/new.py"]
 )
-def test_what_stages_import_changes_it(
-    digest: Callable[[], str], tmp_path: Path, changed: str
-) -> None:
+def test_imported_code_changes_it(digest: Callable[[], str], tmp_path: Path, changed: str) -> None:
     before = digest()
     (tmp_path / changed).write_text("1\n")
     assert digest() != before
 
 
-def test_what_is_no_module_does_not(digest: Callable[[], str], tmp_path: Path) -> None:
+def test_other_files_do_not(digest: Callable[[], str], tmp_path: Path) -> None:
     before = digest()
     (tmp_path / "runtime/prepare/README").write_text("1\n")
     assert digest() == before
 
 
-def test_what_only_serves_is_in_another_package() -> None:
+def test_serving_code_is_in_another_package() -> None:
     serving = Path(enginewright_serving.__file__).parent
     assert not serving.is_relative_to(pipeline._RUNTIME)
     assert not serving.is_relative_to(pipeline._CONTRACT)
@@ -101,9 +99,7 @@ def test_a_mended_docstring_or_comment_does_not(digest: Callable[[], str], tmp_p
         pytest.param("if a:\n    b()\nc()\n", "if a:\n    b()\n    c()\n", id="an indentation"),
     ],
 )
-def test_all_that_runs_does(
-    digest: Callable[[], str], tmp_path: Path, before: str, after: str
-) -> None:
+def test_all_code_does(digest: Callable[[], str], tmp_path: Path, before: str, after: str) -> None:
     module = tmp_path / "contract/task.py"
     module.write_text(before)
     first = digest()
@@ -111,22 +107,22 @@ def test_all_that_runs_does(
     assert digest() != first
 
 
-def test_packages_change_it_and_our_own_version_does_not(
-    digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packages_change_it(digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that changes only what serves prepares no model again."""
 
-    def installed(**versions: str) -> str:
-        found = [SimpleNamespace(name=name, version=version) for name, version in versions.items()]
-        monkeypatch.setattr(metadata, "distributions", lambda: iter(found))
+    def find_packages(**versions: str) -> str:
+        packages = [
+            SimpleNamespace(name=name, version=version) for name, version in versions.items()
+        ]
+        monkeypatch.setattr(metadata, "distributions", lambda: iter(packages))
         return digest()
 
-    before = installed(enginewright="0.1.0", onnx="1.22.0")
-    assert installed(onnx="1.22.0", enginewright="0.2.0") == before
-    assert installed(enginewright="0.1.0", onnx="1.22.1") != before
+    before = find_packages(enginewright="0.1.0", onnx="1.22.0")
+    assert find_packages(onnx="1.22.0", enginewright="0.2.0") == before
+    assert find_packages(enginewright="0.1.0", onnx="1.22.1") != before
 
 
-def test_an_image_for_other_machines_makes_others(
+def test_other_machines_change_it(
     digest: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = digest()

@@ -1,4 +1,4 @@
-"""spec.serving.autoscaling: an autoscaler per class, and counts that nobody resets.
+"""spec.serving.autoscaling: an autoscaler per class, and live counts that are never reset.
 
 World refuses every pass that changes the count of an autoscaled Deployment.
 """
@@ -38,17 +38,12 @@ def autoscaled(**spec: Any) -> World:
 
 
 def autoscalers(world: World) -> dict[str, Json]:
-    """Return the specs of the autoscalers by name."""
-    known = world.all("HorizontalPodAutoscaler")
-    return {each["metadata"]["name"]: each["spec"] for each in known}
+    return {each["metadata"]["name"]: each["spec"] for each in world.all("HorizontalPodAutoscaler")}
 
 
 def owners(world: World, name: str = NAME) -> set[str]:
     """Return who owns a Deployment's count."""
     return set(count_managers(world.get("Deployment", name)["metadata"]))
-
-
-# what is made
 
 
 def test_each_class_has_an_autoscaler_of_its_deployment() -> None:
@@ -66,12 +61,6 @@ def test_each_class_has_an_autoscaler_of_its_deployment() -> None:
     (owner,) = world.all("HorizontalPodAutoscaler")[0]["metadata"]["ownerReferences"]
     assert world.model
     assert owner["uid"] == world.model["metadata"]["uid"]
-
-
-def test_without_it_there_is_no_autoscaler_and_the_count_is_the_operators() -> None:
-    world = serving()
-    assert autoscalers(world) == {}
-    assert owners(world) == {FIELD_MANAGER}
 
 
 @pytest.mark.parametrize(
@@ -119,18 +108,8 @@ def test_replicas_of_a_class_is_its_count_at_first() -> None:
     assert world.replicas() == {"resnet-a": 5, "resnet-b": 3}
 
 
-# whose count it is
-
-
 # event: Classes | `serving.autoscaling` is set | each class keeps its pods and gets a
 #   HorizontalPodAutoscaler; its count is no longer applied | `kubectl get hpa`
-def test_the_live_count_is_handed_over() -> None:
-    world = serving(replicas=5).edit(serving=AUTOSCALED)
-    assert world.replicas() == {NAME: 5}
-    assert owners(world) == {HANDOVER_MANAGER}
-    assert list(autoscalers(world)) == [NAME]
-
-
 def test_there_is_no_autoscaler_before_the_count_is_handed_over() -> None:
     world = serving(replicas=5)
     world.spec["serving"] = AUTOSCALED
@@ -139,6 +118,7 @@ def test_there_is_no_autoscaler_before_the_count_is_handed_over() -> None:
         seen.append((owners(world), bool(autoscalers(world))))
     handed_over = {HANDOVER_MANAGER}
     assert seen == [({FIELD_MANAGER, *handed_over}, False), (handed_over, True)]
+    assert world.replicas() == {NAME: 5}
 
 
 @pytest.mark.parametrize("writes", range(6))
@@ -151,7 +131,7 @@ def test_a_write_that_fails_resets_no_count(writes: int, *, on: bool) -> None:
     assert bool(autoscalers(world)) == on
 
 
-def test_what_the_autoscaler_sets_stays_and_is_what_is_waited_for() -> None:
+def test_autoscaled_count_stays_and_is_waited_for() -> None:
     world = autoscaled().autoscaled(cpu=7)
     assert world.replicas() == {NAME: 7}
     assert owners(world) == {ANOTHER_CLIENT}
@@ -210,9 +190,6 @@ def test_a_count_that_somebody_sets_between_observing_and_handing_over_stays() -
     assert owners(world) == {ANOTHER_CLIENT}
 
 
-# no pods
-
-
 def test_zero_suspends_and_the_count_at_first_is_where_it_goes_on() -> None:
     world = autoscaled(replicas=3).autoscaled(cpu=7).all_available().edit(replicas=0)
     assert (world.replicas(), autoscalers(world)) == ({NAME: 0}, {})
@@ -264,9 +241,6 @@ def test_pods_that_yield_to_a_build_have_no_autoscaler_until_they_are_back() -> 
     assert list(autoscalers(world)) == ["resnet-l4"]
 
 
-# classes
-
-
 def test_the_autoscaler_of_a_class_goes_with_it() -> None:
     world = World("a", "b", accelerators=[{"class": "a"}], replicas=3, serving=AUTOSCALED)
     world.settle().job_succeeds().all_available().autoscaled(a=4).all_available()
@@ -282,9 +256,6 @@ def test_an_autoscaler_that_is_deleted_comes_back_and_others_stay() -> None:
     world.remove("HorizontalPodAutoscaler", NAME)
     assert list(autoscalers(world.settle())) == [NAME]
     assert world.replicas() == {NAME: 7}
-
-
-# canaries
 
 
 def updating(strategy: str, **spec: Any) -> World:

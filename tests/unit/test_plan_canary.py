@@ -1,4 +1,4 @@
-"""A new revision beside the one that serves: when it gets requests, replaces it, or is rejected."""
+"""Canaries: when they get requests, are promoted, or are rejected."""
 
 import copy
 from collections.abc import Callable
@@ -48,7 +48,6 @@ def served(strategy: str = "Surge", replicas: int = 2, **canary: Any) -> World:
 
 
 def updated(world: World) -> World:
-    """Have the model change, and be prepared."""
     return world.edit(source=OTHER).job_succeeds(SECOND)
 
 
@@ -196,7 +195,7 @@ def test_steps_raise_the_share_and_each_is_held() -> None:
 
 # event: Rollouts | a new revision crashes beside the serving one | the serving revision, untouched |
 #   `RolledBack` and an Event with the reason; `status.lastFailure`
-def test_a_canary_that_crashes_is_rejected_and_what_serves_is_not_touched() -> None:
+def test_crashing_canary_is_rejected() -> None:
     world = analysing()
     old, new = world.status["active"]["revision"], world.status["revision"]
     (stable,) = world.serving_deployments()
@@ -273,7 +272,7 @@ def test_an_edit_gives_a_new_revision_its_chance_and_ends_the_rejection() -> Non
     [(Check.PLACEMENT, Reason.NODE_FALLBACK), (Check.GOLDEN, Reason.PARITY_FAILED)],
 )
 @pytest.mark.parametrize("when", ["before requests", "under requests", "promoted"])
-def test_what_a_sidecar_refuses_is_rejected(check: Check, reason: Reason, when: str) -> None:
+def test_failed_verdict_rejects_the_canary(check: Check, reason: Reason, when: str) -> None:
     world = updated(served())
     old = world.status["active"]["revision"]
     (canary,) = world.canaries()
@@ -297,9 +296,7 @@ def test_what_a_sidecar_refuses_is_rejected(check: Check, reason: Reason, when: 
     "fallback",
     [{"policy": "Forbid"}, {"policy": "Allow"}, {"policy": "Budget", "maxNodeShare": "100%"}],
 )
-def test_a_provider_that_is_missing_rejects_only_what_may_not_run_without_it(
-    fallback: Json, when: str
-) -> None:
+def test_missing_provider_rejects_under_forbid(fallback: Json, when: str) -> None:
     world = serving(rollout={"canary": CANARY_SPEC}, replicas=2, fallback=fallback)
     old = world.status["active"]["revision"]
     updated(world)
@@ -441,7 +438,7 @@ def test_a_slower_revision_is_rejected(when: str) -> None:
     assert carried(world) == {old}
 
 
-def test_too_few_measurements_wait_and_say_for_what() -> None:
+def test_too_few_measurements_are_waited_for() -> None:
     world = analysing()
     for pod in world.all("Pod"):
         world.measurements[pod["metadata"]["name"]] = Measurements(
@@ -498,28 +495,21 @@ def canary_falls_silent(world: World) -> str:
     return name
 
 
-def test_a_canary_whose_verdict_is_unknown_gets_no_requests() -> None:
+@pytest.mark.parametrize("before", ["Verifying", "Analyzing"])
+def test_canary_whose_verdict_is_unknown_goes_no_further(before: str) -> None:
     world = updated(served())
     world.complete(world.canaries()[0]["metadata"]["name"])
+    if before == "Analyzing":
+        world.settle()
     name = canary_falls_silent(world)
     world.later(hours=1)
-    assert (phase(world), components(world)) == ("Verifying", [CANARY])
-    assert world.conditions()["Ready"] == ("False", "SidecarUnreachable")
-    world.verdicts[name] = verdict()
-    world.silent.clear()
-    assert phase(world.settle()) == "Analyzing"
-
-
-def test_a_canary_whose_verdict_is_unknown_is_not_promoted() -> None:
-    world = analysing()
-    name = canary_falls_silent(world)
-    world.later(hours=1)
-    assert phase(world) == "Analyzing"
+    assert phase(world) == before
+    assert before == "Analyzing" or components(world) == [CANARY]
     assert world.conditions()["Ready"] == ("False", "SidecarUnreachable")
     world.silent.clear()
-    assert phase(world.later(seconds=5)) == "Analyzing", "it has responded, but not validly"
+    assert phase(world.later(seconds=5)) == before, "it has responded, but not validly"
     world.verdicts[name] = verdict()
-    assert phase(world.settle()) == "Promoting"
+    assert phase(world.settle().later(seconds=61)) == "Promoting"
 
 
 LOST_DRIVER: Final = {
@@ -537,27 +527,26 @@ def canary_says(world: World, said: Verdict) -> World:
     return world.settle()
 
 
-@pytest.mark.parametrize("before", ["Verifying", "Analyzing"])
-def test_a_canary_that_lost_its_driver_goes_no_further_while_it_lacks_it(before: str) -> None:
+@pytest.mark.parametrize(
+    ("before", "failed", "reason"),
+    [
+        ("Verifying", LOST_DRIVER, "DriverMissing"),
+        ("Analyzing", LOST_DRIVER, "DriverMissing"),
+        ("Verifying", {Check.VERSIONS: Reason.PROCESSOR_MISMATCH}, "ProcessorMismatch"),
+    ],
+)
+def test_canary_on_an_unfit_node_goes_no_further(
+    before: str, failed: dict[Check, Reason], reason: str
+) -> None:
     world = updated(served())
     world.complete(world.canaries()[0]["metadata"]["name"])
     if before == "Analyzing":
         world.settle()
-    canary_says(world, verdict(failed=LOST_DRIVER))
+    canary_says(world, verdict(failed=failed))
     assert phase(world.later(hours=1)) == before
-    assert world.status["target"]["reason"] == "DriverMissing"
-    assert world.conditions()["Ready"] == ("False", "DriverMissing")
+    assert world.status["target"]["reason"] == reason
+    assert world.conditions()["Ready"] == ("False", reason)
     assert world.conditions()["RolledBack"][0] == "False", "another node may have it"
-    canary_says(world, verdict())
-    assert phase(world.later(seconds=61)) == "Promoting"
-
-
-def test_a_canary_on_another_processor_waits_where_the_class_has_other_nodes() -> None:
-    world = updated(served())
-    world.complete(world.canaries()[0]["metadata"]["name"])
-    canary_says(world, verdict(failed={Check.VERSIONS: Reason.PROCESSOR_MISMATCH}))
-    assert phase(world.later(hours=1)) == "Verifying"
-    assert world.conditions()["RolledBack"][0] == "False"
     canary_says(world, verdict())
     assert phase(world.later(seconds=61)) == "Promoting"
 
@@ -582,7 +571,7 @@ def test_a_canary_that_crashed_once_and_runs_again_goes_on() -> None:
     assert phase(world.later(seconds=61)) == "Promoting"
 
 
-def test_a_canary_that_does_not_respond_is_named_before_what_it_does_not_measure() -> None:
+def test_silent_canary_is_named_before_missing_measurements() -> None:
     world = analysing()
     (pod,) = world.canary_pods()
     world.measures(pod["metadata"]["name"], latencies=())
@@ -611,7 +600,7 @@ def test_a_canary_waits_for_its_verdict_after_a_restart_of_the_operator() -> Non
     assert phase(world.settle()) == "Promoting"
 
 
-def test_a_rollback_whose_pass_is_interrupted_is_counted_once() -> None:
+def test_interrupted_rollback_is_counted_once() -> None:
     world = analysing()
     world.crash(world.canaries()[0]["metadata"]["name"], Reason.BACKEND_CRASHED, index=0)
     world.kube.refused_after = 1  # after the outcome, before the status
@@ -657,7 +646,7 @@ def test_serving_pods_that_merely_start_are_waited_for(pods: int) -> None:
 # capacity
 
 
-def test_without_a_device_the_canary_waits_and_says_what_is_missing() -> None:
+def test_canary_without_a_device_waits_and_says_so() -> None:
     world = updated(served()).canary_unschedulable()
     assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
     assert world.conditions()["Reconciling"][0] == "True"
@@ -670,12 +659,12 @@ def test_without_a_device_the_canary_waits_and_says_what_is_missing() -> None:
     assert world.conditions()["Available"][0] == "True"
 
 
-def test_an_event_says_by_what_a_revision_was_promoted() -> None:
+def test_event_names_the_basis_of_a_promotion() -> None:
     world = analysing().later(seconds=101)
     assert phase(world) == "Promoting"
-    (found,) = [each for each in world.events if each.reason == "Promoted"]
-    assert world.status["revision"] in found.message
-    assert "golden inferences" in found.message
+    (event,) = [each for each in world.events if each.reason == "Promoted"]
+    assert world.status["revision"] in event.message
+    assert "golden inferences" in event.message
     world.later(seconds=30).all_available()
     assert [each.reason for each in world.events].count("Promoted") == 1
 
@@ -753,9 +742,7 @@ def test_in_place_a_rejected_canary_gives_its_device_back() -> None:
 
 
 @pytest.mark.parametrize(("strategy", "replicas"), [("InPlace", 1), ("Recreate", 2)])
-def test_without_a_device_to_spare_there_is_no_canary_but_a_way_back(
-    strategy: str, replicas: int
-) -> None:
+def test_no_canary_without_a_spare_device_but_a_way_back(strategy: str, replicas: int) -> None:
     world = updated(served(strategy, replicas))
     old, new = world.status["active"]["revision"], world.status["revision"]
     assert not world.canaries()
@@ -847,7 +834,7 @@ def test_a_restart_gives_no_requests_before_measurements_are_known() -> None:
     assert components(world) == [CANARY]
 
 
-def test_a_promotion_whose_status_was_not_written_goes_on() -> None:
+def test_promotion_goes_on_without_its_status() -> None:
     world = analysing()
     before = copy.deepcopy(world.status)
     world.later(seconds=61)
@@ -906,9 +893,7 @@ def test_a_user_rejects_it() -> None:
 
 
 @pytest.mark.parametrize(("hours", "expected"), [(0, "Promoting"), (25, "Verifying")])
-def test_only_a_return_to_what_served_until_today_needs_no_analysis(
-    hours: int, expected: str
-) -> None:
+def test_recent_revision_needs_no_analysis(hours: int, expected: str) -> None:
     world = analysing().later(seconds=61).all_available().later(hours=hours)
     world.edit(source=FIRST)
     assert phase(world) == expected

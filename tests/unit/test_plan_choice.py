@@ -56,20 +56,18 @@ def prepared(backends: list[str] | None = None, *others: AcceleratorClass, **spe
     return world.settle().job_succeeds()
 
 
-def compared(*found: dict[str, Any], **spec: Any) -> World:
-    """Return a model whose engine was compared with other backends."""
-    return prepared(**spec).engine_built(backends=list(found))
+def compared(*benchmarks: dict[str, Any], **spec: Any) -> World:
+    return prepared(**spec).engine_built(backends=list(benchmarks))
 
 
 def tasks(world: World) -> dict[str, ServeTask]:
-    """Return the task of each class's serving Deployment."""
-    found = {}
+    by_class = {}
     for each in world.serving_deployments():
         server = each["spec"]["template"]["spec"]["containers"][0]
         value = next(one["value"] for one in server["env"] if one["name"] == "ENGINEWRIGHT_TASK")
         name = each["metadata"]["labels"]["enginewright.dev/class"]
-        found[name] = ServeTask.model_validate_json(value)
-    return found
+        by_class[name] = ServeTask.model_validate_json(value)
+    return by_class
 
 
 def backends(world: World) -> dict[str, str]:
@@ -77,8 +75,8 @@ def backends(world: World) -> dict[str, str]:
 
 
 def choices(world: World) -> dict[str, tuple[str, str]]:
-    found = world.status.get("choices", [])
-    return {each["class"]: (each["backend"], each["message"]) for each in found}
+    reported = world.status.get("choices", [])
+    return {each["class"]: (each["backend"], each["message"]) for each in reported}
 
 
 # what is compared
@@ -88,6 +86,14 @@ def engine_task(world: World) -> EngineTask:
     stage = world.job("engine")["spec"]["template"]["spec"]["initContainers"][0]
     value = next(each["value"] for each in stage["env"] if each["name"] == "ENGINEWRIGHT_TASK")
     return EngineTask.model_validate_json(value)
+
+
+def unprobed(world: World, failure: str = "") -> World:
+    """Have the image of the processors not be probed, or the probe fail."""
+    image = world.config.images["cpu"]
+    world.images = {each: facts for each, facts in world.images.items() if each != image}
+    world.image_failures = {image: failure} if failure else {}
+    return world
 
 
 def test_the_job_compares_the_other_backends_that_its_image_runs() -> None:
@@ -142,7 +148,7 @@ def test_attempts_that_end_in_the_benchmark_every_other_time_end() -> None:
     assert "given up after 5 attempts" in engine["status"]["failure"]["message"]
 
 
-def test_what_the_job_reports_is_recorded_by_the_engine() -> None:
+def test_engine_records_the_benchmarks() -> None:
     reported = (
         PublishedBackend(backend="tensorrt", shapes="opt", p50=0.003, p99=0.0041),
         PublishedBackend(backend="cuda", shapes="opt", p50=0.0021, p99=0.003),
@@ -190,7 +196,7 @@ def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "fastest"),
+    ("benchmarks", "fastest"),
     [
         ([ms("tensorrt", 1), ms("cuda", 0.96)], "tensorrt"),  # noise
         ([ms("tensorrt", 1), ms("cuda", 0.94)], "cuda"),
@@ -199,10 +205,10 @@ def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
         ([ms("tensorrt", 1), excluded("cuda", "it crashed")], "tensorrt"),
     ],
 )
-def test_the_preferred_one_serves_unless_another_is_faster_by_the_margin(
-    found: list[dict[str, Any]], fastest: str
+def test_faster_backend_serves_beyond_the_margin(
+    benchmarks: list[dict[str, Any]], fastest: str
 ) -> None:
-    world = compared(*found).all_available()
+    world = compared(*benchmarks).all_available()
     assert backends(world) == {"l4": fastest}
     assert (tasks(world)["l4"].engine_key is None) == (fastest != "tensorrt")
     assert choices(world)["l4"][0] == fastest
@@ -254,7 +260,7 @@ def test_a_backend_that_is_not_listed_any_more_does_not_serve() -> None:
     assert choices(world)["l4"] == ("cpu", "cpu: 2.5 ms, tensorrt: 3 ms")
 
 
-def test_what_serves_goes_on_until_the_chosen_one_has_passed() -> None:
+def test_chosen_backend_serves_once_it_has_passed() -> None:
     world = compared(
         ms("tensorrt", 3), ms("cuda", 2), build={}, rollout={"canary": {"replicas": 1}}
     ).all_available()
@@ -317,7 +323,7 @@ def test_another_spec_is_another_chance() -> None:
     assert "failedChoice" not in world.status
 
 
-def test_a_user_may_insist_on_what_failed() -> None:
+def test_user_promotes_a_failed_choice() -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", 2))
     world.new_pod_fails(Reason.PARITY_FAILED)
     world.all_available()
@@ -329,7 +335,7 @@ def test_a_user_may_insist_on_what_failed() -> None:
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
-def test_a_user_who_rolls_back_the_chosen_one_gets_what_served_before() -> None:
+def test_user_rolls_back_a_choice() -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", 2), build={}).all_available()
     world.edit(build=FASTEST).all_available()
     chosen = world.status["serving"]["revision"]
@@ -400,7 +406,7 @@ def test_an_interim_gives_way_to_the_fastest() -> None:
     assert "serves on cuda in place of the interim" in event.message
 
 
-def test_what_was_chosen_serves_while_the_next_engine_is_built() -> None:
+def test_choice_serves_while_the_next_engine_is_built() -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", 2)).all_available()
     before = world.status["serving"]["revision"]
     world.edit(build={**FASTEST, "optimizationLevel": 5})
@@ -412,16 +418,11 @@ def test_what_was_chosen_serves_while_the_next_engine_is_built() -> None:
 
 
 @pytest.mark.parametrize("fastest", ["cuda", "cpu"])
-def test_a_choice_moves_to_other_images_with_the_engine_that_it_was_compared_with(
-    fastest: str,
-) -> None:
+def test_choice_and_its_engine_move_to_other_images(fastest: str) -> None:
     world = compared(ms("tensorrt", 3), ms(fastest, 2)).all_available()
     before = world.status["serving"]["revision"]
     world.turn = False
-    newer = world.images[GPU_IMAGE].model_copy(
-        update={"backends": {"tensorrt": "10.10.0", "cuda": "13", "cpu": "1.31.1"}}
-    )
-    world.new_runtime_image("registry.example/gpu:2", "gpu", like=newer)
+    with_new_gpu_image(world)
     assert world.status["images"]["state"] == "Waiting"
     assert (world.status["serving"]["revision"], len(world.running_jobs())) == (before, 0)
     world.turn = True
@@ -447,51 +448,46 @@ def test_a_choice_holds_while_its_image_is_not_probed(strategy: str, failure: st
     world = compared(ms("tensorrt", 3), ms("cpu", 1), rollout={"strategy": strategy})
     world.all_available()
     serving, before = world.status["serving"]["revision"], choices(world)
-    known, image = world.images, world.config.images["cpu"]
-    world.images = {each: known[each] for each in known if each != image}
-    world.image_failures = {image: failure} if failure else {}
-    world.settle().all_available()
+    images = world.images
+    unprobed(world, failure).settle().all_available()
     assert (world.status["serving"]["revision"], choices(world)) == (serving, before)
     assert backends(world) == {"l4": "cpu"}
-    world.images, world.image_failures = known, {}
+    world.images, world.image_failures = images, {}
     world.settle().all_available()
     assert (world.status["serving"]["revision"], choices(world)) == (serving, before)
     assert world.event_reasons().count("BackendChosen") == 1
 
 
 @pytest.mark.parametrize("failure", ["", "ErrImagePull"])
-def test_what_has_failed_stays_failed_while_its_image_is_not_probed(failure: str) -> None:
+def test_failed_choice_stays_failed_while_its_image_is_not_probed(failure: str) -> None:
     world = compared(ms("tensorrt", 3), ms("cpu", 1))
     world.new_pod_fails(Reason.PARITY_FAILED).all_available()
     failed = world.status["failedChoice"]
-    known, image = world.images, world.config.images["cpu"]
-    world.images = {each: known[each] for each in known if each != image}
-    world.image_failures = {image: failure} if failure else {}
-    world.settle()
+    images = world.images
+    unprobed(world, failure).settle()
     assert world.status["failedChoice"] == failed
-    world.images, world.image_failures = known, {}
+    world.images, world.image_failures = images, {}
     world.settle().all_available()
     assert (world.status["failedChoice"], backends(world)) == (failed, {"l4": "tensorrt"})
 
 
 def test_the_first_choice_waits_for_the_probe() -> None:
     world = prepared()
-    known, image = world.images, world.config.images["cpu"]
-    world.images = {each: known[each] for each in known if each != image}
-    world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
+    images, image = world.images, world.config.images["cpu"]
+    unprobed(world).engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)])
     assert world.conditions()["Ready"] == ("False", "ProbingImage")
     assert world.message() == f"probing the runtime image {image} for its opsets and backends"
     assert world.serving_deployments() == []
-    world.images = known
+    world.images = images
     world.settle().all_available()
     assert backends(world) == {"l4": "cpu"}
     assert world.event_reasons().count("BackendChosen") == 1
 
 
-def test_no_choice_waits_for_the_probe_of_what_is_slower() -> None:
+def test_choice_does_not_wait_for_the_probe_of_a_slower_backend() -> None:
     world = prepared()
     image = world.config.images["cpu"]
-    world.images = {each: known for each, known in world.images.items() if each != image}
+    world.images = {each: images for each, images in world.images.items() if each != image}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 4)]).all_available()
     assert backends(world) == {"l4": "tensorrt"}
 
@@ -499,7 +495,7 @@ def test_no_choice_waits_for_the_probe_of_what_is_slower() -> None:
 def test_a_model_is_served_if_the_image_of_a_compared_backend_cannot_be_probed() -> None:
     world = prepared()
     image = world.config.images["cpu"]
-    world.images = {each: known for each, known in world.images.items() if each != image}
+    world.images = {each: images for each, images in world.images.items() if each != image}
     world.image_failures = {image: "ErrImagePull"}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)]).all_available()
     assert backends(world) == {"l4": "tensorrt"}
@@ -570,11 +566,10 @@ def test_no_part_of_a_failed_choice_is_tried_while_an_image_is_not_probed() -> N
     failed = world.status["failedChoice"]
     engines_serve = {"l4": "tensorrt", "a100": "tensorrt"}
     assert backends(world.all_available()) == engines_serve
-    known, image = world.images, world.config.images["cpu"]
-    world.images = {each: known[each] for each in known if each != image}
-    world.settle().all_available()
+    images = world.images
+    unprobed(world).settle().all_available()
     assert (backends(world), world.status["failedChoice"]) == (engines_serve, failed)
-    world.images = known
+    world.images = images
     world.settle().all_available()
     assert (backends(world), world.status["failedChoice"]) == (engines_serve, failed)
 
@@ -586,7 +581,7 @@ def test_the_engines_are_tried_if_another_backend_may_follow_them() -> None:
     assert backends(world) == {"l4": "tensorrt", "a100": "tensorrt"}
 
 
-def test_a_choice_ends_with_the_backend_whose_engines_it_was_made_of() -> None:
+def test_choice_ends_with_the_backend_of_its_engines() -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", 2), fallback={"policy": "Allow"})
     world.new_pod_fails(Reason.PARITY_FAILED)
     assert "failedChoice" in world.status
@@ -627,7 +622,7 @@ def test_the_end_of_a_choice_does_not_bypass_the_turn_to_move() -> None:
 
 
 @pytest.mark.parametrize("before", [2.0, 3.0])  # ms of cuda, with the image before
-def test_engines_move_to_new_images_if_what_was_chosen_with_them_fails(before: float) -> None:
+def test_engines_move_to_new_images_if_the_choice_fails(before: float) -> None:
     world = compared(ms("tensorrt", 3), ms("cuda", before))
     if before < 3:
         world.new_pod_fails(Reason.PARITY_FAILED)

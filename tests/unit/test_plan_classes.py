@@ -91,9 +91,9 @@ LOCAL_MIG = gpus.labels(Gpus(1, "a100-80gb", "1g.10gb", 7))
 
 def node(labels: Mapping[str, str], name: str = "n", taint: str | None = None) -> dict[str, Any]:
     taints = [{"key": taint, "value": "present", "effect": "NoSchedule"}] if taint else []
-    found = plan_objects.node(name, taints=taints)
-    found["metadata"]["labels"] |= labels
-    return found
+    obj = plan_objects.node(name, taints=taints)
+    obj["metadata"]["labels"] |= labels
+    return obj
 
 
 def existing(name: str, **spec: Any) -> AcceleratorClass:
@@ -111,13 +111,13 @@ def proposed(
     return propose(map(node_view, nodes), classes, variants, made or {}, own)
 
 
-def specs(found: Proposals) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"]: each["spec"] for each in found.apply}
+def specs(proposals: Proposals) -> dict[str, dict[str, Any]]:
+    return {each["metadata"]["name"]: each["spec"] for each in proposals.apply}
 
 
 def test_a_proposal_is_a_whole_class() -> None:
-    found = proposed(node(L4, "a", taint="nvidia.com/gpu"), node(L4, "b"))
-    (obj,) = found.apply
+    proposals = proposed(node(L4, "a", taint="nvidia.com/gpu"), node(L4, "b"))
+    (obj,) = proposals.apply
     assert obj == {
         "apiVersion": "enginewright.dev/v1alpha1",
         "kind": "AcceleratorClass",
@@ -130,7 +130,7 @@ def test_a_proposal_is_a_whole_class() -> None:
             "backends": ["tensorrt", "tensorrt-rtx", "cuda"],
         },
     }
-    assert found.made == {"gpu_NVIDIA-L4": "l4"}
+    assert proposals.made == {"gpu_NVIDIA-L4": "l4"}
     AcceleratorClass.model_validate(obj)
 
 
@@ -165,12 +165,12 @@ def test_a_proposal_is_a_whole_class() -> None:
         ({"nvidia.com/gpu.product": ""}, {}),
     ],
 )  # fmt: skip
-def test_labels_of_gpu_feature_discovery(
+def test_gpu_feature_discovery(
     labels: dict[str, str], expected: dict[str, tuple[str, str]]
 ) -> None:
-    found = specs(proposed(node(labels)))
+    class_specs = specs(proposed(node(labels)))
     assert {
-        name: (*spec["nodeSelector"], spec["resourceName"]) for name, spec in found.items()
+        name: (*spec["nodeSelector"], spec["resourceName"]) for name, spec in class_specs.items()
     } == expected
 
 
@@ -239,7 +239,7 @@ KINDS = st.lists(
 
 
 @given(KINDS, st.sets(st.sampled_from(["cpu", "a100-80gb", "a100-80gb-pcie", "l4"])), st.data())
-def test_names_are_unique_dns_labels_whatever_the_order(
+def test_names_are_unique_dns_labels(
     kinds: list[GpuKind], taken: set[str], data: st.DataObject
 ) -> None:
     names = class_names(kinds, taken)
@@ -282,15 +282,15 @@ def test_no_labels_are_too_odd(labels: dict[str, str]) -> None:
         ("8.9.1", ("rtx",), ["tensorrt-rtx"]),
     ],
 )
-def test_backends_have_an_image_and_support_the_device(
+def test_backends_support_the_device(
     capability: str, variants: tuple[str, ...], backends: list[str] | None
 ) -> None:
     major, _, minor = capability.partition(".")
     labels = {**L4, "nvidia.com/gpu.compute.major": major, "nvidia.com/gpu.compute.minor": minor}
-    found = specs(proposed(node(labels), variants=variants))
-    assert [spec["backends"] for spec in found.values()] == ([backends] if backends else [])
+    class_specs = specs(proposed(node(labels), variants=variants))
+    assert [spec["backends"] for spec in class_specs.values()] == ([backends] if backends else [])
     if backends and capability in ("", "8.9.1"):
-        assert "computeCapability" not in found["l4"]
+        assert "computeCapability" not in class_specs["l4"]
 
 
 @pytest.mark.parametrize(
@@ -307,12 +307,12 @@ def test_backends_have_an_image_and_support_the_device(
 )
 def test_a_kind_that_has_a_class_gets_no_other(spec: dict[str, Any], covers: bool) -> None:
     nodes = (node({**L4, "pool": "gold"}, "a"), node(L4, "b"))
-    found = proposed(*nodes, classes=(existing("mine", **spec),))
-    assert bool(found.apply) is not covers
-    assert found.made == ({} if covers else {"gpu_NVIDIA-L4": "l4"})
+    proposals = proposed(*nodes, classes=(existing("mine", **spec),))
+    assert bool(proposals.apply) is not covers
+    assert proposals.made == ({} if covers else {"gpu_NVIDIA-L4": "l4"})
 
 
-def test_what_was_proposed_once_is_not_proposed_again() -> None:
+def test_class_is_proposed_once() -> None:
     first = proposed(node(L4))
     assert proposed(node(L4), made=first.made) == Proposals((), first.made)
     # Nor where the ConfigMap was lost while the class is there.
@@ -343,7 +343,7 @@ MEMORY = "nvidia.com/gpu.memory"
         (L4, ONE_NAME, "nvidia.com/gpu", "have NVIDIA-A100, NVIDIA-L4, but an engine fits one product"),
     ],
 )  # fmt: skip
-def test_devices_of_one_name_and_several_sizes_are_not_alike(
+def test_devices_of_one_name_differ_in_memory(
     one: dict[str, str], other: dict[str, str], resource: str, reported: str
 ) -> None:
     nodes = [
@@ -351,9 +351,9 @@ def test_devices_of_one_name_and_several_sizes_are_not_alike(
         for name, labels in {"a": one, "b": other}.items()
     ]
     spec = {"nodeSelector": {"pool": "gpus"}, "resourceName": resource}
-    found = mixed_devices(existing("gpus", backends=["tensorrt"], **spec), nodes)
-    assert reported in found
-    assert bool(reported) == bool(found)
+    mixture = mixed_devices(existing("gpus", backends=["tensorrt"], **spec), nodes)
+    assert reported in mixture
+    assert bool(reported) == bool(mixture)
     ready = readiness(existing("gpus", backends=["tensorrt"], **spec), (), nodes)
     assert ready.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
     assert mixed_devices(existing("gpus", **spec), nodes) == "", "nothing is compiled"
@@ -380,12 +380,12 @@ POOL = {"nodeSelector": {"pool": "gpus"}, "resourceName": "nvidia.com/gpu"}
 def test_a_label_of_ones_own_names_a_product() -> None:
     nodes = (node(GKE_L4, "a", taint="nvidia.com/gpu"), node({KARPENTER: "t4", "x": "y"}, "b"))
     assert specs(proposed(*nodes)) == {}, "only by setting"
-    found = specs(proposed(*nodes, own=OWN))
-    assert {name: spec["nodeSelector"] for name, spec in found.items()} == {
+    class_specs = specs(proposed(*nodes, own=OWN))
+    assert {name: spec["nodeSelector"] for name, spec in class_specs.items()} == {
         "l4": GKE_L4,
         "t4": {KARPENTER: "t4"},
     }
-    assert found["l4"] == {
+    assert class_specs["l4"] == {
         "nodeSelector": GKE_L4,
         "resourceName": "nvidia.com/gpu",
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists"}],
@@ -401,9 +401,9 @@ def test_a_node_with_several_labels_is_proposed_once() -> None:
     assert with_nvidia["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
 
 
-def test_what_gpu_feature_discovery_is_about_to_label_is_not_proposed_twice() -> None:
-    known = existing("l4", nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
-    assert proposed(node(GKE_L4, "joins"), classes=(known,), own=OWN).apply == ()
+def test_node_that_is_not_labelled_yet_is_not_proposed_twice() -> None:
+    labelled_class = existing("l4", nodeSelector={"nvidia.com/gpu.product": "NVIDIA-L4"})
+    assert proposed(node(GKE_L4, "joins"), classes=(labelled_class,), own=OWN).apply == ()
     assert [*specs(proposed(node(GKE_L4, "joins"), node(L4, "is there"), own=OWN))] == ["l4"]
     first = proposed(node(GKE_L4), own=OWN)
     there = AcceleratorClass.model_validate(first.apply[0])
@@ -422,15 +422,15 @@ def test_what_gpu_feature_discovery_is_about_to_label_is_not_proposed_twice() ->
         ({**L4, **GKE_L4}, {**L4, GKE: "other"}, ""),  # NVIDIA's labels decide
     ],
 )  # fmt: skip
-def test_products_that_differ_by_ones_own_labels_are_reported(
+def test_own_labels_tell_products_apart(
     one: dict[str, str], other: dict[str, str], reported: str
 ) -> None:
     pool = {"a": one, "b": other}
     nodes = [node_view(node({**labels, "pool": "gpus"}, name)) for name, labels in pool.items()]
     mixed = existing("gpus", backends=["tensorrt"], **POOL)
-    found = readiness(mixed, (), nodes, OWN)
-    assert reported in found.message
-    assert found.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
+    ready = readiness(mixed, (), nodes, OWN)
+    assert reported in ready.message
+    assert ready.reason == (StatusReason.MIXED_DEVICES if reported else StatusReason.NODES_FOUND)
     assert readiness(mixed, (), nodes[:1], OWN).reason == StatusReason.NODES_FOUND
     claims_cpu = existing("cpu", nodeSelector={"pool": "gpus"}, backends=["tensorrt"])
     assert mixed_devices(claims_cpu, nodes, OWN) == "", "it requests none of them"
@@ -444,12 +444,12 @@ def test_classes_of_both_labels_that_select_one_node_overlap() -> None:
     assert readiness(one, (other,), (labelled,), OWN).reason == StatusReason.OVERLAPPING_CLASS
 
 
-def test_what_is_known_of_a_device_by_ones_own_labels() -> None:
-    def known(selector: dict[str, str], own: tuple[str, ...] = OWN) -> str:
+def test_device_by_own_labels() -> None:
+    def describe(selector: dict[str, str], own: tuple[str, ...] = OWN) -> str:
         return device(existing("c", nodeSelector=selector, resourceName="nvidia.com/gpu"), own)
 
-    assert known(GKE_L4) == "nvidia-l4 nvidia.com/gpu"
-    assert known(GKE_L4, ()) == ""
-    assert known({**GKE_L4, KARPENTER: "l4"}) == "nvidia-l4 nvidia.com/gpu"
+    assert describe(GKE_L4) == "nvidia-l4 nvidia.com/gpu"
+    assert describe(GKE_L4, ()) == ""
+    assert describe({**GKE_L4, KARPENTER: "l4"}) == "nvidia-l4 nvidia.com/gpu"
     nvidia = {"nvidia.com/gpu.product": "NVIDIA-L4"}
-    assert known({**GKE_L4, **nvidia}) == known(nvidia, ()) == "NVIDIA-L4 nvidia.com/gpu"
+    assert describe({**GKE_L4, **nvidia}) == describe(nvidia, ()) == "NVIDIA-L4 nvidia.com/gpu"

@@ -44,7 +44,7 @@ def config(bucket: StoreBucket | None = None, **gc: Any) -> Config:
 
 def facts(*jobs: Json, pods: tuple[Json, ...] = (), **changes: Any) -> CollectionFacts:
     gc = changes.pop("gc", {})
-    known = CollectionFacts(
+    base = CollectionFacts(
         namespace=NAMESPACE,
         config=config(**gc),
         now=NOW,
@@ -54,7 +54,7 @@ def facts(*jobs: Json, pods: tuple[Json, ...] = (), **changes: Any) -> Collectio
         jobs=tuple(map(collection_view, jobs)),
         pods=tuple(map(pod_view, pods)),
     )
-    return replace(known, **changes)
+    return replace(base, **changes)
 
 
 def job(
@@ -95,11 +95,8 @@ SUCCESS = CollectionOutcome(collected=COLLECTED)
 FAILURE = CollectionOutcome(failure="the store was not collected: why")
 
 
-def done(name: str = "collect-1", at: datetime = NOW, found: Collected = COLLECTED) -> Json:
-    return job(name, "Complete", at, CollectionOutcome(collected=found))
-
-
-# when
+def done(name: str = "collect-1", at: datetime = NOW, collected: Collected = COLLECTED) -> Json:
+    return job(name, "Complete", at, CollectionOutcome(collected=collected))
 
 
 def test_the_next_one_is_due_after_the_last_ones_end() -> None:
@@ -179,7 +176,7 @@ def test_since_when_there_is_no_artefact_is_carried_on() -> None:
     assert ended.outcome.empty_since is None
 
 
-def test_switched_off_it_ends_what_runs() -> None:
+def test_switching_off_ends_the_job() -> None:
     plan = plan_collection(facts(job(), done("collect-0"), gc={"enabled": False}))
     assert [each.name for each in plan.delete] == ["collect-1"]
     assert not plan.starts
@@ -195,9 +192,6 @@ def test_of_earlier_ones_the_last_and_the_last_that_succeeded_stay() -> None:
     )
     plan = plan_collection(facts(*reversed(jobs)))
     assert [each.name for each in plan.delete] == ["collect-1", "collect-3"]
-
-
-# how it ended
 
 
 def test_its_report_is_recorded() -> None:
@@ -217,11 +211,9 @@ def test_once_recorded_its_pod_is_not_needed() -> None:
 @pytest.mark.parametrize(
     ("needed", "limit", "reported"), [(4000, 3999, True), (4000, 4000, False), (4000, None, False)]
 )
-def test_needed_bytes_above_the_limit_are_an_event(
-    needed: int, limit: int | None, reported: bool
-) -> None:
-    found = COLLECTED.model_copy(update={"needed_bytes": needed})
-    report = StageReport(stage="collect", ok=True, collected=found)
+def test_need_above_the_limit_is_an_event(needed: int, limit: int | None, reported: bool) -> None:
+    collected = COLLECTED.model_copy(update={"needed_bytes": needed})
+    report = StageReport(stage="collect", ok=True, collected=collected)
     ended = job(ended="Complete", max_bytes=limit)
     (recorded,) = plan_collection(facts(ended, pods=(pod(report),))).ended
     assert recorded.outcome.limit_bytes == limit
@@ -250,9 +242,6 @@ def test_a_job_without_a_report_has_failed(kind: str) -> None:
     assert ended.outcome.collected is None
 
 
-# its input
-
-
 def wanted(**changes: Any) -> Json:
     needed = changes.pop("needed", NeededKeys(KEYS))
     max_size = changes.pop("max_size", None)
@@ -267,7 +256,7 @@ def task_of(made_job: Json) -> CollectTask:
     return task
 
 
-def test_the_task_has_what_is_kept_and_the_settings() -> None:
+def test_task_has_the_needed_keys_and_the_settings() -> None:
     task = task_of(wanted())
     assert task.keep == tuple(sorted(key[:16] for key in KEYS))
     assert task.as_of == NOW
@@ -315,16 +304,13 @@ def test_a_bucket_is_reached_as_by_other_jobs() -> None:
     ]
 
 
-# when none may begin
-
-
 def blocked(needed: NeededKeys, max_size: str | None = None) -> str:
-    found = collection(facts(), "collect-1", needed, NOW, max_size)
-    assert isinstance(found, Blocked)
-    return found.message
+    decision = collection(facts(), "collect-1", needed, NOW, max_size)
+    assert isinstance(decision, Blocked)
+    return decision.message
 
 
-def test_none_begins_where_it_is_not_known_what_is_needed() -> None:
+def test_nothing_begins_while_needs_are_unknown() -> None:
     objects = [
         Unreadable(made("InferenceModel", f"m{number}", NAMESPACE), "spec: wrong")
         for number in range(5)

@@ -26,9 +26,9 @@ def claimed_name(pod: dict[str, Any]) -> str:
 
 
 def template_of(world: World, pod: dict[str, Any]) -> dict[str, Any]:
-    found = world.find("ResourceClaimTemplate", claimed_name(pod))
-    assert found is not None
-    return found
+    template = world.find("ResourceClaimTemplate", claimed_name(pod))
+    assert template is not None
+    return template
 
 
 def serving() -> World:
@@ -68,9 +68,11 @@ def test_classes_with_equal_requests_share_a_template() -> None:
     """Nothing in it is of one class: they would rewrite it in turn."""
     world = World(accelerators=[{"class": "a10"}, {"class": "l4"}])
     world.has_gpus(**CLAIMED, backends=["cuda"])
-    (known,) = world.classes
-    other = known.model_copy(update={"metadata": known.metadata.model_copy(update={"name": "a10"})})
-    world.classes = [other, known]
+    (accelerator,) = world.classes
+    other = accelerator.model_copy(
+        update={"metadata": accelerator.metadata.model_copy(update={"name": "a10"})}
+    )
+    world.classes = [other, accelerator]
     world.settle().job_succeeds().all_available()
     assert len(world.serving_deployments()) == 2
     assert len(world.all("ResourceClaimTemplate")) == 1
@@ -80,9 +82,9 @@ def test_classes_with_equal_requests_share_a_template() -> None:
 def test_templates_stay_while_a_stored_revision_may_return_to_them() -> None:
     world = serving()
     before = claimed_name(world.the("Deployment")["spec"]["template"])
-    (known,) = world.classes
-    other = known.spec.model_copy(update={"device": None, "resource_name": "nvidia.com/gpu"})
-    world.classes = [known.model_copy(update={"spec": other})]
+    (accelerator,) = world.classes
+    other = accelerator.spec.model_copy(update={"device": None, "resource_name": "nvidia.com/gpu"})
+    world.classes = [accelerator.model_copy(update={"spec": other})]
     world.settle()
     assert world.find("ResourceClaimTemplate", before), "its pods may be restarted"
 

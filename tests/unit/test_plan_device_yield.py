@@ -1,4 +1,4 @@
-"""The only device serves: under Recreate its pods give way to a build, and come back whatever becomes of it."""
+"""The only device serves: under Recreate its pods yield it to a build, and come back however the build ends."""
 
 import copy
 from collections.abc import Callable
@@ -51,8 +51,8 @@ def building(**spec: Any) -> World:
 
 
 def engine_of(world: World, name: str) -> Json:
-    (found,) = [each for each in world.all("InferenceEngine") if each["metadata"]["name"] == name]
-    return found
+    (engine,) = [each for each in world.all("InferenceEngine") if each["metadata"]["name"] == name]
+    return engine
 
 
 def pods(world: World) -> int:
@@ -121,11 +121,11 @@ def test_where_that_frees_nothing_the_model_serves_again(reported: str) -> None:
     assert pods(world.later(seconds=GRACE_SECONDS)) == 1
     world.all_available()
     assert pods(blocked(world.later(hours=1))) == 1
-    assert pods(builds(world)) == 1, "a build that found another device takes nobody's"
+    assert pods(builds(world)) == 1, "a build with another device needs no yield"
 
 
 @pytest.mark.parametrize("of", ["job", "pod"])
-def test_after_a_failure_what_frees_nothing_is_tried_once_too(of: str) -> None:
+def test_yield_is_tried_once_after_a_failure(of: str) -> None:
     world = building()
     if of == "job":
         world.job_fails(Reason.DRIVER_MISSING, of="engine").later(minutes=1)
@@ -146,12 +146,6 @@ def test_pods_that_take_long_to_end_have_that_time() -> None:
     assert pods(world.later(minutes=1)) == 1
 
 
-def test_a_clock_that_goes_back_keeps_no_pods_away() -> None:
-    world = blocked(updating())
-    world.now -= timedelta(days=1)
-    assert pods(world.settle()) == 1
-
-
 def test_while_the_status_cannot_be_written_nothing_is_taken() -> None:
     world = updating()
     before = copy.deepcopy(world.status)
@@ -162,13 +156,8 @@ def test_while_the_status_cannot_be_written_nothing_is_taken() -> None:
         assert pods(world) == 1
 
 
-def test_a_rollout_that_is_paused_keeps_its_pods() -> None:
-    paused = {"strategy": "Recreate", "paused": True}
-    assert pods(blocked(updating(rollout=paused))) == 1
-
-
-@pytest.mark.parametrize("wanted", ["nosuch", "a100"])
-def test_a_class_that_is_edited_away_in_mid_build_has_its_pods_again(wanted: str) -> None:
+@pytest.mark.parametrize("replacement", ["nosuch", "a100"])
+def test_class_that_is_removed_during_a_build_has_its_pods_again(replacement: str) -> None:
     world = building(accelerators=[{"class": "l4"}])
     assert pods(world) == 0
     world.classes.append(
@@ -176,11 +165,11 @@ def test_a_class_that_is_edited_away_in_mid_build_has_its_pods_again(wanted: str
             update={"metadata": accelerator_class("a100").metadata}
         )
     )
-    world.edit(accelerators=[{"class": wanted}])
+    world.edit(accelerators=[{"class": replacement}])
     assert pods(world) == 1
 
 
-def test_what_gave_way_counts_as_asked_for_and_not_as_complete() -> None:
+def test_yielding_pods_count_as_requested_and_not_as_complete() -> None:
     world = blocked(updating())
     before = world.status["serving"]
     world.observed(replicas=0)
@@ -202,27 +191,56 @@ def test_a_revision_that_never_served_does_not_by_having_no_pods() -> None:
     assert world.status["serving"]["revision"] == serving
 
 
-def test_where_no_node_is_of_the_class_pods_would_leave_for_nothing() -> None:
-    world = updating()
-    world.nodes = [each for each in world.nodes if each["metadata"]["name"] != "gpu-1"]
-    assert pods(blocked(world)) == 1
-
-
 def test_an_operator_that_restarts_goes_on() -> None:
     assert pods(building().operator_restarts()) == 0
 
 
+def without_a_node_of_the_class() -> World:
+    world = updating()
+    world.nodes = [each for each in world.nodes if each["metadata"]["name"] != "gpu-1"]
+    return blocked(world)
+
+
+def without_devices() -> World:
+    world = updating()
+    for each in world.all("Pod"):
+        if each["metadata"]["labels"].get(COMPONENT) == SERVE:
+            each["spec"] = {}
+    return blocked(world)
+
+
+def on_another_device() -> World:
+    world = blocked(updating())
+    world.nodes.append(gpu_node("gpu-2"))
+    pod = world.job_pod(of="engine", **statuses(world.stages("engine"), "build"))
+    pod["spec"] = {"nodeName": "gpu-2"}
+    return world.settle()
+
+
+def before_the_yield() -> World:
+    world = blocked(updating())
+    world.now -= timedelta(days=1)
+    return world.settle()
+
+
+NO_YIELD: Final[dict[str, Callable[[], World]]] = {
+    "Surge, blocked": lambda: blocked(updating("Surge")),
+    "Surge, builds": lambda: builds(updating("Surge")),
+    "Surge, queued": lambda: updating("Surge"),
+    "paused": lambda: blocked(updating(rollout={"strategy": "Recreate", "paused": True})),
+    "no node of the class": without_a_node_of_the_class,
+    "the build has a device": lambda: builds(updating()),
+    "the build has another device": on_another_device,
+    "pods without a device": without_devices,
+    "a clock that goes back": before_the_yield,
+}
+
+
 # event: Jobs | an update must build on the only device, under `Surge` | all pods; the build waits
 #   | Ready `CapacityBlocked`
-@pytest.mark.parametrize(
-    "becomes", [blocked, builds, lambda world: world], ids=["blocked", "builds", "queued"]
-)
-def test_under_surge_nothing_gives_way(becomes: Callable[[World], World]) -> None:
-    assert pods(becomes(updating("Surge"))) == 1
-
-
-def test_a_build_that_has_a_device_takes_nobodys() -> None:
-    assert pods(builds(updating())) == 1
+@pytest.mark.parametrize("situation", NO_YIELD)
+def test_pods_do_not_yield(situation: str) -> None:
+    assert pods(NO_YIELD[situation]()) == 1
 
 
 # event: Jobs | the spec is put back while an engine is built, or its model is deleted | the previous
@@ -230,9 +248,7 @@ def test_a_build_that_has_a_device_takes_nobodys() -> None:
 #   and starts again once a model needs the engine
 @pytest.mark.parametrize("strategy", ["Recreate", "Surge"])
 @pytest.mark.parametrize("becomes", [blocked, builds], ids=["blocked", "builds"])
-def test_a_model_that_is_put_back_serves_at_once(
-    becomes: Callable[[World], World], strategy: str
-) -> None:
+def test_reverted_model_serves_at_once(becomes: Callable[[World], World], strategy: str) -> None:
     world = becomes(blocked(updating(strategy)))
     engine = world.status["engines"][0]["name"]
     assert pods(world.edit(source={"uri": "https://models.example/resnet.onnx"})) == 1
@@ -244,7 +260,7 @@ def test_a_model_that_is_put_back_serves_at_once(
 
 
 @pytest.mark.parametrize("reason", [Reason.DRIVER_MISSING, Reason.BUILD_FAILED])
-def test_what_failed_before_the_spec_was_put_back_is_remembered(reason: Reason) -> None:
+def test_failure_is_remembered_when_the_spec_is_reverted(reason: Reason) -> None:
     world = building().job_fails(reason, of="engine")
     engine = world.status["engines"][0]["name"]
     world.edit(source={"uri": "https://models.example/resnet.onnx"}).later(hours=1)
@@ -273,7 +289,7 @@ def test_pods_wait_five_minutes_for_a_build_to_begin() -> None:
 
 
 # event: Jobs | a build to which pods yielded the device does not begin
-def test_a_pod_that_cannot_start_gives_the_device_back_and_is_given_up_after_five_jobs() -> None:
+def test_unstartable_build_gives_the_device_back_and_is_given_up() -> None:
     world = updating()
     for attempt in range(1, 6):
         cannot_start(blocked(world))
@@ -287,7 +303,7 @@ def test_a_pod_that_cannot_start_gives_the_device_back_and_is_given_up_after_fiv
     assert world.running_jobs() == []
 
 
-def test_a_build_that_gets_a_device_long_after_its_pods_came_back_has_time_to_start() -> None:
+def test_late_build_has_time_to_start() -> None:
     world = blocked(updating())
     assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
     (job,) = world.running_jobs()
@@ -321,22 +337,6 @@ def test_a_pod_that_the_kubelet_refuses_has_not_begun() -> None:
     world = blocked(updating())
     world.job_pod_becomes(of="engine", phase="Failed", reason="UnexpectedAdmissionError")
     assert pods(world.later(minutes=5, seconds=GRACE_SECONDS)) == 1
-
-
-def test_a_build_that_gets_another_device_gives_theirs_back() -> None:
-    world = blocked(updating())
-    world.nodes.append(gpu_node("gpu-2"))
-    pod = world.job_pod(of="engine", **statuses(world.stages("engine"), "build"))
-    pod["spec"] = {"nodeName": "gpu-2"}
-    assert pods(world.settle()) == 1
-
-
-def test_pods_without_a_device_have_none_to_yield() -> None:
-    world = updating()
-    for each in world.all("Pod"):
-        if each["metadata"]["labels"].get(COMPONENT) == SERVE:
-            each["spec"] = {}
-    assert pods(blocked(world)) == 1
 
 
 def test_pods_that_came_back_for_an_obstacle_leave_only_for_a_build_that_is_blocked() -> None:
@@ -373,12 +373,12 @@ def on_two_classes() -> World:
 
 
 def job_of(world: World, accelerator_class: str) -> str:
-    (found,) = [
+    (engine,) = [
         each["metadata"]["name"]
         for each in world.running_jobs()
         if each["metadata"]["labels"][CLASS] == accelerator_class
     ]
-    return str(found)
+    return str(engine)
 
 
 @pytest.mark.parametrize("first", ["blocked", "failed"])
@@ -402,7 +402,7 @@ def test_that_pods_yield_is_stated_whatever_the_first_class_waits_for() -> None:
     assert "the pods of l4 yield the device" in world.message()
 
 
-def test_what_serves_does_not_yield_to_a_rebuild_of_its_own_engine() -> None:
+def test_no_yield_to_a_rebuild_of_the_own_engine() -> None:
     world = World(rollout={"strategy": "Recreate"}, replicas=2).has_gpus(aheadOfTime=False)
     world.nodes += [gpu_node("gpu-1"), gpu_node("gpu-2")]
     world.settle().job_succeeds().misses()

@@ -56,7 +56,6 @@ def covered(world: World) -> list[Json]:
 
 
 def evictions_allowed(world: World) -> int:
-    """Return how many pods may be evicted at once now."""
     pods = covered(world)
     owners = {pod["metadata"]["labels"]["deployment"] for pod in pods}
     expected = sum(int(world.get("Deployment", each)["spec"]["replicas"]) for each in owners)

@@ -15,7 +15,7 @@ OF_ENGINE = InferenceEngine.model_validate(
 
 
 def revision(name: str, engine_key: str | None, **data: Any) -> RevisionView:
-    """Return a stored revision that runs an engine; None: the prepared model."""
+    """Return a stored revision that runs an engine, or the prepared model."""
     a_class = {"name": "l4", "backend": "tensorrt", "image": "gpu:1", "engine_key": engine_key}
     content = {
         "prepared_key": PREPARED_KEY,
@@ -33,7 +33,7 @@ def users(*uses: EngineUse) -> tuple[str, ...]:
     return users_of(OF_ENGINE, uses)
 
 
-def test_a_model_uses_what_its_spec_needs_and_what_its_revisions_run() -> None:
+def test_model_uses_engines_of_its_spec_and_revisions() -> None:
     key = OF_ENGINE.spec.key
     needs = engine_use("resnet", [ENGINE], ())
     serves = engine_use("bert", (), (revision("old", key), revision("new", "f" * 64)), ["old"])

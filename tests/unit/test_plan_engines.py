@@ -1,7 +1,8 @@
 """Engines: looked for before a device is asked for, built once, failures remembered, waits reported."""
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from enginewright.plan.engines.engine import Ended, plan_engine
@@ -14,6 +15,8 @@ from tests.support.plan_objects import RESOURCE, published_engine
 from tests.support.plan_world import World
 from tests.support.simulation import NO_DEVICE, PASSING, PERMANENT
 
+NO_NODE: Final = "3 node(s) didn't match Pod's node affinity/selector"
+
 
 def on_device() -> World:
     """Return a world in which the Job that builds has just been made."""
@@ -24,11 +27,15 @@ def ahead() -> World:
     return World.of_engine(ahead_of_time=True).settle()
 
 
+def looked_for() -> World:
+    return World.of_engine().settle()
+
+
 # looking first
 
 
 def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> None:
-    world = World.of_engine().settle()
+    world = looked_for()
     assert world.stages() == ("lookup",)
     assert world.conditions() == {
         "Ready": ("False", "LookingUp"),
@@ -43,7 +50,7 @@ def test_a_build_that_takes_a_device_is_preceded_by_a_look_into_the_store() -> N
 
 
 def test_a_hit_takes_no_device() -> None:
-    world = World.of_engine().settle().succeeds(cached=True)
+    world = looked_for().succeeds(cached=True)
     assert world.conditions()["Ready"] == ("True", "Built")
     assert "found in the store: 3.5 MB for compute capability 8.9" in world.message()
     assert len(world.made) == 1
@@ -58,17 +65,21 @@ def test_a_build_without_a_device_looks_by_itself(build: dict[str, Any]) -> None
     assert "found in the store" in world.message()
 
 
-def test_a_look_whose_report_is_gone_is_made_again() -> None:
-    world = World.of_engine().settle().job_ends("Complete")
+def test_lost_reports_are_looked_up_again() -> None:
+    world = looked_for().job_ends("Complete")
     assert world.stages() == ("lookup",)
     assert world.job()["metadata"]["name"].endswith("-2")
-    world.misses()
-    assert world.stages() == ENGINE_STAGES
+    world.misses().job_ends("Complete")
+    assert world.stages() == ("lookup",), "no device is taken for an engine that may be stored"
+    world.misses().remove("Job", world.job()["metadata"]["name"])
+    assert world.settle().stages() == ENGINE_STAGES, "its build stage looks first, too"
+    world.succeeds(cached=True)
+    assert world.conditions()["Ready"] == ("True", "Built")
 
 
 def test_only_the_look_that_was_made_counts_for_the_stages_after_it() -> None:
     world = on_device().job_fails(Reason.DRIVER_MISSING, "verify").later(minutes=1)
-    assert world.stages() == ENGINE_STAGES, "nobody has to look again"
+    assert world.stages() == ENGINE_STAGES, "no second lookup"
     assert len(world.made) == 3
 
 
@@ -128,7 +139,7 @@ def test_build_progress_is_reported_in_tens() -> None:
     assert world.message() == "verify (2/4)"
 
 
-def test_what_is_not_known_after_a_restart_changes_nothing() -> None:
+def test_missing_progress_after_a_restart_changes_nothing() -> None:
     world = on_device().stage_runs("build")
     world.progress[world.job()["metadata"]["name"]] = Progress(stage="build", percent=47)
     world.settle()
@@ -169,26 +180,31 @@ def test_the_schedulers_attempts_at_preemption_are_no_news() -> None:
     assert world.kube.writes == before
 
 
-def test_a_class_without_a_node_is_reported_likewise() -> None:
-    wording = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
-    world = on_device().unschedulable(wording)
-    assert world.conditions()["Ready"] == ("False", "CapacityBlocked")
-    assert world.message().startswith("no node of class l4 exists: node(s) didn't match")
-
-
-@pytest.mark.parametrize("is_ahead", [True, False])
-def test_other_scheduling_messages_are_passed_on(is_ahead: bool) -> None:
-    wording = "0/2 nodes are available: 2 Insufficient memory."
-    world = (ahead() if is_ahead else on_device()).unschedulable(wording)
-    assert world.conditions()["Ready"] == ("False", "Queued")
-    expected = "waiting for a node: the pod is unschedulable: Insufficient memory"
-    assert world.message() == expected
-
-
-def test_a_look_that_no_node_takes_says_so() -> None:
-    world = World.of_engine().settle().unschedulable("0/1 nodes are available: 1 Too many pods.")
-    assert world.conditions()["Ready"] == ("False", "LookingUp")
-    assert "Too many pods" in world.message()
+@pytest.mark.parametrize(
+    ("start", "wording", "reason", "expected"),
+    [
+        (
+            ahead,
+            "2 Insufficient memory",
+            "Queued",
+            "waiting for a node: the pod is unschedulable: I",
+        ),
+        (
+            on_device,
+            "2 Insufficient memory",
+            "Queued",
+            "waiting for a node: the pod is unschedulable: I",
+        ),
+        (on_device, NO_NODE, "CapacityBlocked", "no node of class l4 exists: node(s) didn't match"),
+        (looked_for, "1 Too many pods", "LookingUp", "Too many pods"),
+    ],
+)
+def test_scheduler_message_is_reported(
+    start: Callable[[], World], wording: str, reason: str, expected: str
+) -> None:
+    world = start().unschedulable(f"0/3 nodes are available: {wording}.")
+    assert world.conditions()["Ready"] == ("False", reason)
+    assert expected in world.message()
 
 
 def test_an_image_that_cannot_be_pulled_is_reported() -> None:
@@ -203,7 +219,7 @@ def test_an_image_that_cannot_be_pulled_is_reported() -> None:
 # the engine
 
 
-def test_what_was_built_is_reported_in_the_apis_units() -> None:
+def test_engine_is_reported_in_the_apis_units() -> None:
     world = on_device().succeeds()
     assert world.status["engine"] == {
         "sha256": "e" * 64,
@@ -259,25 +275,11 @@ def test_an_engine_of_another_key_is_not_believed() -> None:
     assert "engine" not in world.status
 
 
-def test_an_engine_whose_report_is_gone_is_found_in_the_store() -> None:
-    world = on_device().job_ends("Complete")
-    assert world.stages() == ("lookup",), "no device is taken for what is there"
-    world.succeeds(cached=True)
-    assert world.conditions()["Ready"] == ("True", "Built")
-
-
-def test_a_job_that_ended_well_and_was_cleaned_away_unseen_is_looked_for() -> None:
-    world = on_device()
-    world.remove("Job", world.job()["metadata"]["name"])
-    world.settle()
-    assert world.stages() == ENGINE_STAGES  # its build stage looks first, too
-
-
 # failures
 
 
 @pytest.mark.parametrize("reason", PERMANENT)
-def test_what_cannot_succeed_is_remembered_when_its_job_is_gone(reason: Reason) -> None:
+def test_permanent_failure_is_remembered_without_its_job(reason: Reason) -> None:
     world = on_device().job_fails(reason, message="the thing, the cause")
     assert world.conditions()["Stalled"] == ("True", reason)
     assert world.conditions()["Reconciling"] == ("False", reason)
@@ -292,7 +294,7 @@ def test_what_cannot_succeed_is_remembered_when_its_job_is_gone(reason: Reason) 
 
 
 @pytest.mark.parametrize("reason", PASSING)
-def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None:
+def test_passing_failure_is_retried_with_growing_waits(reason: Reason) -> None:
     world = on_device()
     waits = []
     for attempt in range(1, 10):
@@ -314,14 +316,22 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
     assert [each.reason for each in world.counted] == [reason] * 9
 
 
-def test_a_failure_of_the_look_is_tried_again_as_a_look() -> None:
-    world = World.of_engine().settle().job_fails(Reason.STORE_UNAVAILABLE, "lookup", "no space")
+@pytest.mark.parametrize(
+    "fail",
+    [
+        lambda world: world.job_fails(Reason.STORE_UNAVAILABLE, "lookup", "no space"),
+        lambda world: world.is_too_late("lookup"),
+    ],
+    ids=["the store fails", "too late"],
+)
+def test_failed_lookup_is_repeated(fail: Callable[[World], World]) -> None:
+    world = fail(looked_for())
     assert world.conditions()["Ready"] == ("False", "StoreUnavailable")
+    assert world.conditions()["Reconciling"][0] == "True"
     world.later(minutes=1)
     assert world.stages() == ("lookup",)
-    assert world.message() == "no space; retrying: looking for the engine in the store"
-    world.misses()
-    assert world.stages() == ENGINE_STAGES
+    assert world.message().endswith("; retrying: looking for the engine in the store")
+    assert world.misses().stages() == ENGINE_STAGES
 
 
 def test_a_retry_that_succeeds_forgets_the_failure() -> None:
@@ -344,7 +354,7 @@ def test_a_failed_pod_is_reported_while_its_job_retries() -> None:
     assert world.counted == [Ended("", cached=False, build_seconds=0.512)]
 
 
-def test_a_bad_exit_code_is_remembered_before_its_job_is_ended() -> None:
+def test_bad_exit_code_is_remembered_before_its_job_ends() -> None:
     world = on_device().pod_fails(Reason.BUILD_FAILED, message="no Det")
     assert world.conditions()["Stalled"] == ("True", "BuildFailed")
     assert len(world.all("Job")) == 2, "the Job stays, for its log"
@@ -394,7 +404,7 @@ def test_a_changed_build_ends_the_one_that_runs() -> None:
 def test_the_engine_may_be_made_again_by_its_model() -> None:
     """As after `kubectl delete ieng`: a new object, and what it is named after is in the store."""
     world = on_device().job_fails(Reason.BUILD_FAILED)
-    again = World.of_engine().settle()
+    again = looked_for()
     assert again.made[0] == world.made[0], "its name is the same, its owner is not"
     again.succeeds(cached=True)
     assert again.conditions()["Ready"] == ("True", "Built")
@@ -415,14 +425,6 @@ def test_a_build_that_takes_too_long_is_ended_and_not_repeated() -> None:
     assert len(world.made) == len(made) + 1
 
 
-def test_a_look_that_takes_too_long_is_about_the_store() -> None:
-    world = World.of_engine().settle().is_too_late("lookup")
-    assert world.conditions()["Ready"] == ("False", "StoreUnavailable")
-    assert world.conditions()["Reconciling"][0] == "True"
-    world.later(minutes=1)
-    assert world.stages() == ("lookup",)
-
-
 def test_a_pod_that_no_kubelet_would_run_says_why() -> None:
     world = on_device()
     world.job_pod(phase="Failed", reason="UnexpectedAdmissionError", message="Allocate failed")
@@ -435,7 +437,7 @@ def test_a_pod_that_no_kubelet_would_run_says_why() -> None:
 
 
 def test_a_job_made_just_before_the_operator_ended_is_found() -> None:
-    world = World.of_engine().settle()
+    world = looked_for()
     before = dict(world.status)
     world.misses()
     made = list(world.made)
@@ -450,7 +452,7 @@ def test_a_job_made_just_before_the_operator_ended_is_found() -> None:
 
 
 def test_an_engine_that_is_being_deleted_is_left_alone() -> None:
-    world = World.of_engine().settle()
+    world = looked_for()
     world.subject["metadata"]["deletionTimestamp"] = "2026-11-21T12:00:00Z"
     plan = plan_engine(world.build_facts(world.subject))
     assert (plan.apply, plan.delete, plan.events) == ((), (), ())

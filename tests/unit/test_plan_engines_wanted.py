@@ -15,8 +15,8 @@ from tests.support.plan_world import World
 
 def container_of(pod: dict[str, Any], name: str) -> dict[str, Any]:
     spec = pod["spec"]
-    (found,) = [c for c in (*spec["initContainers"], *spec["containers"]) if c["name"] == name]
-    return dict(found)
+    (container,) = [c for c in (*spec["initContainers"], *spec["containers"]) if c["name"] == name]
+    return dict(container)
 
 
 def prepared(classes: dict[str, Any] | None = None, **spec: Any) -> World:
@@ -67,7 +67,7 @@ def test_a_build_on_a_device_asks_for_one_of_the_class() -> None:
     assert "aheadOfTime" not in spec["recipe"]
 
 
-def test_a_class_whose_nodes_are_not_alike_gets_no_engine() -> None:
+def test_class_of_different_devices_gets_no_engine() -> None:
     world = World().has_gpus(nodeSelector={"pool": "gpus"}, aheadOfTime=False)
     world.nodes = [
         gpu_node("a", "NVIDIA-L4", pool="gpus"),
@@ -171,7 +171,7 @@ def test_an_engine_that_is_deleted_is_asked_for_again_while_the_old_revision_ser
         ({"policy": "Allow"}, ("False", "RollingOut")),
     ],
 )
-def test_what_an_engine_leaves_outside_is_judged_before_a_pod_starts(
+def test_partial_engine_is_judged_first(
     fallback: dict[str, str], reported: tuple[str, str]
 ) -> None:
     world = prepared(**({"fallback": fallback} if fallback else {})).engine_built(
@@ -245,7 +245,7 @@ def test_an_image_without_the_backends_libraries_is_named() -> None:
     assert GPU_IMAGE in world.condition("Stalled")["message"]
 
 
-def test_an_image_whose_library_cannot_be_used_says_why_and_serves_other_backends() -> None:
+def test_image_with_an_unusable_library_serves_other_backends() -> None:
     def world(backend: str) -> World:
         world = World(backends=[backend]).has_gpus(backends=["tensorrt", "cuda"])
         why = {"tensorrt": "this image has TensorRT 11"}

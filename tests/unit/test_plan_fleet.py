@@ -13,7 +13,7 @@ from enginewright.controller.cache import ObjectCache
 from enginewright.controller.fleet import Fleet, FleetCollector
 from enginewright.controller.routing import ModelKey
 from enginewright.kube.resources import INFERENCE_MODELS
-from enginewright.manifests.labels import PROMOTE, ROLLBACK, ROLLOUT_ORDER
+from enginewright.manifests.labels import PROMOTE, ROLLOUT_ORDER
 from enginewright.observed.moves import MoveView, move_view
 from enginewright.plan.fleet.turns import FleetState, Halt, fleet_state
 from enginewright.plan.types import FleetConfig
@@ -83,7 +83,7 @@ BEFORE: Final[Json] = {"target": {"cpu": NEWER}}  # of images that are no longer
         ([view("a", **BEFORE, **FIRST, **REASON), view("b")], ""),
     ],
 )
-def test_whose_turn_it_is(moves: list[MoveView], expected: str) -> None:
+def test_turns(moves: list[MoveView], expected: str) -> None:
     assert permitted(*moves, limit=2) == expected
     assert permitted(*reversed(moves), limit=2) == expected
 
@@ -97,9 +97,7 @@ def test_whose_turn_it_is(moves: list[MoveView], expected: str) -> None:
         ("ab", [view("a", "Moved"), view("b", "Kept"), view("c")], "abc"),
     ],
 )
-def test_a_turn_counts_before_the_status_shows_it(
-    granted: str, moves: list[MoveView], expected: str
-) -> None:
+def test_granted_turn_counts_at_once(granted: str, moves: list[MoveView], expected: str) -> None:
     assert permitted(*moves, granted=granted, limit=2) == expected
 
 
@@ -135,27 +133,21 @@ AGAIN: Final[Json] = {"retried": True}
         ([view("a"), view("b", "Kept"), view("c", **AGAIN, **BEFORE)], (1, "a")),
     ],
 )
-def test_a_model_that_is_tried_again_has_no_other_begin(
-    moves: list[MoveView], expected: tuple[int, str]
-) -> None:
+def test_retried_model_holds_up_others(moves: list[MoveView], expected: tuple[int, str]) -> None:
     state = fleet_state(moves, IMAGES, FleetConfig(max_failures=2))
     assert (state.failures, permitted(*moves, max_failures=2)) == expected
 
 
-def test_a_model_that_is_tried_again_waits_while_the_fleet_is_paused() -> None:
-    assert permitted(view("a"), view("b", **AGAIN), paused=True) == ""
-
-
-def test_what_a_model_that_is_tried_again_waits_for_does_not_hold_it() -> None:
+def test_reason_of_a_retried_model_does_not_hold_it() -> None:
     model = made("m", "Waiting")
     model["status"]["images"] |= {"reason": "FleetLimit", "retried": True}
-    found = present(move_view(model))
-    assert (found.reason, found.retried) == ("", True)
+    move = present(move_view(model))
+    assert (move.reason, move.retried) == ("", True)
 
 
-def test_nobody_begins_while_it_is_paused() -> None:
+def test_no_model_begins_while_paused() -> None:
     moves = [view("a", "Moving"), view("b")]
-    assert permitted(*moves, paused=True) == ""
+    assert permitted(*moves, view("c", **AGAIN), paused=True) == ""
     state = fleet_state(moves, IMAGES, FleetConfig(paused=True))
     assert state.halt is Halt.PAUSED
     assert state.models == {MoveState.MOVING: 1, MoveState.WAITING: 1}
@@ -170,12 +162,12 @@ def test_a_variant_that_is_not_configured_any_more_is_no_move() -> None:
 def test_the_order_is_a_label_of_the_model(order: str | None) -> None:
     labels = {} if order is None else {ROLLOUT_ORDER: order}
     model = made("m", "Waiting", labels)
-    found = present(move_view(model))
-    assert found.rank == {"first": 0, "last": 2}.get(order or "", 1)
+    move = present(move_view(model))
+    assert move.rank == {"first": 0, "last": 2}.get(order or "", 1)
 
 
 @pytest.mark.parametrize("change", [{"status": {}}, {"status": None}, {"deletionTimestamp": "now"}])
-def test_what_does_not_serve_or_is_deleted_is_not_counted(change: Json) -> None:
+def test_unserved_or_deleted_model_is_not_counted(change: Json) -> None:
     model = made("m", "Waiting")
     if "status" in change:
         model["status"] = change["status"]
@@ -232,7 +224,7 @@ class Process:
         return self.fleet.takes_turn(ModelKey("shop", name))
 
     def planned(self, name: str) -> list[str]:
-        """Return which models are queued once a model was planned."""
+        """Return the models that are queued once a model was planned."""
         self.queued.clear()
         self.fleet.planned(ModelKey("shop", name))
         return self.queued
@@ -266,25 +258,21 @@ def test_a_deleted_model_gives_its_turn_back() -> None:
     assert process.planned("a") == ["b"]
 
 
-def test_it_says_once_that_it_has_stopped() -> None:
-    process = Process(FleetConfig(max_failures=1)).sees(made("a", "Kept"), made("b", "Waiting"))
-    process.planned("a")
-    process.planned("b")
-    assert len(process.stopped) == 1
-    assert not process.takes_turn("b")
-
-
-def test_that_it_has_stopped_says_where_to_find_all_that_count() -> None:
+def test_it_says_once_that_it_has_stopped_and_where_to_find_the_failures() -> None:
     retried = made("b", "Waiting")
     retried["status"]["images"]["retried"] = True
-    process = Process(FleetConfig(max_failures=2)).sees(made("a", "Kept"), retried)
+    process = Process(FleetConfig(max_failures=2)).sees(
+        made("a", "Kept"), retried, made("c", "Waiting")
+    )
     process.planned("a")
+    process.planned("b")
     (message,) = process.stopped
-    for found in (f"{process.fleet.state.failures} models", "Kept", "status.images.retried"):
-        assert found in message
+    for part in ("2 models", "Kept", "status.images.retried"):
+        assert part in message
+    assert not process.takes_turn("c")
 
 
-def test_what_is_not_about_a_move_computes_nothing_again() -> None:
+def test_unrelated_change_computes_nothing_again() -> None:
     process = Process().sees(*(made(f"m{number}", "Moved") for number in range(200)))
     before = process.fleet.state
     changed = made("m7", "Moved", version=2)
@@ -345,9 +333,9 @@ class Installation:
         self.running: dict[str, Json] = {}  # what each worker is about to write
 
     def restart(self) -> None:
-        for name, wanted in self.running.items():
+        for name, next_model in self.running.items():
             if name in self.objects and self.random.random() < 0.5:
-                self._store({**self.objects[name], "status": wanted["status"]})
+                self._store({**self.objects[name], "status": next_model["status"]})
         self.start()
 
     def configure(self, **changes: Any) -> None:
@@ -367,24 +355,24 @@ class Installation:
             self._planned(name)
             return
         turn = self.process.takes_turn(name)
-        wanted = copy.deepcopy(self.objects[name])
-        images = wanted["status"]["images"]
+        next_model = copy.deepcopy(self.objects[name])
+        images = next_model["status"]["images"]
         target = [{"variant": "cpu", "image": self.image}]
         if images["current"] == target:
             images |= {"state": "Moved", "target": []}
         elif images["target"] != target or images["state"] in ("Moved", "Waiting"):
             moves = turn and not images.get("reason")
             images |= {"state": "Moving" if moves else "Waiting", "target": target}
-        self.running[name] = wanted
+        self.running[name] = next_model
 
     def _end(self, name: str) -> None:
-        wanted = self.running.pop(name)
+        next_model = self.running.pop(name)
         if self.random.random() < 0.05:  # the write fails
             self.queue[name] = None
             return
-        known = self.objects.get(name)
-        if known is not None and known["status"] != wanted["status"]:
-            self._store({**known, "status": wanted["status"]})
+        current = self.objects.get(name)
+        if current is not None and current["status"] != next_model["status"]:
+            self._store({**current, "status": next_model["status"]})
             self.process.sees(self.objects[name])
             self.queue[name] = None
         self._planned(name)
@@ -402,7 +390,6 @@ class Installation:
         self._change(model)
 
     def retries(self, name: str) -> None:
-        """Have a user promote a model that was kept."""
         model = copy.deepcopy(self.objects[name])
         model["status"]["images"] |= {"state": "Waiting", "retried": True}
         self._change(model)
@@ -501,7 +488,7 @@ def test_all_models_move_in_their_order() -> None:
     assert fleet.most == 2
 
 
-def test_an_image_that_is_bad_for_all_stops_after_the_failures_and_those_that_had_begun() -> None:
+def test_bad_image_stops_after_max_failures() -> None:
     fleet = Installation(seed=5, limit=2, max_failures=3)
     begun: set[str] = set()
     retries = 0
@@ -546,8 +533,8 @@ class Members:
         views = []
         for name, each in self.members.items():
             assert each.model
-            found = present(move_view(each.model))
-            views.append(replace(found, name=name))
+            move = present(move_view(each.model))
+            views.append(replace(move, name=name))
         return fleet_state(views, next(iter(self.members.values())).config.images, self.config)
 
     def upgraded(self, image: str = NEW) -> "Members":
@@ -555,14 +542,14 @@ class Members:
             each.upgraded(image)
         return self.settle()
 
-    def settle(self, paused: int = 0) -> "Members":
+    def settle(self) -> "Members":
         changed = True
         while changed:
             changed = False
             for name, each in self.members.items():
                 each.turn = ("shop", name) in self.state().permitted
                 changed |= each.pass_once()
-                assert self.state().models[MoveState.MOVING] <= self.config.limit + paused
+                assert self.state().models[MoveState.MOVING] <= self.config.limit
         return self
 
     def moving(self) -> list[str]:
@@ -572,7 +559,6 @@ class Members:
         return [each.state()[0] for each in self.members.values()]
 
     def running(self) -> list[str]:
-        """Return the models for which a Job runs."""
         return [name for name, each in self.members.items() if each.running_jobs()]
 
 
@@ -632,16 +618,7 @@ def test_a_promotion_moves_this_model_only_and_the_others_once_it_has_moved() ->
     assert (fleet.state().failures, fleet.state().halt) == (1, None)
 
 
-def test_a_promotion_that_fails_again_has_no_other_begin() -> None:
-    fleet = halted(limit=2)
-    retried = promote(fleet.members["m1"])
-    fleet.settle()
-    retried.annotate(ROLLBACK, retried.status["target"]["revision"])
-    assert fleet.settle().states() == ["Kept", "Kept", "Waiting", "Waiting"]
-    assert "retried" not in retried.record
-
-
-def test_a_promotion_says_what_it_waits_for() -> None:
+def test_waiting_promotion_says_why() -> None:
     fleet = halted(limit=1)
     promote(fleet.members["m0"])
     fleet.settle()
@@ -671,30 +648,6 @@ def test_another_spec_that_fails_with_both_images_has_no_other_begin() -> None:
     edited.job_fails(Reason.UNSUPPORTED_OPERATOR)
     assert fleet.settle().states() == ["Kept", "Kept", "Waiting", "Waiting"]
     assert (fleet.state().failures, fleet.state().halt) == (2, Halt.TOO_MANY_FAILURES)
-
-
-def test_a_paused_model_hands_its_turn_on_and_takes_it_back() -> None:
-    fleet = Members(3).upgraded()
-    paused = fleet.members["m0"]
-    rollout = paused.spec["rollout"]
-    assert fleet.moving() == ["m0"]
-    paused.edit(rollout={**rollout, "paused": True})
-    assert fleet.settle(1).states() == ["Moving", "Moving", "Waiting"]
-    paused.edit(rollout={**rollout, "paused": False})
-    fleet.members["m1"].job_succeeds(published("e" * 64)).all_available()
-    assert fleet.settle().states() == ["Moving", "Moved", "Waiting"]
-    paused.job_succeeds(published("e" * 64)).all_available()
-    assert fleet.settle().states() == ["Moved", "Moved", "Moving"]
-
-
-def test_a_user_s_change_does_not_wait_for_the_fleet() -> None:
-    fleet = Members(2).upgraded()
-    waiting = fleet.members["m1"]
-    waiting.edit(source={"uri": "https://models.example/other.onnx"})
-    waiting.job_succeeds(published("d" * 64)).all_available()
-    assert waiting.conditions()["Ready"] == ("True", "Serving")
-    assert waiting.serving_images() == {CPU_IMAGE}
-    assert fleet.settle().moving() == ["m0"]
 
 
 def test_an_image_like_the_one_before_moves_without_jobs() -> None:

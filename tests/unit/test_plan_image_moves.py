@@ -1,4 +1,4 @@
-"""One model and new runtime images: what it is planned with, when it moves, and when it keeps its own."""
+"""One model and new runtime images: which one it is planned with, when it moves, and when it keeps its own."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -67,17 +67,9 @@ class Member(World):
 
 
 def refused() -> Member:
-    """Return a model that the new image cannot prepare."""
     member = Member().upgraded().moves()
     member.job_fails(Reason.UNSUPPORTED_OPERATOR)
     return member
-
-
-def test_what_serves_has_the_configured_image() -> None:
-    member = Member()
-    assert member.state() == ("Moved", "")
-    assert member.record["image"] == CPU_IMAGE
-    assert "target" not in member.record
 
 
 def test_a_model_that_waits_is_planned_with_the_image_that_it_has() -> None:
@@ -156,7 +148,7 @@ def test_a_spec_that_fails_with_both_is_no_failure_of_the_new_image() -> None:
     assert "retried" not in member.record, "another spec is tried for the first time"
 
 
-def test_what_the_new_image_cannot_prepare_keeps_its_own() -> None:
+def test_model_that_the_image_cannot_prepare_keeps_its_own() -> None:
     member = refused()
     assert member.state() == ("Kept", "UnsupportedOperator")
     assert member.record["message"]
@@ -173,22 +165,6 @@ def test_a_failure_that_can_pass_is_none() -> None:
     assert member.state() == ("Moving", "")
 
 
-def test_a_canary_that_fails_keeps_the_image() -> None:
-    rollout = {"canary": {"replicas": 1, "hold": "1m"}}
-    member = Member(rollout=rollout, replicas=2).upgraded().moves().job_succeeds(MOVED)
-    assert member.canaries()
-    member.canary_available()
-    for pod in member.canary_pods():
-        member.verdicts[pod["metadata"]["name"]] = verdict(
-            failed={Check.GOLDEN: Reason.PARITY_FAILED}
-        )
-    member.settle()
-    assert member.state() == ("Kept", "ParityFailed")
-    assert not member.canaries()
-    assert member.conditions()["Ready"] == ("True", "Serving")
-    assert member.serving_images() == {CPU_IMAGE}
-
-
 # decisions of users, and what becomes of it later
 
 
@@ -196,7 +172,6 @@ CANARY: Final[Json] = {"canary": {"replicas": 1, "hold": "1m"}}
 
 
 def with_a_canary(**spec: Any) -> Member:
-    """Return a model whose move has a canary."""
     member = Member(rollout=CANARY, replicas=2, **spec).upgraded().moves().job_succeeds(MOVED)
     assert member.canaries()
     return member
@@ -250,7 +225,7 @@ def test_a_revision_that_fails_after_its_promotion_keeps_the_image_before() -> N
 
 
 @pytest.mark.parametrize("event", ["a third spec", "an obstacle"])
-def test_what_happens_while_it_goes_back_does_not_have_it_move_again(event: str) -> None:
+def test_events_while_it_goes_back_start_no_move(event: str) -> None:
     member, old, new = going_back()
     if event == "a third spec":
         member.edit(source=OTHER).all_available()
@@ -265,7 +240,7 @@ def test_what_happens_while_it_goes_back_does_not_have_it_move_again(event: str)
     assert failures_of_images(member) == 1
 
 
-def test_a_user_who_goes_back_after_the_move_keeps_the_image_before() -> None:
+def test_user_rollback_after_the_move_keeps_the_image_before() -> None:
     member = Member().upgraded().moves().job_succeeds(MOVED).all_available()
     member.annotate(ROLLBACK, member.status["revision"]).all_available()
     assert member.state() == ("Kept", "RolledBackByUser")
@@ -274,7 +249,7 @@ def test_a_user_who_goes_back_after_the_move_keeps_the_image_before() -> None:
     assert member.serving_images() == {CPU_IMAGE}
 
 
-def test_a_user_who_goes_back_to_another_spec_stays_there_with_the_image_before() -> None:
+def test_user_rollback_to_another_spec_keeps_the_image_before() -> None:
     member = with_a_canary()
     old = member.status["active"]["revision"]
     member.canary_available().later(seconds=61).all_available()
@@ -294,7 +269,7 @@ def test_a_user_who_goes_back_to_another_spec_stays_there_with_the_image_before(
 
 
 @pytest.mark.parametrize("by_user", [False, True])
-def test_what_is_kept_is_known_without_the_status(by_user: bool) -> None:
+def test_kept_image_is_known_without_the_status(by_user: bool) -> None:
     member = with_a_canary()
     if by_user:
         member.annotate(ROLLBACK, member.status["target"]["revision"]).annotate(ROLLBACK, None)
@@ -314,11 +289,12 @@ def test_what_is_kept_is_known_without_the_status(by_user: bool) -> None:
 def rejected_canary() -> Member:
     member = reject_canary(with_a_canary())
     assert member.state() == ("Kept", "ParityFailed")
+    assert member.conditions()["Ready"] == ("True", "Serving")
+    assert (member.canaries(), member.serving_images()) == ([], {CPU_IMAGE})
     return member
 
 
 def reject_canary(member: Member) -> Member:
-    """Have the canary fail its proofs."""
     member.canary_available()
     for pod in member.canary_pods():
         member.verdicts[pod["metadata"]["name"]] = verdict(
@@ -356,29 +332,8 @@ def test_a_failure_after_the_promotion_counts_without_the_status() -> None:
     assert failures_of_images(member) == 1
 
 
-def test_a_user_promotes_what_was_rejected_with_the_new_image() -> None:
-    member = rejected_canary()
-    member.annotate(PROMOTE, member.record["revision"])
-    assert member.status["target"]["phase"] == "Promoting"
-    assert member.state() == ("Moving", "")
-    assert member.all_available().state() == ("Moved", "")
-    assert member.serving_images() == {NEW}
-
-
-@pytest.mark.parametrize(
-    ("fleet", "reason"),
-    [(FleetConfig(), "FleetLimit"), (FleetConfig(paused=True), "FleetPaused")],
-)
-def test_a_promotion_waits_for_its_turn(fleet: FleetConfig, reason: str) -> None:
-    member = rejected_canary()
-    member.turn, member.config = False, replace(member.config, fleet=fleet)
-    member.annotate(PROMOTE, member.record["revision"])
-    assert member.state() == ("Waiting", reason)
-    assert failures_of_images(member) == 1
-
-
 @pytest.mark.parametrize("lost", [False, True])
-def test_what_is_promoted_is_a_failure_until_it_has_moved(lost: bool) -> None:
+def test_promoted_revision_counts_as_failure_until_it_has_moved(lost: bool) -> None:
     member = rejected_canary()
     member.turn = False
     member.annotate(PROMOTE, member.record["revision"])
@@ -387,13 +342,15 @@ def test_what_is_promoted_is_a_failure_until_it_has_moved(lost: bool) -> None:
         member.settle().job_succeeds()
     assert failures_of_images(member) == 1
     assert member.moves().state() == ("Moving", "")
+    assert member.status["target"]["phase"] == "Promoting"
     assert failures_of_images(member) == 1
     assert member.all_available().state() == ("Moved", "")
+    assert member.serving_images() == {NEW}
     assert failures_of_images(member) == 0
     assert "retried" not in member.record
 
 
-def test_what_is_promoted_and_fails_again_is_kept_again() -> None:
+def test_promoted_revision_that_fails_again_is_kept_again() -> None:
     member = rejected_canary()
     member.annotate(PROMOTE, member.record["revision"])
     member.annotate(ROLLBACK, member.status["target"]["revision"])
@@ -439,7 +396,7 @@ def test_other_promotions_change_nothing(decision: str) -> None:
     assert member.state() == ("Kept", "ParityFailed")
 
 
-def test_a_promotion_does_not_repeat_what_a_job_cannot_do() -> None:
+def test_promotion_does_not_repeat_a_permanent_failure() -> None:
     member = rejected_canary()
     revision = member.record["revision"]
     member.jobs_are_cleaned_away().annotate(PROMOTE, revision)
@@ -496,13 +453,7 @@ def test_an_image_without_the_backend_is_not_moved_to() -> None:
     assert member.conditions()["Ready"] == ("True", "Serving")
 
 
-def test_what_keeps_its_image_tries_another_one() -> None:
-    member = refused()
-    member.upgraded(NEWER).job_succeeds(MOVED).all_available()
-    assert member.state() == ("Moved", "")
-
-
-def test_what_keeps_its_image_tries_again_once_another_spec_serves() -> None:
+def test_kept_image_is_tried_again_with_another_spec() -> None:
     member = refused()
     member.edit(source=OTHER)
     assert member.state() == ("Waiting", "RollingOut")
@@ -593,7 +544,7 @@ def test_an_interim_and_its_engine_move_as_one() -> None:
     assert {each["image"] for each in member.record["current"]} == {NEW, NEW_RTX}
 
 
-def test_an_interim_whose_next_one_cannot_serve_is_said_to_serve() -> None:
+def test_interim_without_a_successor_is_reported_to_serve() -> None:
     member = Member(gpus={}, build={"interim": "CPU"})
     del member.images[CPU_IMAGE]
     member.image_failures = {CPU_IMAGE: "no registry"}

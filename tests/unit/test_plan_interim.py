@@ -1,8 +1,10 @@
-"""What serves until the first engines are built: from when to when, on which classes, and what is reported."""
+"""Interims, which serve until the first engines are built: when, on which classes, and what is reported."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check, FallbackVerdict
@@ -47,7 +49,6 @@ def task_of(deployment: dict[str, Any]) -> ServeTask:
 
 
 def backends(world: World) -> dict[str, str]:
-    """Return the backend of each class's serving Deployment."""
     return {
         each["metadata"]["labels"]["enginewright.dev/class"]: task_of(each).backend
         for each in world.serving_deployments()
@@ -104,27 +105,11 @@ def test_the_engine_is_proved_beside_the_interim_by_a_canary() -> None:
     assert world.status["serving"]["revision"] == interim
 
 
-def test_an_engine_whose_pods_fail_gives_back_to_the_interim() -> None:
-    world = bridged().engine_built().rolling(1, stuck=True)
-    world.new_pod_fails(Reason.DRIVER_MISSING)
-    world.all_available()
-    assert task(world).backend == "cpu"
-    assert ready(world)[0] == "False"
-    assert world.conditions()["RolledBack"][0] == "True"
-    assert world.conditions()["Available"][0] == "True"
-
-
 def test_nothing_serves_before_the_engine_unless_asked_for() -> None:
     world = World().has_gpus().settle().job_succeeds()
     assert world.all("Deployment") == []
     world = building("None")
     assert world.all("Deployment") == []
-
-
-def test_a_backend_without_engines_has_no_interim() -> None:
-    world = World(build={"interim": "CPU"}).settle().job_succeeds().all_available()
-    assert ready(world) == ("True", "Serving")
-    assert world.status["summary"]["backend"] == "cpu"
 
 
 # which device
@@ -162,10 +147,6 @@ def test_an_interim_that_has_begun_goes_on_while_the_next_build_waits_for_a_devi
     assert ready(world) == ("False", "CapacityBlocked")
     assert "CPU would leave its device to the build" in world.message()
     assert world.conditions()["Available"][0] == "True"
-
-
-def test_a_build_without_a_device_holds_no_interim_up() -> None:
-    assert task(building("CUDA", {"backends": BOTH})).backend == "cuda"
 
 
 def test_pods_without_a_device_do_not_yield_theirs() -> None:
@@ -245,7 +226,7 @@ def test_an_interim_in_a_precision_that_the_cpu_lacks_is_reported() -> None:
     assert "the prepared model is FP16: backend cpu supports FP32, INT8" in world.message()
 
 
-def test_an_interim_whose_pods_fail_does_not_stop_the_build() -> None:
+def test_failing_interim_does_not_stop_the_build() -> None:
     world = building(fallback={"policy": "Allow"}, gpus={"backends": BOTH})
     world.rolling(0, stuck=True).new_pod_fails(Reason.UNSUPPORTED_OPERATOR)
     assert ready(world) == ("False", "Queued")
@@ -272,13 +253,6 @@ def test_an_engine_that_cannot_be_built_leaves_the_interim_and_says_so() -> None
     assert world.replicas() == {"resnet-l4": 1}
     world.operator_restarts()
     assert ready(world) == ("False", "BuildFailed")
-
-
-def test_an_engine_that_breaks_the_promise_leaves_the_interim() -> None:
-    world = bridged().engine_built(accelerated=100, elsewhere=["det (Det)"])
-    assert ready(world) == ("False", "NodeFallback")
-    assert task(world).backend == "cpu"
-    assert world.conditions()["Available"][0] == "True"
 
 
 def test_the_next_backend_takes_over_from_the_interim_of_one_that_cannot_be_built() -> None:
@@ -311,7 +285,74 @@ def test_wrong_answers_of_the_interim_are_reported() -> None:
 # only until the first engine
 
 
-def test_what_serves_with_an_engine_keeps_serving_while_the_next_is_built() -> None:
+def with_a_lost_engine() -> World:
+    world = bridged().engine_built().all_available()
+    for engine in world.all("InferenceEngine"):
+        world.remove("InferenceEngine", engine["metadata"]["name"])
+    return world.settle()
+
+
+def from_cuda_to_an_engine() -> World:
+    world = World(backends=["cuda"], build={"interim": "CPU"}).has_gpus(backends=BOTH)
+    world.settle().job_succeeds().all_available()
+    return world.edit(backends=["tensorrt-rtx"]).job_succeeds(SECOND)
+
+
+SITUATIONS: Final[dict[str, tuple[Callable[[], World], str, str]]] = {
+    "the engine's pods fail": (
+        lambda: (
+            bridged().engine_built().rolling(1, stuck=True).new_pod_fails(Reason.DRIVER_MISSING)
+        ),
+        "cpu",
+        "RolloutFailed",
+    ),
+    "the engine breaks the promise": (
+        lambda: bridged().engine_built(accelerated=100, elsewhere=["det (Det)"]),
+        "cpu",
+        "NodeFallback",
+    ),
+    "an update is refused": (
+        lambda: bridged().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch"),
+        "cpu",
+        "DigestMismatch",
+    ),
+    "asked for during the build": (
+        lambda: World().has_gpus().settle().job_succeeds().edit(build={"interim": "CPU"}),
+        "cpu",
+        "ServingInterim",
+    ),
+    "on a device that no build needs": (
+        lambda: bridged("CUDA", gpus={"backends": BOTH}),
+        "cuda",
+        "ServingInterim",
+    ),
+    "another interim": (
+        lambda: bridged("CUDA", gpus={"backends": BOTH}).edit(build={"interim": "CPU"}),
+        "cpu",
+        "ServingInterim",
+    ),
+    "at zero": (lambda: bridged().edit(replicas=0), "cpu", "ScaledToZero"),
+    "the engine is lost": (with_a_lost_engine, "tensorrt-rtx", "Queued"),
+    "from cuda to an engine": (from_cuda_to_an_engine, "cuda", "Queued"),
+    "a backend without engines": (
+        lambda: World(build={"interim": "CPU"}).settle().job_succeeds(),
+        "cpu",
+        "Serving",
+    ),
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_backend_that_serves_meanwhile(situation: str) -> None:
+    build, backend, reason = SITUATIONS[situation]
+    world = build().all_available()
+    assert task(world).backend == backend
+    assert ready(world)[1] == reason
+    if situation != "at zero":
+        assert world.conditions()["Available"][0] == "True"
+
+
+def test_engine_serves_while_the_next_is_built() -> None:
     world = bridged().engine_built().all_available()
     before = world.status["serving"]["revision"]
     world.edit(source=OTHER).job_succeeds(SECOND)
@@ -319,23 +360,6 @@ def test_what_serves_with_an_engine_keeps_serving_while_the_next_is_built() -> N
     assert world.status["serving"]["revision"] == before
     assert "interim" not in world.message()
     assert task(world).backend == "tensorrt-rtx"
-
-
-def test_an_engine_that_is_lost_later_has_no_interim() -> None:
-    world = bridged().engine_built().all_available()
-    for engine in world.all("InferenceEngine"):
-        world.remove("InferenceEngine", engine["metadata"]["name"])
-    world.settle()
-    assert task(world).backend == "tensorrt-rtx"
-    assert "interim" not in world.message()
-
-
-def test_a_model_that_serves_without_an_engine_moves_without_an_interim() -> None:
-    world = World(backends=["cuda"], build={"interim": "CPU"}).has_gpus(backends=BOTH)
-    world.settle().job_succeeds().all_available()
-    world.edit(backends=["tensorrt-rtx"]).job_succeeds(SECOND)
-    assert ready(world) == ("False", "Queued")
-    assert task(world).backend == "cuda"
 
 
 def test_a_changed_spec_moves_the_interim() -> None:
@@ -347,19 +371,6 @@ def test_a_changed_spec_moves_the_interim() -> None:
     assert ready(world) == ("True", "Serving")
 
 
-def test_an_update_that_cannot_be_prepared_leaves_the_interim() -> None:
-    world = bridged().edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
-    assert ready(world) == ("False", "DigestMismatch")
-    assert task(world).backend == "cpu"
-    assert world.conditions()["Available"][0] == "True"
-
-
-def test_an_interim_that_is_asked_for_while_the_engine_is_built() -> None:
-    world = World().has_gpus().settle().job_succeeds()
-    world.edit(build={"interim": "CPU"}).all_available()
-    assert ready(world) == ("True", "ServingInterim")
-
-
 def test_an_interim_that_is_asked_for_no_more_serves_until_the_engine_does() -> None:
     world = bridged().edit(build={"interim": "None"})
     assert task(world).backend == "cpu"
@@ -367,13 +378,6 @@ def test_an_interim_that_is_asked_for_no_more_serves_until_the_engine_does() -> 
     assert "keeps serving" in world.message()
     world.engine_built().all_available()
     assert ready(world) == ("True", "Serving")
-
-
-def test_another_interim_takes_over_while_the_engine_is_built() -> None:
-    world = bridged("CUDA", gpus={"backends": BOTH}).edit(build={"interim": "CPU"})
-    world.all_available()
-    assert task(world).backend == "cpu"
-    assert ready(world) == ("True", "ServingInterim")
 
 
 def two(**spec: Any) -> World:
@@ -407,8 +411,3 @@ def test_a_paused_rollout_starts_no_interim() -> None:
     world = building(rollout={"paused": True})
     assert world.all("Deployment") == []
     assert "waits: spec.rollout.paused is true" in world.message()
-
-
-def test_an_interim_scaled_to_zero_is_ready() -> None:
-    world = bridged().edit(replicas=0).all_available()
-    assert ready(world) == ("True", "ScaledToZero")

@@ -1,4 +1,4 @@
-"""What a collection keeps: every key that an object of the namespace names, in whatever version wrote it."""
+"""What a collection keeps: every key that an object of the namespace names, in any version."""
 
 from typing import Any, get_args
 
@@ -147,10 +147,10 @@ def test_fields_of_a_newer_version_count() -> None:
         ("deployments", pods("Deployment", "{"), "its pods name no artefact"),
     ],
 )
-def test_what_cannot_be_read_is_named(kind: str, obj: Json, why: str) -> None:
-    (found,) = needed_keys(NamespaceObjects(**{kind: (obj,)})).unreadable
-    assert found.name == f"{obj['kind']} {obj['metadata']['name']}"
-    assert why in found.why
+def test_unreadable_object_is_named(kind: str, obj: Json, why: str) -> None:
+    (message,) = needed_keys(NamespaceObjects(**{kind: (obj,)})).unreadable
+    assert message.name == f"{obj['kind']} {obj['metadata']['name']}"
+    assert why in message.why
 
 
 def test_two_keys_with_one_beginning_are_kept_by_it() -> None:
@@ -164,23 +164,23 @@ def _digests(part: type[BaseModel], seen: set[type[BaseModel]]) -> set[str]:
         return set()
     seen.add(part)
     (limit,) = get_args(Digest)[1].metadata
-    found = set[str]()
+    digests = set[str]()
     for name, each in part.model_fields.items():
         if each.annotation is str and limit in each.metadata:
-            found.add(name)
+            digests.add(name)
         stack = [each.annotation]
         while stack:
             one = stack.pop()
             stack += get_args(one)
             if isinstance(one, type) and issubclass(one, BaseModel):
-                found |= _digests(one, seen)
-    return found
+                digests |= _digests(one, seen)
+    return digests
 
 
 def test_a_new_field_of_a_status_is_named_so_that_a_collection_finds_it() -> None:
     """If it holds the key of an artefact, its name must end with "key"; else it belongs into this list."""
-    found = _digests(InferenceModelStatus, set())
-    assert {each for each in found if not each.endswith("key")} == {
+    digests = _digests(InferenceModelStatus, set())
+    assert {each for each in digests if not each.endswith("key")} == {
         "digest",
         "inputs_hash",
         "model_digest",
@@ -189,4 +189,4 @@ def test_a_new_field_of_a_status_is_named_so_that_a_collection_finds_it() -> Non
         "shared_hash",
         "spec_hash",
     }
-    assert {"key", "prepared_key"} <= found
+    assert {"key", "prepared_key"} <= digests

@@ -63,7 +63,6 @@ def serving(result: Published = WITH_IMAGE) -> World:
 
 
 def mounted(world: World) -> str | None:
-    """Return the image that the serving pods mount."""
     (deployment,) = world.serving_deployments()
     image = volumes(deployment).get("enginewright-image")
     assert (MOUNT in containers(deployment)["fetch-artifact"]["volumeMounts"]) == bool(image)
@@ -171,7 +170,7 @@ def test_without_the_repository_pods_are_replaced_that_need_it(repository: str |
 
 @WITHOUT_IT
 @pytest.mark.parametrize("rollout", [{"paused": True}, {"strategy": "Recreate"}])
-def test_so_are_those_of_any_model(rollout: Json, repository: str | None) -> None:
+def test_any_model_has_its_images(rollout: Json, repository: str | None) -> None:
     world = serving()
     world.edit(rollout=rollout)
     with_images(world, repository).settle()
@@ -202,9 +201,6 @@ def test_another_secret_is_for_the_next_revision() -> None:
     assert {"name": "other"} in pod(new)["spec"]["imagePullSecrets"]
 
 
-# a revision beside the one that serves
-
-
 def has_canary() -> World:
     """Return a model of which one revision serves with an image, and another one is verified."""
     rollout = {"strategy": "Surge", "canary": CANARY_SPEC}
@@ -224,10 +220,10 @@ def rejects_canary(world: World) -> World:
 def rollout_of(world: World) -> tuple[Any, ...]:
     """Return what must not change when images do."""
     status, (serving,) = world.status, world.serving_deployments()
-    known = [status.get(name) for name in ("revision", "active", "target", "lastFailure")]
+    revisions = [status.get(name) for name in ("revision", "active", "target", "lastFailure")]
     rejected = world.conditions()["RolledBack"]
     return copy.deepcopy(
-        (known, rejected, revision_of(serving), list(map(revision_of, world.canaries())))
+        (revisions, rejected, revision_of(serving), list(map(revision_of, world.canaries())))
     )
 
 
@@ -243,7 +239,7 @@ def revision_of(deployment: Json) -> str:
         (REPOSITORY, "other", REFERENCE),
     ],
 )
-def test_what_is_rejected_stays_so_whatever_repository_is_set(
+def test_rejection_survives_another_repository(
     repository: str | None, account: str | None, reference: str | None
 ) -> None:
     world = rejects_canary(has_canary())
@@ -269,9 +265,7 @@ def test_a_canary_goes_on_without_its_image(repository: str | None) -> None:
 
 @pytest.mark.parametrize("first", [None, OTHER])
 @pytest.mark.parametrize("is_rejected", [False, True])
-def test_an_engine_whose_image_changes_begins_no_rollout_again(
-    first: str | None, is_rejected: bool
-) -> None:
+def test_another_image_of_an_engine_begins_no_rollout(first: str | None, is_rejected: bool) -> None:
     rollout = {"strategy": "Surge", "canary": CANARY_SPEC}
     world = with_images(World(rollout=rollout, replicas=2)).has_gpus().settle()
     world.job_succeeds(WITH_IMAGE).engine_built(image=OTHER).all_available()
@@ -358,9 +352,6 @@ def test_an_engine_that_is_built_again_has_another_image_and_restarts_no_pod() -
     assert world.status["revision"] != before
     world.all_available()
     assert mounted(world) == THIRD, "the next revision has it"
-
-
-# a model that is applied again
 
 
 def test_a_model_that_is_applied_again_has_its_image() -> None:

@@ -1,4 +1,4 @@
-"""A move to other images that its user pauses: what runs ends, nothing more starts, and it goes on where it stopped."""
+"""A move to other images that its user pauses: running Jobs end, none starts, and it resumes where it stopped."""
 
 from dataclasses import replace
 from typing import Final
@@ -96,7 +96,7 @@ def test_a_job_that_fails_is_repeated_once_the_move_is_resumed() -> None:
 
 
 @pytest.mark.parametrize("waited", [0, 2])
-def test_a_move_whose_last_attempt_failed_is_suspended_too(waited: int) -> None:
+def test_failed_move_is_suspended_too(waited: int) -> None:
     member = Member().upgraded().moves().job_fails(Reason.STORE_UNAVAILABLE)
     assert member.conditions()["Ready"] == ("False", "StoreUnavailable")
     pause(member).later(hours=waited)
@@ -169,7 +169,7 @@ def test_an_engine_that_another_model_needs_is_built(suspended: list[bool], expe
     assert len(plan.apply) == expected
 
 
-def test_what_serves_is_repaired_meanwhile() -> None:
+def test_serving_revision_is_repaired_meanwhile() -> None:
     """The artefact that is lost is the same with both images."""
     member = Member()
     same = {"pipeline": "5" * 64}
@@ -226,7 +226,7 @@ def test_a_repair_that_fails_is_repeated_and_does_not_refuse_the_image() -> None
     assert member.state() == ("Moving", "Suspended")
 
 
-def test_a_job_of_the_move_ends_before_what_serves_is_repaired() -> None:
+def test_job_of_the_move_ends_before_a_repair() -> None:
     member = Member().upgraded().moves()
     (job,) = member.running_jobs()
     assert loses_its_artefact(pause(member)).running_jobs() == [job]
@@ -235,7 +235,7 @@ def test_a_job_of_the_move_ends_before_what_serves_is_repaired() -> None:
     assert member.status["target"]["phase"] == "Held"
 
 
-def test_what_serves_is_repaired_beside_a_canary() -> None:
+def test_serving_revision_is_repaired_beside_a_canary() -> None:
     member = Member(rollout=CANARY, replicas=2).upgraded().moves().job_succeeds(MOVED)
     pause(member.canary_available()).jobs_are_cleaned_away()
     target, canary = member.status["target"], member.canary_pods()
@@ -248,7 +248,7 @@ def test_what_serves_is_repaired_beside_a_canary() -> None:
     assert member.conditions()["Available"] == ("True", "Serving")
 
 
-def test_why_pods_of_what_serves_fail_is_not_hidden() -> None:
+def test_failure_of_serving_pods_is_not_hidden() -> None:
     member = Member().upgraded()
     member.turn = True
     member.pass_once()

@@ -98,7 +98,7 @@ def test_a_queue_of_kueue_stands_on_the_job_and_not_on_its_pods() -> None:
 def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
     labels = {"kueue.x-k8s.io/queue-name": queue} if queue else {}
     world = World(build={"podTemplate": {"labels": labels}}).settle()
-    # as when it is taken off its nodes for somebody with a higher priority
+    # as when a Job of a higher priority preempts it
     world.job_pod(initContainerStatuses=[terminated("fetch", code=143)])
     world.job()["spec"]["suspend"] = True
     world.settle()
@@ -124,12 +124,9 @@ def test_a_suspended_engine_job_waits_and_fails_nothing() -> None:
             world.misses()
 
 
-# changes
-
-
 # event: Jobs | the placement of Jobs changes | all pods, and Jobs with a started pod; other Jobs
 #   are replaced | nothing
-def test_another_placement_replaces_no_job_whose_pod_has_run() -> None:
+def test_another_placement_replaces_no_started_job() -> None:
     world = World().settle().stage_runs("convert")
     before = world.job()
     world.edit(build={"podTemplate": TEMPLATE})
@@ -242,17 +239,14 @@ def test_an_engine_that_is_built_is_left_alone() -> None:
     assert "podTemplate" not in world.the("InferenceEngine")["spec"]
 
 
-# architecture
-
-
 BOTH: Final = ("amd64", "arm64")
 
 
 def of_architecture(
     world: World, reported: str, *nodes: str, several: tuple[str, ...] = ()
 ) -> World:
-    known = {"processor": Processor(architecture=reported), "architectures": several}
-    world.images = {image: held.model_copy(update=known) for image, held in world.images.items()}
+    probed = {"processor": Processor(architecture=reported), "architectures": several}
+    world.images = {image: held.model_copy(update=probed) for image, held in world.images.items()}
     world.nodes = [node(f"node-{number}") for number, _ in enumerate(nodes)]
     for each, name in zip(world.nodes, nodes, strict=True):
         each["metadata"]["labels"]["kubernetes.io/arch"] = name
@@ -260,19 +254,23 @@ def of_architecture(
 
 
 @pytest.mark.parametrize(
-    ("reported", "nodes", "wanted"),
+    ("reported", "several", "nodes", "expected"),
     [
-        ("x86_64", ("amd64", "arm64"), {"kubernetes.io/arch": "amd64"}),
-        ("aarch64", ("amd64", "arm64"), {"kubernetes.io/arch": "arm64"}),
-        ("s390x", ("s390x",), {"kubernetes.io/arch": "s390x"}),
-        ("aarch64", ("amd64",), None),  # under emulation: no node is of the image's kind
+        ("x86_64", (), ("amd64", "arm64"), "amd64"),
+        ("aarch64", (), ("amd64", "arm64"), "arm64"),
+        ("s390x", (), ("s390x",), "s390x"),
+        ("aarch64", (), ("amd64",), None),  # under emulation: no node is of the image's kind
+        ("aarch64", BOTH, ("arm64", "amd64"), "amd64"),
+        ("x86_64", BOTH, ("arm64",), "arm64"),
+        ("x86_64", BOTH, ("s390x",), None),
     ],
 )
-def test_jobs_go_where_the_image_runs(
-    reported: str, nodes: tuple[str, ...], wanted: dict[str, str] | None
+def test_jobs_follow_the_image(
+    reported: str, several: tuple[str, ...], nodes: tuple[str, ...], expected: str | None
 ) -> None:
-    world = of_architecture(World(), reported, *nodes).settle()
-    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == wanted
+    world = of_architecture(World(), reported, *nodes, several=several).settle()
+    selector = world.job()["spec"]["template"]["spec"].get("nodeSelector")
+    assert selector == (expected and {"kubernetes.io/arch": expected})
 
 
 @pytest.mark.parametrize(
@@ -285,8 +283,8 @@ def test_jobs_go_where_the_image_runs(
 def test_the_users_architecture_counts(template: dict[str, Any]) -> None:
     world = World(build={"podTemplate": template})
     spec = of_architecture(world, "x86_64", "amd64", "arm64").settle().job()["spec"]
-    found = spec["template"]["spec"].get("nodeSelector")
-    assert found == template.get("nodeSelector")
+    selector = spec["template"]["spec"].get("nodeSelector")
+    assert selector == template.get("nodeSelector")
 
 
 def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_class() -> None:
@@ -302,21 +300,6 @@ def test_the_look_for_an_engine_goes_where_the_image_runs_and_the_build_to_its_c
     assert build["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
 
 
-@pytest.mark.parametrize(
-    ("probed_on", "nodes", "wanted"),
-    [
-        ("aarch64", ("arm64", "amd64"), {"kubernetes.io/arch": "amd64"}),
-        ("x86_64", ("arm64",), {"kubernetes.io/arch": "arm64"}),
-        ("x86_64", ("s390x",), None),
-    ],
-)
-def test_jobs_of_an_image_of_several_architectures_run_on_one_of_them(
-    probed_on: str, nodes: tuple[str, ...], wanted: dict[str, str] | None
-) -> None:
-    world = of_architecture(World(), probed_on, *nodes, several=BOTH).settle()
-    assert world.job()["spec"]["template"]["spec"].get("nodeSelector") == wanted
-
-
 def serving_nodes(world: World) -> dict[str, str]:
     spec = world.settle().job_succeeds().the("Deployment")["spec"]["template"]["spec"]
     return dict(spec.get("nodeSelector") or {})
@@ -325,13 +308,13 @@ def serving_nodes(world: World) -> dict[str, str]:
 def test_pods_go_where_the_image_runs_unless_it_runs_everywhere() -> None:
     of_class = dict(World().classes[0].spec.node_selector)
     nodes = "amd64", "arm64"
-    found = serving_nodes(of_architecture(World(), "x86_64", *nodes))
-    assert found == {**of_class, "kubernetes.io/arch": "amd64"}
+    result = serving_nodes(of_architecture(World(), "x86_64", *nodes))
+    assert result == {**of_class, "kubernetes.io/arch": "amd64"}
     assert serving_nodes(of_architecture(World(), "x86_64", *nodes, several=BOTH)) == of_class
     assert serving_nodes(of_architecture(World(), "x86_64", "s390x")) == of_class, "emulated"
     own = World(podTemplate={"nodeSelector": {"kubernetes.io/arch": "arm64"}})
-    found = serving_nodes(of_architecture(own, "x86_64", *nodes))
-    assert found == {**of_class, "kubernetes.io/arch": "arm64"}, "the user's choice"
+    result = serving_nodes(of_architecture(own, "x86_64", *nodes))
+    assert result == {**of_class, "kubernetes.io/arch": "arm64"}, "the user's choice"
 
 
 def test_an_architecture_that_no_node_of_the_class_has_is_not_asked_for() -> None:
@@ -344,7 +327,7 @@ def test_an_architecture_that_no_node_of_the_class_has_is_not_asked_for() -> Non
     assert serving_nodes(world) == of_class
 
 
-def test_what_serves_is_not_restarted_when_nodes_of_another_architecture_join() -> None:
+def test_nodes_of_another_architecture_restart_no_pods() -> None:
     world = World().settle().job_succeeds().all_available()
     before = world.the("Deployment")["spec"]["template"]
     of_architecture(world, "x86_64", "amd64", "arm64").settle()
@@ -352,17 +335,17 @@ def test_what_serves_is_not_restarted_when_nodes_of_another_architecture_join() 
 
 
 @pytest.mark.parametrize(
-    ("selected", "several", "wanted"),
+    ("selected", "several", "expected"),
     [
         ({}, BOTH, "amd64"),
         ({"kubernetes.io/arch": "arm64"}, BOTH, "arm64"),
         ({"kubernetes.io/arch": "arm64"}, (), "amd64"),  # the only one that the image runs on
     ],
 )
-def test_an_engine_is_built_on_the_architecture_of_its_class(
-    selected: dict[str, str], several: tuple[str, ...], wanted: str
+def test_engine_is_built_on_its_architecture(
+    selected: dict[str, str], several: tuple[str, ...], expected: str
 ) -> None:
     product = {"nvidia.com/gpu.product": "NVIDIA-L4"}
     world = World().has_gpus(aheadOfTime=True, nodeSelector={**product, **selected})
     made = of_architecture(world, "x86_64", "amd64", several=several).settle().job_succeeds()
-    assert made.the("InferenceEngine")["spec"]["architecture"] == wanted
+    assert made.the("InferenceEngine")["spec"]["architecture"] == expected

@@ -24,11 +24,11 @@ def test_an_out_of_memory_kill_outweighs_the_message_written_before_loading() ->
     ended = {"exitCode": 137, "reason": "OOMKilled", "message": termination_message}
     state = {"name": "server", "state": {}, "lastState": {"terminated": ended}}
     pod = made("Pod", "x", status={"containerStatuses": [state]})
-    found = present(pods.failure(pod_view(pod)))
-    assert found.reason is Reason.OUT_OF_MEMORY
+    failure = present(pods.failure(pod_view(pod)))
+    assert failure.reason is Reason.OUT_OF_MEMORY
     ended["reason"] = "Error"
-    found = present(pods.failure(pod_view(pod)))
-    assert found.reason is Reason.BACKEND_CRASHED
+    failure = present(pods.failure(pod_view(pod)))
+    assert failure.reason is Reason.BACKEND_CRASHED
 
 
 def ended_server(**ended: object) -> dict[str, Any]:
@@ -63,21 +63,21 @@ def ended_server(**ended: object) -> dict[str, Any]:
         (255, "Error", Reason.INTERNAL_ERROR, "exit code 255 without a message"),
     ],
 )
-def test_a_server_that_was_killed_is_explained_by_its_signal(
+def test_signal_explains_a_killed_server(
     code: int, kubernetes: str, reason: Reason, wording: str
 ) -> None:
     pod = slim(PODS, ended_server(exitCode=code, reason=kubernetes))
-    found = present(pods.failure(pod_view(pod)))
-    assert found.reason is reason
-    assert wording in found.finding.cause
-    assert found.finding.advice == reason.remedy
+    failure = present(pods.failure(pod_view(pod)))
+    assert failure.reason is reason
+    assert wording in failure.finding.cause
+    assert failure.finding.advice == reason.remedy
 
 
 def test_without_a_limit_none_is_named() -> None:
     pod = ended_server(exitCode=137, reason="OOMKilled")
     del pod["spec"]["containers"][0]["resources"]
-    found = present(pods.failure(pod_view(slim(PODS, pod))))
-    assert "exceeded its memory limit and was killed; raise" in found.finding.message
+    failure = present(pods.failure(pod_view(slim(PODS, pod))))
+    assert "exceeded its memory limit and was killed; raise" in failure.finding.message
 
 
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])
@@ -131,9 +131,7 @@ def test_an_image_that_a_volume_mounts_is_named_where_it_cannot_be_pulled(reason
         ("no nodes available to schedule pods", "no nodes available to schedule pods"),
     ],
 )
-def test_the_schedulers_reasons_do_not_change_with_the_number_of_nodes(
-    said: str, reported: str
-) -> None:
+def test_scheduler_reasons_do_not_depend_on_the_node_count(said: str, reported: str) -> None:
     status = {"phase": "Pending", "conditions": [unschedulable(said)]}
     pod = pod_view(made("Pod", "p", "n", status=status))
     assert pods.waiting_for(pod) == f"the pod is unschedulable: {reported}"

@@ -20,12 +20,12 @@ def jobs(world: World) -> list[str]:
 
 def finds_it(world: World) -> World:
     """Have stage `fetch` of the running Job find the artefact in the store."""
-    known = published().model_copy(update={"cached": True})
-    report = StageReport(stage="fetch", ok=True, published=known).termination_message()
-    found = terminated("fetch", message=report)
-    found["state"]["terminated"]["finishedAt"] = timestamp(world.now)
+    stored = published().model_copy(update={"cached": True})
+    report = StageReport(stage="fetch", ok=True, published=stored).termination_message()
+    fetch_status = terminated("fetch", message=report)
+    fetch_status["state"]["terminated"]["finishedAt"] = timestamp(world.now)
     status = statuses(PREPARE_STAGES, "validate")
-    status["initContainerStatuses"][0] = found
+    status["initContainerStatuses"][0] = fetch_status
     return world.job_pod_becomes(phase="Pending", **status)
 
 
@@ -67,7 +67,7 @@ def test_a_pod_that_cannot_start_says_why(status: dict[str, Any], text: str) -> 
     assert world.conditions()["Reconciling"] == ("True", "Preparing")
 
 
-def test_what_was_made_is_remembered_and_the_job_is_needed_no_more() -> None:
+def test_result_is_remembered_without_its_job() -> None:
     world = World().settle().job_succeeds()
     prepared = world.status["prepared"]
     assert prepared["key"] == "a" * 64
@@ -88,10 +88,10 @@ def test_a_pod_that_succeeded_is_enough_and_its_job_is_kept() -> None:
     assert len(jobs(world)) == 1, "the Job controller is about to count it"
 
 
-def test_what_the_store_had_rolls_out_once_fetch_has_ended_and_the_job_ends_by_itself() -> None:
+def test_stored_artefact_rolls_out_once_fetch_has_ended() -> None:
     world = finds_it(World().settle())
-    known = published()
-    assert world.status["prepared"]["key"] == known.key
+    stored = published()
+    assert world.status["prepared"]["key"] == stored.key
     assert world.conditions()["Validated"] == ("True", "Prepared")
     assert world.the("Deployment")
     assert "preparation" not in world.status
@@ -100,11 +100,11 @@ def test_what_the_store_had_rolls_out_once_fetch_has_ended_and_the_job_ends_by_i
     assert jobs(world) == [job], "its pod has the logs"
     world.remove("Job", job)
     world.settle()
-    assert world.status["prepared"]["key"] == known.key
+    assert world.status["prepared"]["key"] == stored.key
     assert jobs(world) == []
 
 
-def test_a_job_knows_what_its_image_prepares_with() -> None:
+def test_job_has_the_pipeline_of_its_image() -> None:
     world = World()
     world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "5" * 64})
     task = PrepareTask.model_validate_json(world.settle().task())
@@ -115,7 +115,7 @@ def test_a_job_knows_what_its_image_prepares_with() -> None:
 
 
 @pytest.mark.parametrize("reason", PERMANENT)
-def test_what_cannot_succeed_is_not_tried_again(reason: Reason) -> None:
+def test_permanent_failure_is_not_retried(reason: Reason) -> None:
     world = World().settle().job_fails(reason, message="the thing, the cause")
     assert world.conditions()["Stalled"] == ("True", reason)
     assert world.last
@@ -130,7 +130,7 @@ def test_what_cannot_succeed_is_not_tried_again(reason: Reason) -> None:
 
 
 @pytest.mark.parametrize("reason", PASSING)
-def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None:
+def test_passing_failure_is_retried_with_growing_waits(reason: Reason) -> None:
     world = World().settle()
     waits = []
     for attempt in range(1, 10):
@@ -149,7 +149,7 @@ def test_what_can_pass_is_tried_again_with_growing_waits(reason: Reason) -> None
 
 
 @pytest.mark.parametrize("reason", RARELY_PASSING)
-def test_what_seldom_passes_by_itself_is_given_up(reason: Reason) -> None:
+def test_rarely_passing_failure_is_given_up(reason: Reason) -> None:
     world = World().settle()
     for _ in range(4):
         world.job_fails(reason, "convert")
@@ -229,7 +229,7 @@ def test_a_failed_pod_is_reported_while_its_job_retries() -> None:
     assert "preparation" not in world.status
 
 
-def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
+def test_permanent_pod_failure_promises_no_retry() -> None:
     world = World().settle().pod_fails(Reason.INVALID_MODEL, "validate", "not a model")
     assert world.conditions()["Stalled"] == ("True", "InvalidModel")
     assert world.message() == "not a model"
@@ -250,7 +250,7 @@ def test_a_pod_whose_failure_ends_the_job_promises_no_retry() -> None:
         (128, "StartError", Reason.INTERNAL_ERROR, "exit code 128"),
     ],
 )
-def test_a_stage_that_dies_without_a_report_is_explained(
+def test_stage_without_a_report_is_explained(
     code: int, kubernetes: str, reason: Reason, text: str
 ) -> None:
     world = World().settle()
@@ -276,17 +276,15 @@ def test_a_pod_that_takes_too_long_names_the_stage_and_the_field() -> None:
     assert pod["activeDeadlineSeconds"] == 7200, "the remedy takes effect at once"
 
 
-def test_a_job_that_takes_too_long_before_it_has_a_pod_names_its_first_stage() -> None:
-    world = World().settle().job_ends("Failed", reason="DeadlineExceeded")
-    assert world.conditions()["Stalled"] == ("True", "Timeout")
-    assert world.status["preparation"]["failure"]["stage"] == "fetch"
-
-
-def test_a_job_of_an_earlier_version_that_takes_too_long_is_understood() -> None:
-    world = World().settle().stage_runs("golden")
-    world.the("Pod")["metadata"]["deletionTimestamp"] = "2026-11-21T13:00:00Z"
+@pytest.mark.parametrize(("pod", "stage"), [(False, "fetch"), (True, "golden")])
+def test_job_that_takes_too_long_names_its_stage(pod: bool, stage: str) -> None:
+    world = World().settle()
+    if pod:  # of a Job of an earlier version, which has the deadline itself
+        world.stage_runs("golden")
+        world.the("Pod")["metadata"]["deletionTimestamp"] = "2026-11-21T13:00:00Z"
     world.job_ends("Failed", reason="DeadlineExceeded")
     assert world.conditions()["Stalled"] == ("True", "Timeout")
+    assert world.status["preparation"]["failure"]["stage"] == stage
 
 
 # what is seen late, or never
@@ -301,15 +299,20 @@ def test_a_job_seen_to_end_before_its_pod_is_not_judged_yet() -> None:
         assert "failure" not in world.status["preparation"]
 
 
-def test_a_job_whose_pod_is_gone_with_its_report_is_made_again() -> None:
+def test_job_without_a_pod_or_that_is_deleted_is_made_again() -> None:
     world = World().settle()
+    name = world.job()["metadata"]["name"]
+    world.remove("Job", name)
+    assert world.settle().job()["metadata"]["name"] == name
     world.job_ends("Complete")
     assert world.job()["metadata"]["name"].endswith("-2")
-    world.job_succeeds()
+    world.job_ends("Failed", reason="BackoffLimitExceeded")
+    assert world.conditions()["Validated"] == ("False", "InternalError")
+    world.later(hours=1).job_succeeds()
     assert world.conditions()["Validated"] == ("True", "Prepared")
 
 
-def test_a_job_whose_report_cannot_be_read_is_no_endless_loop() -> None:
+def test_unreadable_report_is_no_endless_loop() -> None:
     world = World().settle()
     for _ in range(3):
         world.job_pod(phase="Succeeded", containerStatuses=[terminated("publish", message="?")])
@@ -317,20 +320,6 @@ def test_a_job_whose_report_cannot_be_read_is_no_endless_loop() -> None:
         assert world.conditions()["Reconciling"] == ("True", "InternalError")
         assert all(job.get("status") for job in world.all("Job")), "it waits"
         world.later(hours=1)
-
-
-def test_a_job_that_failed_without_any_pod_is_reported() -> None:
-    world = World().settle()
-    world.job_ends("Failed", reason="BackoffLimitExceeded")
-    assert world.conditions()["Validated"] == ("False", "InternalError")
-
-
-def test_a_job_that_somebody_deletes_is_made_again() -> None:
-    world = World().settle()
-    name = world.job()["metadata"]["name"]
-    world.remove("Job", name)
-    world.settle()
-    assert world.job()["metadata"]["name"] == name
 
 
 # changes
@@ -416,7 +405,7 @@ def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> No
     assert all(job.get("status") for job in world.all("Job"))
 
 
-def test_what_fetch_finds_again_is_not_lost_while_the_job_goes_on() -> None:
+def test_artefact_that_fetch_finds_again_is_not_lost() -> None:
     world = lost().later(minutes=1)
     finds_it(world)
     made = jobs(world)
@@ -425,7 +414,7 @@ def test_what_fetch_finds_again_is_not_lost_while_the_job_goes_on() -> None:
     assert world.status["prepared"]["key"] == "a" * 64
 
 
-def test_what_is_lost_again_after_a_job_that_found_it_and_failed_is_prepared_again() -> None:
+def test_artefact_that_is_lost_again_is_prepared_again() -> None:
     world = lost().later(minutes=1)
     finds_it(world).job_ends("Failed", reason="BackoffLimitExceeded")
     assert len(jobs(world)) == 2

@@ -34,7 +34,7 @@ def recipe(world: World) -> Recipe:
 
 
 @pytest.mark.parametrize(
-    ("accelerator", "wanted"),
+    ("accelerator", "expected"),
     [
         (UNKNOWN, ()),
         (VNNI, (Feature.AVX512, Feature.VNNI)),
@@ -46,12 +46,12 @@ def recipe(world: World) -> Recipe:
         (accelerator_class("none", cpuFeatures=[], nodeSelector={f"{NFD}AVXVNNI": "true"}), ()),
     ],
 )
-def test_what_every_node_of_a_class_has(accelerator: Any, wanted: tuple[Feature, ...]) -> None:
-    assert features(accelerator) == wanted
+def test_features_of_every_node_of_a_class(accelerator: Any, expected: tuple[Feature, ...]) -> None:
+    assert features(accelerator) == expected
 
 
 @pytest.mark.parametrize(
-    ("backend", "precision", "classes", "wanted"),
+    ("backend", "precision", "classes", "expected"),
     [
         ("cpu", "INT8", [VNNI], "exact"),
         ("openvino", "INT8", [VNNI], "exact"),
@@ -63,10 +63,10 @@ def test_what_every_node_of_a_class_has(accelerator: Any, wanted: tuple[Feature,
         ("tensorrt", "INT8", [UNKNOWN], None),
     ],
 )
-def test_what_int8_relies_on(
-    backend: str, precision: Any, classes: list[Any], wanted: str | None
+def test_features_that_int8_needs(
+    backend: str, precision: Any, classes: list[Any], expected: str | None
 ) -> None:
-    assert int8_products(backend, (precision,), classes) == wanted
+    assert int8_products(backend, (precision,), classes) == expected
 
 
 def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:
@@ -85,7 +85,7 @@ def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:
 
 # fault: Processors | a class names an instruction set that a node lacks | the class's `Ready`:
 #   `FeatureMissing` | next pass
-def test_a_class_that_promises_what_a_node_has_not_is_reported() -> None:
+def test_class_with_a_missing_feature_is_reported() -> None:
     with_vnni = replace(node_view(node("a")), labels=labels(AVX512VNNI="true"))
     without = replace(node_view(node("b")), labels=labels(AVX2="true"))
     unlabelled = node_view(node("c"))

@@ -45,9 +45,9 @@ def test_one_pod_that_has_not_looked_yet_leaves_it_unknown() -> None:
     blind = verdict().model_copy(
         update={"checks": tuple(CheckVerdict(check=each) for each in Check), "fallback": None}
     )
-    found = proven([verdict(), blind], FORBID)
-    assert found.parity.status == found.placement.status == found.fallback.status == "Unknown"
-    assert found.broken is None
+    proof = proven([verdict(), blind], FORBID)
+    assert proof.parity.status == proof.placement.status == proof.fallback.status == "Unknown"
+    assert proof.broken is None
 
 
 def test_golden_inferences_that_compare_nothing_verify_nothing() -> None:
@@ -57,18 +57,18 @@ def test_golden_inferences_that_compare_nothing_verify_nothing() -> None:
         else each
         for each in verdict().checks
     )
-    found = proven([verdict(), verdict().model_copy(update={"checks": checks})], FORBID)
-    assert (found.parity.status, found.parity.reason) == ("Unknown", "NothingCompared")
-    assert "export with at least one output that is the same in every run" in found.parity.message
+    proof = proven([verdict(), verdict().model_copy(update={"checks": checks})], FORBID)
+    assert (proof.parity.status, proof.parity.reason) == ("Unknown", "NothingCompared")
+    assert "export with at least one output that is the same in every run" in proof.parity.message
 
 
 def test_the_worst_pod_speaks() -> None:
-    found = proven(
+    proof = proven(
         [verdict(), verdict(fallback=elsewhere(8, 0.25), p99=0.034), verdict(p99=0.02)], ALLOW
     )
-    assert found.placement_summary == "75% cpu"
-    assert found.p99 == "34ms"
-    assert (found.fallback.status, found.fallback.message) == ("True", "8 elsewhere")
+    assert proof.placement_summary == "75% cpu"
+    assert proof.p99 == "34ms"
+    assert (proof.fallback.status, proof.fallback.message) == ("True", "8 elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -82,11 +82,9 @@ def test_the_worst_pod_speaks() -> None:
         (0, None, "100% cpu"),
     ],
 )
-def test_a_share_is_never_rounded_to_all_or_nothing(
-    nodes: int, share: float | None, shown: str
-) -> None:
-    found = proven([verdict(fallback=elsewhere(nodes, share))], ALLOW)
-    assert found.placement_summary == shown
+def test_share_is_never_rounded_to_all_or_none(nodes: int, share: float | None, shown: str) -> None:
+    proof = proven([verdict(fallback=elsewhere(nodes, share))], ALLOW)
+    assert proof.placement_summary == shown
 
 
 @pytest.mark.parametrize(
@@ -97,9 +95,7 @@ def test_a_share_is_never_rounded_to_all_or_nothing(
     ],
     ids=["known", "lost"],
 )
-def test_a_lower_backend_has_no_share_of_the_requested_one(
-    asked: str | None, summary: str, start: str
-) -> None:
+def test_lower_backend_has_no_share(asked: str | None, summary: str, start: str) -> None:
     lower = FallbackVerdict(
         active=True,
         kind="BackendFallback",
@@ -109,9 +105,9 @@ def test_a_lower_backend_has_no_share_of_the_requested_one(
         nodes_elsewhere=105,
         compute_share=1.0,
     )
-    found = proven([verdict("cpu", lower)], Promise(policy="Allow", asked_backend=asked))
-    assert found.placement_summary == summary
-    assert found.placement.message.startswith(f"0 of {start}")
+    proof = proven([verdict("cpu", lower)], Promise(policy="Allow", asked_backend=asked))
+    assert proof.placement_summary == summary
+    assert proof.placement.message.startswith(f"0 of {start}")
 
 
 FEW = verdict(p99=None).model_copy(update={"baseline": Baseline(p50=1.0, samples=5)})
@@ -149,15 +145,15 @@ def test_a_broken_promise_counts_unless_it_is_allowed(check: Check) -> None:
 
 @pytest.mark.parametrize("promise", [FORBID, ALLOW])
 def test_wrong_answers_are_never_allowed(promise: Promise) -> None:
-    found = proven([verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})], promise)
-    assert found.broken is not None
-    assert found.parity.status == "False"
+    proof = proven([verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})], promise)
+    assert proof.broken is not None
+    assert proof.parity.status == "False"
 
 
 @pytest.mark.parametrize("check", [Check.PROBE_LATENCY, Check.LIVE_LATENCY, Check.ERRORS])
 def test_slowness_and_errors_alert_and_take_nothing_away(check: Check) -> None:
-    found = proven([verdict(failed={check: Reason.SLOWER_THAN_BASELINE})], FORBID)
-    assert found.broken is None
+    proof = proven([verdict(failed={check: Reason.SLOWER_THAN_BASELINE})], FORBID)
+    assert proof.broken is None
     assert refusal(verdict(failed={check: Reason.SLOWER_THAN_BASELINE}), FORBID) is None
 
 
@@ -169,14 +165,14 @@ def test_the_cause_is_reported_before_its_consequence() -> None:
             Check.PROVIDER: Reason.DRIVER_MISSING,
         }
     )
-    found = refused(said, FORBID)
-    assert found.reason is Reason.DRIVER_MISSING
+    failure = refused(said, FORBID)
+    assert failure.reason is Reason.DRIVER_MISSING
 
 
 def test_within_a_budget_nothing_is_active() -> None:
-    found = proven([verdict(fallback=elsewhere(3, 0.01, active=False))], FORBID)
-    assert (found.fallback.status, found.fallback.reason) == ("False", "WithinBudget")
-    assert "197 of 200 nodes" in found.placement.message
+    proof = proven([verdict(fallback=elsewhere(3, 0.01, active=False))], FORBID)
+    assert (proof.fallback.status, proof.fallback.reason) == ("False", "WithinBudget")
+    assert "197 of 200 nodes" in proof.placement.message
 
 
 def test_a_refusal_is_the_checks_finding_with_the_reasons_remedy() -> None:
@@ -186,9 +182,9 @@ def test_a_refusal_is_the_checks_finding_with_the_reasons_remedy() -> None:
     said: Verdict = verdict().model_copy(
         update={"checks": (check,), "baseline": Baseline(p50=1, p90=1, p99=1, samples=1)}
     )
-    found = refused(said, FORBID)
-    assert found.finding.cause == "no libcuda"
-    assert found.finding.advice == Reason.DRIVER_MISSING.remedy
+    failure = refused(said, FORBID)
+    assert failure.finding.cause == "no libcuda"
+    assert failure.finding.advice == Reason.DRIVER_MISSING.remedy
 
 
 def lost(check: Check, reason: Reason) -> Verdict:
@@ -200,24 +196,20 @@ def lost(check: Check, reason: Reason) -> Verdict:
 
 @pytest.mark.parametrize("check", [Check.SERVER, Check.GOLDEN])
 @pytest.mark.parametrize("promise", [FORBID, ALLOW])
-def test_a_server_that_runs_nothing_is_broken_news_and_no_wrong_answer(
-    check: Check, promise: Promise
-) -> None:
+def test_idle_server_is_broken_and_not_wrong(check: Check, promise: Promise) -> None:
     given = lost(check, Reason.DEVICE_LOST)
-    found = proven([verdict(), given], promise)
-    assert found.broken is not None
-    assert (found.broken.status, found.broken.reason) == ("False", Reason.DEVICE_LOST)
-    assert found.broken.message == f"CUDA failure 700; {Reason.DEVICE_LOST.remedy}"
-    assert found.any_failed
-    assert found.parity.status != "False"
+    proof = proven([verdict(), given], promise)
+    assert proof.broken is not None
+    assert (proof.broken.status, proof.broken.reason) == ("False", Reason.DEVICE_LOST)
+    assert proof.broken.message == f"CUDA failure 700; {Reason.DEVICE_LOST.remedy}"
+    assert proof.any_failed
+    assert proof.parity.status != "False"
     failure = refused(given, FORBID)
     assert failure.reason is Reason.DEVICE_LOST
 
 
 @pytest.mark.parametrize("promise", [ALLOW, BUDGET])
-def test_a_new_revision_that_lost_its_provider_after_its_admission_is_refused(
-    promise: Promise,
-) -> None:
+def test_revision_that_lost_its_provider_is_refused(promise: Promise) -> None:
     without, replaced = (
         verdict(failed={Check.PROVIDER: reason})
         for reason in (Reason.PROVIDER_MISSING, Reason.SESSION_REPLACED)
@@ -225,8 +217,8 @@ def test_a_new_revision_that_lost_its_provider_after_its_admission_is_refused(
     assert refusal(without, promise) is None
     failure = refused(replaced, promise)
     assert failure.reason is Reason.SESSION_REPLACED
-    found = proven([replaced], promise)
-    assert found.broken is None, "what serves keeps the policy"
+    proof = proven([replaced], promise)
+    assert proof.broken is None, "what serves keeps the policy"
 
 
 def test_a_reason_of_a_later_version_hides_no_known_one() -> None:
@@ -249,23 +241,23 @@ OUT_OF_PROFILE = FallbackVerdict(
 
 
 def test_requests_that_earlier_releases_run_on_the_cpu_are_a_fallback_that_breaks_nothing() -> None:
-    found = proven([verdict(), verdict(fallback=OUT_OF_PROFILE)], ALLOW)
-    assert (found.fallback.status, found.fallback.reason) == ("True", "OutOfProfile")
-    assert found.fallback.message == OUT_OF_PROFILE.message
-    assert (found.placement.status, found.placement.reason) == ("True", "PromiseKept")
-    assert found.placement_summary.startswith("100%")
-    assert found.broken is None
+    proof = proven([verdict(), verdict(fallback=OUT_OF_PROFILE)], ALLOW)
+    assert (proof.fallback.status, proof.fallback.reason) == ("True", "OutOfProfile")
+    assert proof.fallback.message == OUT_OF_PROFILE.message
+    assert (proof.placement.status, proof.placement.reason) == ("True", "PromiseKept")
+    assert proof.placement_summary.startswith("100%")
+    assert proof.broken is None
     assert refusal(verdict(fallback=OUT_OF_PROFILE), ALLOW) is None
 
 
 def test_nodes_of_one_pod_are_reported_before_requests_of_another() -> None:
     nodes = elsewhere(8, 0.25).model_copy(update={"reason": Reason.NODE_FALLBACK})
-    found = proven([verdict(fallback=OUT_OF_PROFILE), verdict(fallback=nodes)], ALLOW)
-    assert (found.fallback.reason, found.fallback.message) == ("NodeFallback", "8 elsewhere")
+    proof = proven([verdict(fallback=OUT_OF_PROFILE), verdict(fallback=nodes)], ALLOW)
+    assert (proof.fallback.reason, proof.fallback.message) == ("NodeFallback", "8 elsewhere")
 
 
 def test_a_server_that_is_down_speaks_through_its_pod() -> None:
     given = lost(Check.SERVER, Reason.SERVER_DOWN)
     assert refusal(given, FORBID) is None
-    found = proven([given], FORBID)
-    assert found.broken is None
+    proof = proven([given], FORBID)
+    assert proof.broken is None

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: plans come to rest, keep their promises, and take nothing away that serves.
+"""In any order of events, plans come to rest, keep their promises, and take away nothing that serves.
 
 Hypothesis plays users, administrators, the cluster and crashes of the operator; after every step the plans are carried
 out until they change nothing. That no pass takes away available pods is checked by the World itself.
@@ -240,10 +240,10 @@ class Cluster(RuleBasedStateMachine):
         self.world.edit(replicas=replicas)
 
     @precondition(of_a_model)
-    @rule(wanted=st.sampled_from(CLASSES))
-    def choose_classes(self, wanted: list[tuple[int, int | None]]) -> None:
+    @rule(classes=st.sampled_from(CLASSES))
+    def choose_classes(self, classes: list[tuple[int, int | None]]) -> None:
         names = dict(enumerate(self.pool))
-        chosen = {names.get(which, "nosuch"): count for which, count in wanted}
+        chosen = {names.get(which, "nosuch"): count for which, count in classes}
         accelerators = [
             {"class": name, **({} if count is None else {"replicas": count})}
             for name, count in chosen.items()
@@ -263,9 +263,9 @@ class Cluster(RuleBasedStateMachine):
         chosen = autoscalers[which % len(autoscalers)]
         limits = chosen["spec"]["minReplicas"], chosen["spec"]["maxReplicas"]
         name = chosen["metadata"]["name"]
-        wanted = min(max(count, limits[0]), limits[1])
-        self.world.scaled(name, wanted)
-        assert self.world.settle().get("Deployment", name)["spec"]["replicas"] == wanted
+        replicas = min(max(count, limits[0]), limits[1])
+        self.world.scaled(name, replicas)
+        assert self.world.settle().get("Deployment", name)["spec"]["replicas"] == replicas
 
     @precondition(pods_are_to_serve)
     @rule(which=NUMBERS, count=NUMBERS)
@@ -311,10 +311,10 @@ class Cluster(RuleBasedStateMachine):
     def images_change(self, which: int, state: str) -> None:
         images = self.world.config.images
         variant = sorted(images)[which % len(images)]
-        known = self.world.images.get(images[variant])
+        probed = self.world.images.get(images[variant])
         if state.startswith("new"):
             self.images += 1
-            like = known if state != "new" else None
+            like = probed if state != "new" else None
             image = f"registry.example/{variant}:{self.images}"
             self.world.new_runtime_image(image, variant, like=like)
         elif state == "failed":
@@ -425,8 +425,8 @@ class Cluster(RuleBasedStateMachine):
     # Deployments
 
     def _deployment(self, which: int) -> Json:
-        known = self.world.serving_deployments()
-        return known[which % len(known)]
+        deployments = self.world.serving_deployments()
+        return deployments[which % len(deployments)]
 
     @rule()
     def deployments_complete(self) -> None:
@@ -435,13 +435,13 @@ class Cluster(RuleBasedStateMachine):
     @precondition(pods_are_to_serve)
     @rule(which=NUMBERS, available=NUMBERS)
     def pods_come_and_go(self, which: int, available: int) -> None:
-        found = self._deployment(which)
-        wanted = found["spec"]["replicas"]
-        if available >= wanted:
-            self.world.complete(found["metadata"]["name"])
+        deployment = self._deployment(which)
+        replicas = deployment["spec"]["replicas"]
+        if available >= replicas:
+            self.world.complete(deployment["metadata"]["name"])
             self.world.settle()
         else:
-            self.world.partly_available(found["metadata"]["name"], available)
+            self.world.partly_available(deployment["metadata"]["name"], available)
 
     @rule(available=st.integers(0, 2), stuck=st.booleans())
     def deployments_roll(self, available: int, stuck: bool) -> None:
@@ -515,12 +515,12 @@ class Cluster(RuleBasedStateMachine):
         if not status or not self.world.model:
             self.world.operator_restarts()
             return
-        known = {_revision(each) for each in self.world.serving_deployments()}
-        known = {each for each in known if self._is_promoted(each)}
+        revisions = {_revision(each) for each in self.world.serving_deployments()}
+        revisions = {each for each in revisions if self._is_promoted(each)}
         self.world.status = {}
         self.world.operator_restarts()
         self.last_complete = self._last_complete()
-        assert self.last_complete in known or not known, "it is known from the revisions"
+        assert self.last_complete in revisions or not revisions, "it is known from the revisions"
 
     # promises
 
@@ -537,8 +537,11 @@ class Cluster(RuleBasedStateMachine):
     @precondition(of_a_model)
     @invariant()
     def what_waits_for_an_image_or_keeps_its_own_gets_no_pods_of_another(self) -> None:
-        images, wanted = self.world.status.get("images", {}), self.world.status.get("revision", "")
-        revision = self.world.find("ControllerRevision", f"resnet-{wanted}")
+        images, revision_name = (
+            self.world.status.get("images", {}),
+            self.world.status.get("revision", ""),
+        )
+        revision = self.world.find("ControllerRevision", f"resnet-{revision_name}")
         if images.get("state") in ("Waiting", "Kept") and revision:
             target = {each["image"] for each in images["target"]}
             assert not target & {each["image"] for each in revision["data"]["classes"]}
@@ -558,8 +561,8 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def what_serves_is_what_pods_are_ready_of(self) -> None:
         serving, ready = self.world.status.get("serving"), self.world.ready_revisions()
-        known = {_revision(each) for each in self.world.serving_deployments()}
-        if serving and ready & {*known, serving.get("lastRolledOut")}:
+        revisions = {_revision(each) for each in self.world.serving_deployments()}
+        if serving and ready & {*revisions, serving.get("lastRolledOut")}:
             assert serving["revision"] in ready
 
     @precondition(of_a_model)
@@ -621,8 +624,8 @@ class Cluster(RuleBasedStateMachine):
     def what_is_rejected_gets_no_requests(self) -> None:
         world = self.world
         if world.conditions()["RolledBack"][0] == "True":
-            known = map(deployment_view, world.serving_deployments())
-            revisions = {each.revision for each in known if not each.available}
+            deployments = map(deployment_view, world.serving_deployments())
+            revisions = {each.revision for each in deployments if not each.available}
             assert world.status["revision"] not in revisions
             assert world.conditions()["Stalled"][0] == "True"
             assert world.status["lastFailure"]["revision"] == world.status["revision"]
@@ -743,8 +746,10 @@ class Cluster(RuleBasedStateMachine):
         return outcome is not None and outcome.state == "Promoted"
 
     def _rejected(self) -> set[tuple[str, str]]:
-        known = self.world.status.get("rejectedBackends", ())
-        return {(each["backend"], each["inputsHash"]) for each in known if "inputsHash" in each}
+        rejections = self.world.status.get("rejectedBackends", ())
+        return {
+            (each["backend"], each["inputsHash"]) for each in rejections if "inputsHash" in each
+        }
 
 
 def _revision(obj: Json) -> str:

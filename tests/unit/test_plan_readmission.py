@@ -1,4 +1,4 @@
-"""A rejected backend is tried again, as any other rollout, when nodes join or its user asks, and never by the clock."""
+"""A rejected backend is retried as a rollout when nodes join or its user asks, and never by the clock."""
 
 import copy
 from dataclasses import replace
@@ -24,8 +24,8 @@ def falls_back(replicas: int = 2) -> World:
 
 
 def rejected(world: World) -> Json:
-    (found,) = world.status["rejectedBackends"]
-    return dict(found)
+    (rejection,) = world.status["rejectedBackends"]
+    return dict(rejection)
 
 
 def is_tried(world: World) -> bool:
@@ -54,8 +54,8 @@ def test_once_a_node_joins_the_backend_is_rolled_out_and_the_rejection_ends() ->
     assert is_tried(world)
     assert world.status["serving"]["backend"] == "cuda", "which serves till then"
     assert not world.all("Job"), "it is prepared and built"
-    (found,) = world.serving_deployments()
-    assert found["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
+    (deployment,) = world.serving_deployments()
+    assert deployment["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     world.all_available()
     assert world.status["serving"]["backend"] == "tensorrt-rtx"
     assert "rejectedBackends" not in world.status
@@ -73,12 +73,12 @@ def test_its_revision_is_kept_however_many_others_are_rolled_out() -> None:
 def test_a_backend_that_fails_again_is_rejected_until_another_node_joins() -> None:
     world = node_joins(falls_back())
     crash(world, 0, "node-9", 2)
-    found = rejected(world)
-    assert found["inputsHash"]
-    assert found["reason"] == "DriverMissing"
+    rejection = rejected(world)
+    assert rejection["inputsHash"]
+    assert rejection["reason"] == "DriverMissing"
     world.all_available()
     assert world.status["serving"]["backend"] == "cuda"
-    assert not world.all("Job"), "both are prepared, and need their source no more"
+    assert not world.all("Job"), "both are prepared, and need no source"
     assert not is_tried(world.later(days=30))
     world.nodes.append(joining(world, "node-10"))
     assert is_tried(world.settle())
@@ -105,7 +105,7 @@ def test_a_node_that_leaves_or_is_of_another_class_tries_nothing() -> None:
     assert not is_tried(world.settle())
 
 
-def test_a_node_whose_clock_is_ahead_is_tried_once() -> None:
+def test_node_with_a_clock_ahead_is_tried_once() -> None:
     world = falls_back()
     world.nodes = [*world.nodes, joining(world, after=timedelta(hours=1))]
     assert is_tried(world.settle())
@@ -115,7 +115,7 @@ def test_a_node_whose_clock_is_ahead_is_tried_once() -> None:
 
 
 @pytest.mark.parametrize("why", ["Recreate", "InPlace", "nothing serves"])
-def test_no_node_stops_what_serves_or_delays_what_is_to_serve(why: str) -> None:
+def test_node_stops_or_delays_no_pods(why: str) -> None:
     """But for Surge, pods would go first; without pods, others would have to wait for an attempt."""
     world = falls_back()
     if why == "nothing serves":
@@ -130,7 +130,7 @@ def test_no_node_stops_what_serves_or_delays_what_is_to_serve(why: str) -> None:
     assert world.status["revision"] == before
 
 
-def test_it_is_tried_beside_what_serves_once_that_is_scaled_up() -> None:
+def test_backend_is_tried_once_scaled_up() -> None:
     world = node_joins(falls_back().edit(replicas=0).all_available())
     assert not is_tried(world.edit(replicas=2))
     assert is_tried(world.all_available().settle())
@@ -155,7 +155,7 @@ def test_it_is_tried_again_each_time_that_its_user_asks(value: str) -> None:
     assert "rejectedBackends" not in world.status
 
 
-def test_what_no_node_is_at_fault_for_waits_for_other_inputs_or_its_user() -> None:
+def test_failure_of_no_node_waits_for_other_inputs_or_its_user() -> None:
     world = on_gpu().new_pod_fails(Reason.ENGINE_VERSION_MISMATCH)
     world.job_succeeds(SECOND).all_available()
     assert rejected(world)["reason"] == "EngineVersionMismatch"
@@ -171,9 +171,7 @@ def test_what_no_node_is_at_fault_for_waits_for_other_inputs_or_its_user() -> No
         (Reason.PARITY_FAILED, False),
     ],
 )
-def test_what_may_differ_on_another_node_is_tried_when_one_joins(
-    reason: Reason, *, differs: bool
-) -> None:
+def test_failure_of_a_node_is_retried_when_one_joins(reason: Reason, *, differs: bool) -> None:
     world = on_gpu()
     for index, node in enumerate(("node-1", "node-2")):
         world.crash(
@@ -255,7 +253,6 @@ def test_a_change_by_its_user_waits_for_a_device() -> None:
 
 
 def left_of_a_trial(world: World) -> Json:
-    """Put the Deployment with which an earlier release tried a backend."""
     (serves,) = copy.deepcopy(world.serving_deployments())
     serves["metadata"]["name"] += "---0123456789"
     for labels in (serves["metadata"]["labels"], serves["spec"]["template"]["metadata"]["labels"]):
@@ -293,9 +290,6 @@ def test_a_rejection_of_an_earlier_release_holds_until_something_changes() -> No
     assert is_tried(node_joins(world))
 
 
-# what is known of rejected backends
-
-
 def test_a_revision_that_had_no_pods_has_not_served() -> None:
     world = on_gpu().edit(replicas=0).all_available()
     assert world.conditions()["Ready"] == ("True", "ScaledToZero")
@@ -328,7 +322,7 @@ def test_pausing_at_zero_changes_nothing() -> None:
     assert templates(world.edit(rollout={"paused": True})) == before
 
 
-def test_a_rejection_keeps_what_was_prepared_last() -> None:
+def test_rejection_keeps_the_last_prepared_model() -> None:
     world = node_joins(falls_back())
     world.edit(source=OTHER).job_succeeds(published("c" * 64, "f" * 64)).engine_built()
     crash(world, 0, "node-1", 2)
@@ -340,9 +334,9 @@ def test_a_rejection_keeps_what_was_prepared_last() -> None:
 
 def test_another_image_of_the_rejected_backend_costs_no_prepared_model() -> None:
     world = falls_back()
-    known = world.images[RTX_IMAGE].model_copy(update={"pipeline": "as before"})
+    same_pipeline = world.images[RTX_IMAGE].model_copy(update={"pipeline": "as before"})
     for image in (RTX_IMAGE, "registry.example/rtx:2"):  # the first one says now what made it
-        world.images[image] = known
+        world.images[image] = same_pipeline
     world.settle().job_succeeds().engine_built()
     crash(world, 0, "node-1", 2)
     world.all_available().jobs_are_cleaned_away()
@@ -358,7 +352,7 @@ def test_another_image_of_the_rejected_backend_costs_no_prepared_model() -> None
     assert world.all_available().status["serving"]["revision"] == cuda
 
 
-def test_what_serves_stays_known_while_a_rejected_backend_is_prepared_again() -> None:
+def test_serving_model_stays_known_while_preparing_again() -> None:
     world = falls_back().all_available().jobs_are_cleaned_away()
     cuda = world.status["serving"]["revision"]
     world.new_runtime_image("registry.example/rtx:2", "rtx", like=world.images[RTX_IMAGE])
@@ -371,7 +365,7 @@ def test_what_serves_stays_known_while_a_rejected_backend_is_prepared_again() ->
     assert "prepared" not in world.status["serving"]
 
 
-def test_what_is_gone_back_to_stays_known_while_pods_of_its_successor_serve() -> None:
+def test_previous_revision_stays_known_while_successor_serves() -> None:
     world = falls_back().all_available().jobs_are_cleaned_away()
     cuda = world.status["serving"]["revision"]
     node_joins(world).partly_available("resnet-l4", 1)

@@ -35,7 +35,6 @@ SHAPE: Final = {"input": "images", "min": [1, 3], "opt": [8, 3], "max": [32, 3]}
 
 
 def recipe(world: World) -> Recipe:
-    """Return the recipe of the running prepare Job."""
     return PrepareTask.model_validate_json(world.settle().task()).recipe
 
 
@@ -50,12 +49,41 @@ def stalled(world: World) -> tuple[str, str]:
 # classes
 
 
-def test_several_classes_must_be_named() -> None:
-    world = World("l4", "a100")
-    reason, message = stalled(world)
-    assert reason == "AmbiguousAcceleratorClass"
-    assert "a100, l4" in message
-    assert "spec.accelerators" in message
+def without_classes() -> World:
+    world = World()
+    world.classes = []
+    return world
+
+
+FP8: Final = {"precision": "FP8", "quantization": {"calibration": {"uri": "pvc://a/b"}}}
+REFUSALS: Final[list[tuple[World, str, list[str]]]] = [
+    (World("l4", "a100"), "AmbiguousAcceleratorClass", ["a100, l4", "spec.accelerators"]),
+    (without_classes(), "NoAcceleratorClass", ["apply one"]),
+    (World(accelerators=[{"class": "h100"}]), "UnknownAcceleratorClass", ["h100", "cpu"]),
+    (
+        World(
+            "cpu",
+            accelerator_class("intel", "openvino"),
+            accelerators=[{"class": "cpu"}, {"class": "intel"}],
+        ),
+        "BackendNotAllowed",
+        ["cpu: cpu, intel: openvino"],
+    ),
+    (
+        World(**FP8),
+        "PrecisionUnsupported",
+        ["accelerator class cpu cannot run FP8: backend cpu supports FP32, INT8"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("world", "reason", "texts"), REFUSALS, ids=[each[1] for each in REFUSALS])
+def test_refusal_names_the_thing_and_the_remedy(
+    world: World, reason: str, texts: list[str]
+) -> None:
+    refusal, message = stalled(world)
+    assert refusal == reason
+    assert all(text in message for text in texts)
 
 
 def test_a_class_that_was_only_proposed_makes_no_model_ambiguous() -> None:
@@ -69,26 +97,11 @@ def test_a_class_that_was_only_proposed_makes_no_model_ambiguous() -> None:
     assert world.the("Deployment")["metadata"]["name"] == "resnet-cpu"
 
 
-def test_without_a_class_the_remedy_is_one() -> None:
-    world = World()
-    world.classes = []
-    reason, message = stalled(world)
-    assert reason == "NoAcceleratorClass"
-    assert "apply one" in message
-
-
-def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
-    reason, message = stalled(World(accelerators=[{"class": "h100"}]))
-    assert reason == "UnknownAcceleratorClass"
-    assert "h100" in message
-    assert "cpu" in message
-
-
 # backends
 
 
 @pytest.mark.parametrize(
-    ("allowed", "wanted", "chosen"),
+    ("allowed", "backends", "chosen"),
     [
         (("openvino", "cpu"), None, "openvino"),
         (("openvino", "cpu"), ["cpu"], "cpu"),
@@ -96,17 +109,19 @@ def test_a_class_that_is_not_there_is_named_beside_those_that_are() -> None:
         (("cpu",), ["cpu", "openvino"], "cpu"),
     ],
 )
-def test_the_first_candidate_serves(
-    allowed: tuple[str, ...], wanted: list[str] | None, chosen: str
+def test_first_candidate_serves(
+    allowed: tuple[str, ...], backends: list[str] | None, chosen: str
 ) -> None:
-    world = World(accelerator_class("cpu", *allowed), **({"backends": wanted} if wanted else {}))
+    world = World(
+        accelerator_class("cpu", *allowed), **({"backends": backends} if backends else {})
+    )
     image = {"cpu": CPU_IMAGE, "openvino": OPENVINO_IMAGE}[chosen]
     assert recipe(world).backend == chosen
     assert world.job()["spec"]["template"]["spec"]["containers"][0]["image"] == image
 
 
 @pytest.mark.parametrize(
-    ("allowed", "wanted"),
+    ("allowed", "backends"),
     [
         (("tensorrt",), None),
         (("cpu",), ["openvino"]),
@@ -115,39 +130,28 @@ def test_the_first_candidate_serves(
         (("tensorrt", "cpu"), None),
     ],
 )
-def test_a_lower_ranked_backend_never_takes_the_place_of_the_first(
-    allowed: tuple[str, ...], wanted: list[str] | None
-) -> None:
-    world = World(accelerator_class("edge", *allowed), **({"backends": wanted} if wanted else {}))
+def test_lower_ranked_backend_waits(allowed: tuple[str, ...], backends: list[str] | None) -> None:
+    world = World(
+        accelerator_class("edge", *allowed), **({"backends": backends} if backends else {})
+    )
     reason, message = stalled(world)
     assert reason == "BackendNotAllowed"
     assert "edge" in message
     assert "spec.backends" in message
 
 
-def test_classes_with_different_backends_are_two_models() -> None:
-    world = World(
-        "cpu",
-        accelerator_class("intel", "openvino"),
-        accelerators=[{"class": "cpu"}, {"class": "intel"}],
-    )
-    reason, message = stalled(world)
-    assert reason == "BackendNotAllowed"
-    assert "cpu: cpu, intel: openvino" in message
-
-
 @pytest.mark.parametrize(
-    ("wanted", "why"),
+    ("backends", "why"),
     [
         (["tensorrt-rtx"], "TensorRT-RTX builds the same engine at every level"),
         (["cuda", "tensorrt"], "the backend cuda builds no engine"),
         (["cpu"], "the backend cpu builds no engine"),
     ],
 )
-def test_an_optimization_level_needs_a_backend_that_has_levels(wanted: list[str], why: str) -> None:
+def test_optimization_level_needs_a_backend_with_levels(backends: list[str], why: str) -> None:
     allowed = ("cpu", "tensorrt-rtx", "tensorrt", "cuda")
     build = {"optimizationLevel": 0}
-    world = World(accelerator_class("edge", *allowed), backends=wanted, build=build)
+    world = World(accelerator_class("edge", *allowed), backends=backends, build=build)
     reason, message = stalled(world)
     assert reason == "BackendNotAllowed"
     assert f"spec.build.optimizationLevel is 0, but {why}; choose tensorrt in" in message
@@ -157,7 +161,7 @@ def test_an_optimization_level_needs_a_backend_that_has_levels(wanted: list[str]
 # the runtime image
 
 
-def test_the_recipe_holds_what_the_image_said_of_itself() -> None:
+def test_recipe_holds_the_facts_of_the_image() -> None:
     world = World(
         shapes=[{**SHAPE, "range": {"low": "-1.5", "high": "1e2"}}],
         parity={
@@ -212,9 +216,13 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
         extensions=[{"uri": "pvc://libs/a.so", "sha256": "A" * 64, "type": "CustomOperators"}],
         parity={"outputs": [{"name": "y", "rtol": "0.1"}]},
     )
-    found = recipe(world)
-    assert (found.target_opset, found.precision, found.allowed_precisions) == (17, "INT8", ())
-    assert found.quantization == Quantization(
+    resolved = recipe(world)
+    assert (resolved.target_opset, resolved.precision, resolved.allowed_precisions) == (
+        17,
+        "INT8",
+        (),
+    )
+    assert resolved.quantization == Quantization(
         calibration=Calibration(
             uri="pvc://data/images",
             samples=512,
@@ -224,10 +232,10 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
         per_channel=False,
         max_excluded_share=0.1,
     )
-    assert found.extensions == (
+    assert resolved.extensions == (
         Extension(uri="pvc://libs/a.so", sha256="a" * 64, type="CustomOperators"),
     )
-    assert found.outputs == (OutputTolerance(name="y", rtol=0.1),)
+    assert resolved.outputs == (OutputTolerance(name="y", rtol=0.1),)
 
 
 @pytest.mark.parametrize(
@@ -245,7 +253,7 @@ def test_the_recipe_holds_all_that_the_spec_asks_for() -> None:
         {"source": {**SOURCE, "secretRef": {"name": "token"}, "refreshInterval": "1h"}},
     ],
 )
-def test_what_does_not_make_the_artefacts_is_not_in_their_hash(spec: dict[str, Any]) -> None:
+def test_serving_settings_are_not_in_the_hash(spec: dict[str, Any]) -> None:
     assert artifact_hash(World(**spec)) == artifact_hash(World())
 
 
@@ -261,11 +269,11 @@ def test_what_does_not_make_the_artefacts_is_not_in_their_hash(spec: dict[str, A
         {"backends": ["openvino"]},
     ],
 )
-def test_what_makes_the_artefacts_is_in_their_hash(spec: dict[str, Any]) -> None:
+def test_preparation_settings_are_in_the_hash(spec: dict[str, Any]) -> None:
     def world(**changed: Any) -> World:
-        found = World(**changed)
-        found.classes = [accelerator_class("cpu", "cpu", "openvino")]
-        return found
+        edited = World(**changed)
+        edited.classes = [accelerator_class("cpu", "cpu", "openvino")]
+        return edited
 
     assert artifact_hash(world(**spec)) != artifact_hash(world())
 
@@ -295,25 +303,6 @@ def artifact_hash(world: World) -> str:
     return target.artifact_hash
 
 
-def test_int8_is_tried_by_itself_only_with_data_to_calibrate_with() -> None:
-    data = {"calibration": {"uri": "pvc://data/c.npz"}}
-    plain = recipe(World())
-    calibrated = recipe(World(quantization=data))
-    assert (plain.allowed_precisions, calibrated.allowed_precisions) == ((), ("INT8",))
-
-
-def test_halves_are_tried_by_themselves_only_on_devices() -> None:
-    assert recipe(World().has_gpus()).allowed_precisions == ("FP16", "BF16")
-
-
-def test_a_precision_that_the_class_does_not_have() -> None:
-    reason, message = stalled(
-        World(precision="FP8", quantization={"calibration": {"uri": "pvc://a/b"}})
-    )
-    assert reason == "PrecisionUnsupported"
-    assert "accelerator class cpu cannot run FP8: backend cpu supports FP32, INT8" in message
-
-
 # the store
 
 
@@ -326,8 +315,18 @@ def unshared(*nodes: Mapping[str, Any]) -> World:
     return world
 
 
-def test_a_volume_of_one_node_is_refused_where_pods_may_land_on_two() -> None:
-    reason, message = stalled(unshared(node("a"), node("b")))
+def test_precisions_are_tried_by_themselves_with_calibration_data_or_on_devices() -> None:
+    assert recipe(World()).allowed_precisions == ()
+    calibrated = World(quantization={"calibration": {"uri": "pvc://data/c.npz"}})
+    assert recipe(calibrated).allowed_precisions == ("INT8",)
+    assert recipe(World().has_gpus()).allowed_precisions == ("FP16", "BF16")
+
+
+@pytest.mark.parametrize("taints", [[], [{"key": "slow", "effect": "PreferNoSchedule"}]])
+def test_volume_of_one_node_is_refused_where_pods_may_land_on_two(
+    taints: list[dict[str, str]],
+) -> None:
+    reason, message = stalled(unshared(node("a"), node("b", taints=taints)))
     assert reason == "StoreNotShared"
     assert "ReadWriteOnce" in message
     assert "store.accessMode=ReadWriteMany" in message
@@ -351,12 +350,6 @@ def test_a_volume_of_one_node_is_enough_where_pods_land_on_one(other: Mapping[st
     }
 
 
-def test_a_taint_that_only_prefers_keeps_no_pod_away() -> None:
-    taint = {"key": "slow", "effect": "PreferNoSchedule"}
-    reason, _ = stalled(unshared(node("a"), node("b", taints=[taint])))
-    assert reason == "StoreNotShared"
-
-
 @pytest.mark.parametrize(
     ("toleration", "counts"),
     [
@@ -369,9 +362,7 @@ def test_a_taint_that_only_prefers_keeps_no_pod_away() -> None:
         ({"key": "other", "operator": "Exists"}, False),
     ],
 )
-def test_a_taint_that_the_class_tolerates_keeps_no_pod_away(
-    toleration: dict[str, str], counts: bool
-) -> None:
+def test_tolerated_taint_keeps_no_pod_away(toleration: dict[str, str], counts: bool) -> None:
     taint = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
     world = unshared(node("a"), node("b", taints=[taint]))
     world.classes = [accelerator_class("cpu", tolerations=[toleration])]
@@ -404,14 +395,14 @@ STEPS: dict[str, Any] = {
 
 def test_the_recipe_holds_the_steps_and_the_job_their_digests() -> None:
     world = World(processing=STEPS, extensions=[{"type": "ONNXRuntimeExtensions"}])
-    found = recipe(world)
-    assert found.processing is not None
-    assert found.processing.steps() == {
+    resolved = recipe(world)
+    assert resolved.processing is not None
+    assert resolved.processing.steps() == {
         "before-0": "pvc://steps/a.onnx",
         "before-1": "hf://a/b/c.onnx",
         "after-0": "pvc://steps/b.onnx",
     }
-    assert found.extensions == (Extension(type="ONNXRuntimeExtensions"),)
+    assert resolved.extensions == (Extension(type="ONNXRuntimeExtensions"),)
     job = world.settle().job()["spec"]["template"]["spec"]["containers"][0]
     task = PrepareTask.model_validate_json(job["env"][0]["value"])
     assert task.steps_sha256 == {"before-0": "a" * 64}

@@ -1,4 +1,4 @@
-"""Rolling out: what serves is never taken away before what replaces it is there."""
+"""Rolling out: serving pods stay until those that replace them are available."""
 
 import copy
 from typing import Any
@@ -26,18 +26,16 @@ def revision(obj: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("name", ["desired_counts", "progress_of"])
-def test_counts_and_progress_of_what_serves_are_found_once(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_counts_and_progress_are_computed_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     find = getattr(pod_counts, name)
 
-    def found(*args: Any) -> Any:
+    def count_call(*args: Any) -> Any:
         calls.append(args)
         return find(*args)
 
     facts = serving().facts()
-    monkeypatch.setattr(pod_counts, name, found)
+    monkeypatch.setattr(pod_counts, name, count_call)
     plan(facts)
     assert len(calls) == 1
 
@@ -45,7 +43,7 @@ def test_counts_and_progress_of_what_serves_are_found_once(
 # the first one
 
 
-def test_the_snapshot_comes_before_what_is_made_from_it() -> None:
+def test_snapshot_comes_before_its_objects() -> None:
     world = World().settle()
     before = {"PersistentVolumeClaim", "Job", "Pod"}
     world.job_succeeds()
@@ -93,7 +91,7 @@ def test_a_deployment_that_its_controller_has_not_seen_yet_is_not_complete() -> 
     assert world.message().startswith(f"revision {world.status['revision']}, pods ready: cpu 0/2")
 
 
-def test_an_update_is_not_given_up_for_what_was_said_of_the_one_before() -> None:
+def test_update_is_not_given_up_for_an_earlier_failure() -> None:
     world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2, stuck=True)
     assert world.conditions()["Stalled"] == ("True", "RolloutFailed")
     assert world.conditions()["RolledBack"] == ("True", "RolloutFailed")
@@ -118,20 +116,17 @@ def test_a_class_may_have_a_count_of_its_own() -> None:
     assert world.status["summary"]["classes"] == "big 0/0, small 2/2"
 
 
-def test_what_serves_is_scaled_also_while_an_update_is_refused() -> None:
-    world = serving()
+@pytest.mark.parametrize("paused", [True, False])
+def test_scaling_works_while_an_update_is_paused_or_refused(paused: bool) -> None:
+    world = serving().edit(rollout={"paused": paused})
     template = copy.deepcopy(world.the("Deployment")["spec"]["template"])
-    world.edit(source=OTHER).job_fails(Reason.DIGEST_MISMATCH, "fetch")
-    world.edit(replicas=4)
-    assert world.replicas() == {"resnet-cpu": 4}
+    world.edit(source=OTHER)
+    if paused:
+        world.job_succeeds(SECOND)
+    else:
+        world.job_fails(Reason.DIGEST_MISMATCH, "fetch")
+    assert world.edit(replicas=4).replicas() == {"resnet-cpu": 4}
     assert world.the("Deployment")["spec"]["template"] == template
-
-
-def test_what_serves_is_scaled_also_while_the_rollout_is_paused() -> None:
-    world = serving().edit(rollout={"paused": True}).edit(source=OTHER).job_succeeds(SECOND)
-    world.edit(replicas=1).all_available()
-    assert world.replicas() == {"resnet-cpu": 1}
-    assert world.conditions()["Ready"] == ("False", "Suspended")
 
 
 # updates
@@ -161,7 +156,7 @@ def test_an_update_replaces_within_one_deployment() -> None:
 
 # event: Rollouts | an update is refused, cannot be built or fails | the previous revision | its
 #   reason, "revision … keeps serving"
-def test_an_update_whose_pods_fail_says_why_and_what_serves_on() -> None:
+def test_failed_update_says_why() -> None:
     world = serving().edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
     world.new_pod_fails(Reason.PROVIDER_MISSING, message="no CUDA here")
     old = world.status["serving"]["revision"]
@@ -173,21 +168,14 @@ def test_an_update_whose_pods_fail_says_why_and_what_serves_on() -> None:
     assert world.events[-1].type == "Warning"
 
 
-def test_going_back_while_an_update_fails_brings_the_old_revision_whole() -> None:
+def test_reverting_or_pausing_in_the_middle_goes_back_to_the_serving_revision() -> None:
     world = serving()
     before = world.the("Deployment")["spec"]
     world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
     world.edit(source={"uri": "https://models.example/resnet.onnx"})
     assert world.the("Deployment")["spec"] == before
-    world.all_available()
-    assert world.conditions()["Ready"] == ("True", "Serving")
-
-
-def test_pausing_in_the_middle_goes_back_to_what_serves() -> None:
-    world = serving()
-    before = world.the("Deployment")["spec"]
-    world.edit(source=OTHER).job_succeeds(SECOND).rolling(available=2)
-    world.edit(rollout={"paused": True})
+    assert world.all_available().conditions()["Ready"] == ("True", "Serving")
+    world.edit(source=OTHER).rolling(available=2).edit(rollout={"paused": True})
     assert world.the("Deployment")["spec"] == before
     world.all_available().edit(rollout={"paused": False})
     assert revision(world.the("Deployment")) == world.status["revision"]
@@ -241,7 +229,7 @@ def partly(strategy: str = "Recreate") -> tuple[World, str, str]:
 
 
 @pytest.mark.parametrize("strategy", ["Recreate", "Surge"])
-def test_what_serves_is_what_pods_are_ready_of(strategy: str) -> None:
+def test_serving_revision_is_that_of_ready_pods(strategy: str) -> None:
     world, old, new = partly(strategy)
     assert world.status["serving"]["revision"] == new
     assert world.status["serving"]["lastRolledOut"] == old
@@ -256,11 +244,11 @@ def test_what_serves_is_what_pods_are_ready_of(strategy: str) -> None:
     assert "lastRolledOut" not in world.status["serving"]
 
 
-def test_what_serves_in_part_is_what_proofs_are_about() -> None:
+def test_proofs_are_about_the_partly_serving_revision() -> None:
     world, _, _ = partly()
     elsewhere = FallbackVerdict(active=True, nodes_total=105, nodes_elsewhere=50, broken=True)
-    found = verdict(fallback=elsewhere, failed={Check.PLACEMENT: Reason.NODE_FALLBACK})
-    world.verdicts = {"resnet-cpu-00000": found}  # of the pod that is ready
+    said = verdict(fallback=elsewhere, failed={Check.PLACEMENT: Reason.NODE_FALLBACK})
+    world.verdicts = {"resnet-cpu-00000": said}  # of the pod that is ready
     world.settle()
     kinds = ("Ready", "PlacementVerified", "FallbackActive")
     reported = [world.conditions()[kind] for kind in kinds]
@@ -269,7 +257,7 @@ def test_what_serves_in_part_is_what_proofs_are_about() -> None:
     assert world.operator_restarts().status == before
 
 
-def test_the_last_good_revision_that_serves_again_is_what_serves() -> None:
+def test_last_good_revision_serves_again() -> None:
     world, old, _ = partly("Surge")
     for pod in world.all("Pod"):
         pod["metadata"]["labels"]["enginewright.dev/revision"] = old
@@ -295,7 +283,7 @@ def test_recreate_ends_no_pods_that_serve_for_a_revision_without_any(how: str) -
     assert world.all_available().status["serving"]["revision"] == old
 
 
-def test_surge_goes_back_to_the_last_good_revision_beside_what_serves() -> None:
+def test_surge_goes_back_beside_serving_pods() -> None:
     world, old, new = partly("Surge")
     world.edit(source=THIRD).job_fails(Reason.INVALID_MODEL)
     assert revision(world.the("Deployment")) == old
@@ -317,7 +305,7 @@ def test_a_class_that_is_wanted_no_more_goes_when_the_others_serve() -> None:
     assert world.conditions()["Ready"] == ("True", "Serving")
 
 
-def test_a_class_whose_device_changes_is_a_new_revision() -> None:
+def test_changed_device_is_a_new_revision() -> None:
     world = serving()
     before = world.status["revision"]
     world.classes = [accelerator_class("cpu", resourceName="example.com/tpu")]
@@ -363,7 +351,7 @@ def test_a_field_that_a_later_version_adds_changes_no_revision() -> None:
     assert Newer.model_validate(kept["data"]).revision() == revision(kept)
 
 
-def test_a_snapshot_that_cannot_be_read_leaves_what_serves_alone() -> None:
+def test_unreadable_snapshot_keeps_the_deployment() -> None:
     world = serving()
     before = copy.deepcopy(world.the("Deployment"))
     serves = world.status["serving"]

@@ -21,7 +21,6 @@ def routed(strategy: str = "Surge", replicas: int = 4, **canary: Any) -> World:
 
 
 def updated(world: World) -> World:
-    """Have the model change, and be prepared."""
     return world.edit(source=OTHER).job_succeeds(SECOND)
 
 
@@ -31,7 +30,6 @@ def phase(world: World) -> str | None:
 
 
 def weights(world: World) -> tuple[int, int]:
-    """Return the weights of the serving pods and of the canary."""
     (rule,) = world.the("HTTPRoute")["spec"]["rules"]
     stable, canary = rule["backendRefs"]
     assert stable["weight"] + canary["weight"] == WEIGHTS
@@ -59,9 +57,6 @@ def gateway_says(world: World, *conditions: tuple[str, str, str]) -> World:
     parent = {"parentRef": GATEWAY, "controllerName": "example.com/gateway", "conditions": said}
     world.the("HTTPRoute")["status"] = {"parents": [parent]}
     return world.settle()
-
-
-# the objects
 
 
 def test_a_model_that_asks_for_none_has_no_route() -> None:
@@ -126,9 +121,6 @@ def test_service_and_route_change_to_tls_with_the_pods_that_speak_it() -> None:
     assert ports() == [443, 443]
 
 
-# the share of a canary
-
-
 def test_the_canary_gets_exact_shares_and_is_never_behind_the_models_service() -> None:
     world = updated(routed(steps=["5%", "12.5%"]))
     assert phase(world) == "Verifying"
@@ -152,14 +144,12 @@ def test_the_canary_gets_exact_shares_and_is_never_behind_the_models_service() -
     assert not world.canaries()
 
 
-def test_without_steps_the_share_is_that_of_its_pods() -> None:
-    world = updated(routed(replicas=4)).canary_available()
-    assert weights(world) == (8000, 2000)
-
-
-def test_a_share_too_small_for_a_weight_gets_the_least() -> None:
-    world = updated(routed(steps=["0.001%"])).canary_available()
-    assert weights(world) == (WEIGHTS - 1, 1)
+@pytest.mark.parametrize(("steps", "canary"), [([], 2000), (["0.001%"], 1)], ids=["pods", "least"])
+def test_share_without_steps_is_that_of_the_pods_and_never_none(
+    steps: list[str], canary: int
+) -> None:
+    world = updated(routed(replicas=4, steps=steps)).canary_available()
+    assert weights(world) == (WEIGHTS - canary, canary)
 
 
 def test_in_place_some_pod_is_behind_the_service_at_every_moment() -> None:
@@ -217,17 +207,10 @@ def test_a_route_added_in_the_middle_takes_the_canary_from_behind_the_service() 
     assert selected(world, "resnet") == {"stable", CANARY}
 
 
-# what gateways say
-
-
-def test_no_gateway_has_responded_yet() -> None:
-    assert routed().conditions()["RouteAccepted"] == ("Unknown", "NotYetVerified")
-
-
 def test_a_gateway_accepts_the_route() -> None:
-    world = gateway_says(
-        routed(), ("Accepted", "True", "Accepted"), ("ResolvedRefs", "True", "ResolvedRefs")
-    )
+    world = routed()
+    assert world.conditions()["RouteAccepted"] == ("Unknown", "NotYetVerified")
+    gateway_says(world, ("Accepted", "True", "Accepted"), ("ResolvedRefs", "True", "ResolvedRefs"))
     assert world.conditions()["RouteAccepted"] == ("True", "RouteAccepted")
     assert "infra/public (https)" in world.condition("RouteAccepted")["message"]
 
@@ -248,9 +231,6 @@ def test_a_gateway_that_refuses_is_reported_and_the_pods_stay_ready(kind: str, r
     reported = [each for each in world.events if each.reason == "RouteRejected"]
     assert [each.type for each in reported] == ["Warning"]
     assert reason in reported[0].message
-
-
-# without the Gateway API
 
 
 # event: Rollouts | `spec.serving.route` is set in a cluster without the Gateway API | what serves, untouched |
@@ -281,7 +261,7 @@ def test_kinds_that_vanish_during_a_rollout_leave_the_canary_without_requests() 
     assert world.conditions()["Available"][0] == "True"
 
 
-def test_labels_of_the_canarys_service_are_not_those_of_serving_pods() -> None:
+def test_canary_service_has_labels_of_its_own() -> None:
     world = routed()
     labels = world.get("Service", canary_service(world))["metadata"]["labels"]
     assert labels[COMPONENT] != SERVE

@@ -1,4 +1,4 @@
-"""Updates of a model that is scaled to zero: nothing of them runs, and nothing replaces what serves unverified."""
+"""Updates of a model that is scaled to zero: no pod of them runs, and no unverified revision replaces the serving one."""
 
 import pytest
 from enginewright.manifests.labels import PROMOTE
@@ -84,7 +84,7 @@ def test_in_place_it_waits_too() -> None:
     assert sorted(world.replicas().values()) == [1, 1]
 
 
-def test_a_promotion_under_way_keeps_what_was_verified_and_no_canary() -> None:
+def test_promotion_goes_on_without_a_canary() -> None:
     world = analysing().later(seconds=61)
     new = world.status["revision"]
     stopped(world)
@@ -105,24 +105,20 @@ def test_a_canary_that_was_kept_to_be_looked_at_ends() -> None:
     assert not stopped(world).canaries()
 
 
-def test_a_trial_of_the_revision_before_ends() -> None:
-    world, old, _ = promoted()
+@pytest.mark.parametrize("restored", [False, True])
+def test_trial_of_the_revision_before_ends_and_a_restoration_goes_on(restored: bool) -> None:
+    world, old, new = promoted()
     fails(world)
     assert [revision(each) for each in world.canaries()] == [old]
-    assert not stopped(world).canaries()
-
-
-def test_a_restoration_needs_no_pods() -> None:
-    world, old, _ = promoted()
-    fails(world).canary_available()
-    assert carried(world) == {old}
+    if restored:
+        world.canary_available()
     stopped(world)
-    assert carried(world) == {old}
+    assert carried(world) == {old if restored else new}
     assert not world.canaries()
 
 
 @pytest.mark.parametrize("why", ["promoted by a user", "without a canary", "Recreate"])
-def test_what_needs_no_canary_replaces_it_at_once(why: str) -> None:
+def test_update_without_a_canary_replaces_it_at_once(why: str) -> None:
     world = stopped(served())
     rollout = world.spec["rollout"]
     if why == "without a canary":
@@ -154,9 +150,7 @@ def test_a_class_that_is_left_at_the_same_time_keeps_no_pods() -> None:
 
 
 @pytest.mark.parametrize("added", [{"class": "b", "replicas": 2}, {"class": "b"}])
-def test_a_class_that_comes_with_the_revision_waits_for_no_pods_of_one_without_any(
-    added: Json,
-) -> None:
+def test_new_class_waits_for_no_pods_of_a_class_at_zero(added: Json) -> None:
     classes = [{"class": "a"}]
     world = World("a", "b", rollout={"canary": CANARY_SPEC}, accelerators=classes, replicas=1)
     world.settle().job_succeeds().all_available()
@@ -171,9 +165,7 @@ def test_a_class_that_comes_with_the_revision_waits_for_no_pods_of_one_without_a
 
 @pytest.mark.parametrize("why", ["no node takes them", "they load the model"])
 @pytest.mark.parametrize("when", ["held", "verifying", "analysing"])
-def test_scaled_up_again_nothing_is_promoted_before_there_is_something_to_compare_with(
-    when: str, why: str
-) -> None:
+def test_nothing_is_promoted_before_stable_pods_are_ready(when: str, why: str) -> None:
     if when == "held":
         world = updated(stopped(served()))
     else:

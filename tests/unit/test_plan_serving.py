@@ -1,4 +1,4 @@
-"""What serves is never taken away: sequences of events with what must still serve after each."""
+"""Serving pods are never taken away: sequences of events with what must still serve after each."""
 
 import copy
 from dataclasses import replace
@@ -94,7 +94,7 @@ def test_a_class_that_is_replaced_keeps_its_count_until_it_is() -> None:
 
 # event: Classes | a second class shares `replicas` | the first class; one of its pods goes for
 #   each new one beyond its share | Ready `RollingOut`, pods of both classes
-def test_a_class_that_shares_the_count_with_a_new_one_keeps_its_pods_until_that_serves() -> None:
+def test_class_that_shares_its_count_keeps_its_pods_meanwhile() -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
     assert world.replicas() == {"resnet-big": 4}
     world.edit(accelerators=[{"class": "big"}, {"class": "small"}])
@@ -103,7 +103,7 @@ def test_a_class_that_shares_the_count_with_a_new_one_keeps_its_pods_until_that_
     assert world.replicas() == {"resnet-big": 2, "resnet-small": 2}
 
 
-def test_pods_of_a_first_rollout_that_is_not_complete_are_kept_too() -> None:
+def test_pods_of_an_incomplete_first_rollout_are_kept() -> None:
     world = World("big", "small", accelerators=[{"class": "big"}], replicas=8)
     world.settle().job_succeeds().partly_available("resnet-big", 7)
     assert "serving" not in world.status
@@ -125,9 +125,7 @@ def test_a_model_that_moves_is_scaled(replicas: int, big: int) -> None:
     ("nowhere", "scales"),
     [({"class": "nosuch"}, (8, 2)), ({"class": "nosuch", "replicas": 3}, (8, 2, 1))],
 )
-def test_a_class_that_is_not_there_takes_no_part_of_the_scale(
-    nowhere: dict[str, Any], scales: tuple[int, ...]
-) -> None:
+def test_unknown_class_takes_no_replicas(nowhere: dict[str, Any], scales: tuple[int, ...]) -> None:
     world = on_big(accelerators=[{"class": "big"}], replicas=4)
     world.edit(accelerators=[{"class": "big"}, nowhere])
     assert world.conditions()["Ready"][1] == "UnknownAcceleratorClass"
@@ -204,7 +202,7 @@ def failing_at_zero() -> tuple[World, str, str]:
 
 # event: Rollouts | a model is scaled to 0 and back, and its update then fails | the revision that served last
 #   | `RolledBack` with the pods' reason
-def test_at_zero_the_revision_that_served_is_not_forgotten_for_one_that_never_did() -> None:
+def test_serving_revision_is_remembered_at_zero() -> None:
     world, old, new = failing_at_zero()
     assert world.conditions()["Ready"] == ("True", "ScaledToZero")
     assert world.status["serving"]["revision"] == old
@@ -226,7 +224,7 @@ def test_an_update_that_serves_after_zero_is_the_last_good_revision() -> None:
 
 
 @pytest.mark.parametrize("paused", [True, False])
-def test_what_comes_back_while_nothing_new_can_is_what_served_before_zero(paused: bool) -> None:
+def test_revision_before_zero_comes_back(paused: bool) -> None:
     world, old, new = failing_at_zero()
     world.edit(source=THIRD)
     if paused:
@@ -238,7 +236,7 @@ def test_what_comes_back_while_nothing_new_can_is_what_served_before_zero(paused
     assert world.all_available().status["serving"]["revision"] == old != new
 
 
-def test_an_autoscaler_that_goes_to_zero_and_back_changes_nothing_of_what_serves() -> None:
+def test_autoscaling_to_zero_and_back_changes_nothing() -> None:
     world = serving()
     before = world.status["serving"]
     world.edit(replicas=0).all_available()
@@ -258,7 +256,7 @@ def test_a_model_that_begins_at_zero_serves_once_it_has_pods() -> None:
     assert carried(world) == {world.status["serving"]["revision"]} != {first}
 
 
-def test_what_an_earlier_version_reports_to_serve_without_pods_serves_once_it_has_some() -> None:
+def test_status_of_an_earlier_version_without_pods() -> None:
     world = serving(replicas=0)
     revision = world.status["revision"]
     keys = {"preparedKey": "a" * 64, "modelDigest": "d" * 64}
@@ -290,8 +288,8 @@ def crash(
 #   Ready with the pod's reason
 def test_a_crash_of_one_pod_rejects_no_backend_that_serves() -> None:
     world = on_gpu().all_available()
-    (found,) = world.all("Deployment")
-    found["status"]["availableReplicas"] = 1
+    (deployment,) = world.all("Deployment")
+    deployment["status"]["availableReplicas"] = 1
     crash(crash(world, 0, "node-1", 9), 1, "node-2", 9)
     assert "rejectedBackends" not in world.status
     assert world.status["serving"]["backend"] == "tensorrt-rtx"
@@ -308,9 +306,7 @@ def test_two_failures_on_one_node_reject_no_backend() -> None:
 @pytest.mark.parametrize(
     "failures", [[(0, "node-1", 0), (1, "node-2", 0)], [(0, "node-1", 2)]], ids=["nodes", "times"]
 )
-def test_repeated_failures_of_a_revision_that_never_served_reject_its_backend(
-    failures: list[tuple[int, str, int]],
-) -> None:
+def test_repeated_failures_reject_the_backend(failures: list[tuple[int, str, int]]) -> None:
     world = on_gpu()
     for each in failures:
         crash(world, *each)
@@ -327,9 +323,9 @@ def refused(reason: Reason, *, ready: int = 0, nodes: int = 2) -> World:
     )
     world.nodes = world.nodes[:nodes]
     world.settle().job_succeeds().rolling(0)
-    (found,) = world.serving_deployments()
+    (deployment,) = world.serving_deployments()
     for index in range(ready):
-        world.serving_pod(found["metadata"]["name"], index=index, ready=True)
+        world.serving_pod(deployment["metadata"]["name"], index=index, ready=True)
     (pod,) = (each for each in world.all("Pod") if each["metadata"]["name"].endswith("-00090"))
     world.verdicts[pod["metadata"]["name"]] = verdict("openvino", failed={Check.GOLDEN: reason})
     return world.settle()
@@ -357,9 +353,7 @@ def test_one_refusal_that_would_repeat_rejects_a_backend(reason: Reason, nodes: 
         pytest.param(Reason.PARITY_FAILED, 1, 2, id="of a revision that serves"),
     ],
 )
-def test_one_refusal_that_may_not_repeat_rejects_no_backend(
-    reason: Reason, ready: int, nodes: int
-) -> None:
+def test_local_refusal_rejects_no_backend(reason: Reason, ready: int, nodes: int) -> None:
     world = refused(reason, ready=ready, nodes=nodes)
     assert "rejectedBackends" not in world.status
     assert world.conditions()["Ready"] == ("False", reason)
@@ -393,7 +387,7 @@ def test_devices_that_differ_are_a_matter_of_one_backend() -> None:
 
 
 # event: Classes | a new AcceleratorClass | all pods, on their class | nothing
-def test_a_new_class_stalls_nobody_who_names_none() -> None:
+def test_new_class_stalls_no_model() -> None:
     world = serving()
     world.classes = [*world.classes, accelerator_class("a-newer-one")]
     world.settle()
@@ -403,7 +397,7 @@ def test_a_new_class_stalls_nobody_who_names_none() -> None:
     assert list(world.replicas()) == ["resnet-cpu"]
 
 
-def test_a_class_that_was_chosen_and_is_gone_is_chosen_no_more() -> None:
+def test_deleted_class_is_not_chosen() -> None:
     world = serving()
     world.classes = [accelerator_class("next")]
     world.settle().all_available()

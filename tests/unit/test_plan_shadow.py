@@ -68,9 +68,9 @@ def annotations(world: World, *, canary: bool = False) -> list[str | None]:
 def order(world: World) -> ShadowOrder:
     first, second = annotations(world)
     assert first == second
-    found = read_order(first or "")
-    assert found is not None
-    return found
+    shadow = read_order(first or "")
+    assert shadow is not None
+    return shadow
 
 
 def compare(world: World, compared: int, *, revision: str = "", **fields: Any) -> World:
@@ -78,17 +78,17 @@ def compare(world: World, compared: int, *, revision: str = "", **fields: Any) -
     new = revision or world.status["revision"]
     for pod in world.all("Pod"):
         name = pod["metadata"]["name"]
-        if (known := world.measurements.get(name)) is None:
+        if (current := world.measurements.get(name)) is None:
             continue
         is_canary = TRACK in pod["metadata"]["labels"]
-        world.measurements[name] = known.model_copy(
+        world.measurements[name] = current.model_copy(
             update={"revision": new if is_canary else world.status["active"]["revision"]}
         )
     name = pods(world, canary=False)[0]["metadata"]["name"]
     shadow = ShadowComparison(revision=new, compared=compared, **fields)
-    found = world.measurements[name]
-    assert found is not None
-    world.measurements[name] = found.model_copy(update={"shadow": shadow})
+    measured = world.measurements[name]
+    assert measured is not None
+    world.measurements[name] = measured.model_copy(update={"shadow": shadow})
     return world.settle()
 
 
@@ -97,11 +97,11 @@ def test_serving_pods_are_to_send_a_share_to_the_canarys_ready_pods() -> None:
     assert phase(world) == "Verifying"
     assert "shadow" in message(world)
     assert not any(each.isdigit() for each in message(world)), "it would change at every poll"
-    found = order(world)
+    shadow = order(world)
     (canary,) = pods(world, canary=True)
-    assert found.addresses == (canary["status"]["podIP"],)
-    assert (found.share, found.revision) == (0.1, world.status["revision"])
-    assert found.until == world.now.timestamp() + 120
+    assert shadow.addresses == (canary["status"]["podIP"],)
+    assert (shadow.share, shadow.revision) == (0.1, world.status["revision"])
+    assert shadow.until == world.now.timestamp() + 120
     assert annotations(world, canary=True) == [None]
 
 
@@ -163,9 +163,7 @@ def test_without_enough_requests_it_goes_on_after_the_hold() -> None:
         ),
     ],
 )
-def test_what_fails_is_rejected_before_it_gets_requests(
-    fields: dict[str, Any], reason: str
-) -> None:
+def test_failure_is_found_before_requests(fields: dict[str, Any], reason: str) -> None:
     world = verifying()
     world.edit(rollout={**world.spec["rollout"], "analysis": {"maxOutputDifference": "0.1"}})
     compare(world, 5, **fields)

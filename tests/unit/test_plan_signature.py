@@ -13,7 +13,6 @@ from tests.support.plan_world import World
 
 
 def contract(inputs: str = "", outputs: str = "y:FP32[-1,10]") -> PublishedSignature:
-    """Return the signature of tensors that are separated by spaces."""
     taken, given_ = (map(TensorText.read, text.split()) for text in (inputs, outputs))
     return PublishedSignature.of(taken, given_)
 
@@ -51,7 +50,7 @@ Y = "y:FP32[-1,10]"
         (of(X, Y), of(X, "y:FP32[-1,-1]"), "output y: FP32[-1,10] → FP32[-1,-1]"),
     ],
 )
-def test_what_breaks_clients(old: ModelSignature, new: ModelSignature, breaking: str) -> None:
+def test_breaking_changes(old: ModelSignature, new: ModelSignature, breaking: str) -> None:
     change = compare(old, new)
     assert change.breaking[0] == breaking
     assert change.compatible == ()
@@ -68,9 +67,7 @@ def test_what_breaks_clients(old: ModelSignature, new: ModelSignature, breaking:
         (of(X, Y), of(X, "y:FP32[8,10]"), "output y: FP32[-1,10] → FP32[8,10]"),
     ],
 )
-def test_what_clients_can_still_use(
-    old: ModelSignature, new: ModelSignature, compatible: str
-) -> None:
+def test_compatible_changes(old: ModelSignature, new: ModelSignature, compatible: str) -> None:
     assert compare(old, new) == SignatureChange(compatible=(compatible,))
 
 
@@ -140,9 +137,6 @@ def test_another_output_never_breaks(old: ModelSignature) -> None:
     assert compare(old, new) == SignatureChange(compatible=("output new is new: BOOL[]",))
 
 
-# into the status and the revision
-
-
 @pytest.mark.parametrize("name", ["x", "a:b", "a[1]", "a,b", "zwei\nZeilen", "", "é:FP32[1]"])
 @pytest.mark.parametrize("shape", [(), ("-1",), ("1..32", "3")])
 def test_a_tensor_of_any_name_is_read_from_its_text(name: str, shape: tuple[str, ...]) -> None:
@@ -160,7 +154,7 @@ def test_a_tensor_of_any_name_is_read_from_its_text(name: str, shape: tuple[str,
         " ".join(f"x{index}:FP32[1]" for index in range(65)),
     ],
 )
-def test_what_exceeds_the_status_has_only_its_digest(text: str) -> None:
+def test_large_signature_has_only_its_digest(text: str) -> None:
     reported = PublishedSignature(
         digest="a" * 64, inputs=tuple(text.split()), outputs=("y:FP32[1]",)
     )

@@ -1,5 +1,6 @@
-"""Which bytes are prepared: those that were fetched first, until a refresh is asked for."""
+"""Which bytes are prepared: those that were fetched first, until a refresh is requested."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,7 +22,6 @@ def serving(**spec: Any) -> World:
 
 
 def task(world: World) -> PrepareTask:
-    """Return the task of the Job that runs."""
     return PrepareTask.model_validate_json(world.task())
 
 
@@ -40,10 +40,7 @@ def loses_artifact(world: World) -> World:
     return world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
 
 
-# pinned
-
-
-def test_the_first_fetch_takes_what_there_is_and_pins_it() -> None:
+def test_first_fetch_pins_the_source() -> None:
     world = World().settle()
     assert (task(world).pinned, task(world).fetched) == ({}, {})
     world.job_succeeds()
@@ -94,7 +91,7 @@ def test_under_recreate_an_image_shows_that_it_can_be_pulled_before_pods_go() ->
     assert images == {CPU_IMAGE}
 
 
-def test_a_tag_that_was_pushed_again_is_another_image_to_jobs() -> None:
+def test_repushed_tag_is_another_image_to_jobs() -> None:
     """What failed, or was made, by its earlier content is not taken for the new one's."""
     world = World()
     world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "5" * 64})
@@ -120,9 +117,7 @@ def test_an_image_that_makes_the_same_artefacts_prepares_nothing() -> None:
 
 
 @pytest.mark.parametrize("pipelines", [("5" * 64, "6" * 64), (None, "6" * 64), (None, None)])
-def test_an_image_that_may_make_others_is_prepared_for(
-    pipelines: tuple[str | None, str | None],
-) -> None:
+def test_image_of_another_pipeline_prepares_again(pipelines: tuple[str | None, str | None]) -> None:
     world = moved_to("mirror.example/cpu:2", pipelines)
     assert [each["metadata"]["labels"][COMPONENT] for each in world.all("Job")] == ["prepare"]
 
@@ -143,7 +138,7 @@ def test_another_digest_in_the_spec_is_another_model() -> None:
     assert task(world).pinned == {}
 
 
-def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again() -> None:
+def test_model_of_an_earlier_version_is_pinned() -> None:
     world = serving()
     world.jobs_are_cleaned_away()
     del world.status["source"]
@@ -152,12 +147,9 @@ def test_what_an_earlier_version_has_prepared_is_pinned_and_not_prepared_again()
     assert world.all("Job") == []
 
 
-# refreshed
-
-
 # event: Sources | a refresh, by annotation or interval | the current revision, Ready, until the
 #   new one is verified | Event `Refreshed`
-def test_a_refresh_goes_on_beside_what_serves_and_takes_over() -> None:
+def test_refresh_takes_over_from_the_serving_revision() -> None:
     world = serving().annotate(REFRESH, "1")
     assert task(world).pinned == {}
     assert task(world).fetched == {"model": DIGEST}, "an unchanged version is not downloaded"
@@ -178,7 +170,7 @@ def test_a_refresh_that_finds_the_same_restarts_nothing() -> None:
     assert world.events[-1].message == "refreshed the source: no change"
 
 
-def test_a_refresh_compares_with_the_digests_of_the_addresses_that_the_spec_names_now() -> None:
+def test_refresh_compares_with_the_digests_of_current_addresses() -> None:
     samples = {"samples": {"uri": "https://models.example/samples.npz"}}
     world = World(parity=samples).settle()
     made = published().model_copy(update={"data": {"samples": "5" * 64}})
@@ -196,12 +188,6 @@ def test_a_refresh_for_an_image_that_makes_others_runs_every_stage() -> None:
     world.job_succeeds().all_available()
     world.annotate(REFRESH, "2")
     assert task(world).fetched == {"model": DIGEST}, "the new image has prepared it"
-
-
-def test_a_failed_preparation_that_a_refresh_retries_runs_every_stage() -> None:
-    world = loses_artifact(serving()).job_fails(Reason.INVALID_MODEL)
-    assert running(world) == 0
-    assert task(world.annotate(REFRESH, "1")).fetched == {}
 
 
 def test_a_refresh_is_done_once() -> None:
@@ -236,10 +222,20 @@ def test_a_refresh_that_cannot_succeed_is_given_up_and_reported_once() -> None:
     assert "failure" not in world.status["source"] or world.status["source"]["requested"] == "1"
 
 
-def test_another_refresh_hurries_one_that_waits() -> None:
-    world = serving().annotate(REFRESH, "1").job_fails(Reason.SOURCE_UNREACHABLE, stage="fetch")
+@pytest.mark.parametrize(
+    "failed",
+    [
+        lambda: World().settle().job_fails(Reason.INVALID_MODEL),
+        lambda: loses_artifact(serving()).job_fails(Reason.INVALID_MODEL),
+        lambda: serving().annotate(REFRESH, "0").job_fails(Reason.SOURCE_UNREACHABLE, "fetch"),
+    ],
+    ids=["refused", "lost", "refresh that waits"],
+)
+def test_refresh_retries_at_once(failed: Callable[[], World]) -> None:
+    world = failed()
     assert running(world) == 0
-    assert running(world.annotate(REFRESH, "2")) == 1
+    assert running(world.annotate(REFRESH, "1")) == 1
+    assert task(world).pinned == {}
 
 
 def test_a_refresh_hurries_a_first_preparation_that_waits() -> None:
@@ -249,11 +245,6 @@ def test_a_refresh_hurries_a_first_preparation_that_waits() -> None:
     world.job_succeeds().all_available()
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert running(world) == 0
-
-
-def test_a_refresh_tries_again_what_was_refused() -> None:
-    world = World().settle().job_fails(Reason.INVALID_MODEL)
-    assert running(world.annotate(REFRESH, "1")) == 1
 
 
 def test_a_refresh_brings_bytes_back_that_are_gone() -> None:
@@ -284,9 +275,6 @@ def test_a_spec_that_changes_meanwhile_comes_first() -> None:
     assert running(world) == 0
 
 
-# by interval
-
-
 def test_an_interval_refreshes_again_and_again() -> None:
     world = serving(source={**FIRST, "refreshInterval": "24h"})
     assert world.last
@@ -311,9 +299,6 @@ def test_an_operator_that_was_away_refreshes_once() -> None:
     assert running(world.later(minutes=3)) == 1, "the same one, which takes longer than a minute"
 
 
-# sequences
-
-
 def test_a_value_that_comes_back_is_another_refresh() -> None:
     world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
     world.annotate(REFRESH, "2").job_fails(Reason.INVALID_MODEL)
@@ -333,7 +318,7 @@ def test_a_backend_that_was_rejected_is_not_asked_again_by_a_refresh() -> None:
     assert (key(world), world.conditions()["Ready"][0]) == ("a" * 64, "True")
 
 
-def test_an_address_stands_for_what_it_stood_for_last() -> None:
+def test_address_stands_for_its_last_content() -> None:
     world = serving().annotate(REFRESH, "1").job_succeeds(LATER).all_available()
     world.annotate(REFRESH, "2").job_succeeds().all_available()
     assert key(world) == "a" * 64
@@ -344,7 +329,7 @@ def test_an_address_stands_for_what_it_stood_for_last() -> None:
     assert [each.reason for each in world.events].count("Refreshed") == 2, "an edit is none"
 
 
-def test_what_an_earlier_version_has_prepared_is_pinned_while_it_is_refreshed() -> None:
+def test_model_of_an_earlier_version_is_pinned_during_a_refresh() -> None:
     world = serving()
     world.jobs_are_cleaned_away()
     del world.status["source"]
@@ -352,7 +337,7 @@ def test_what_an_earlier_version_has_prepared_is_pinned_while_it_is_refreshed() 
     assert task(loses_artifact(world)).pinned == {"model": DIGEST}
 
 
-def test_samples_that_are_named_again_are_those_of_before() -> None:
+def test_samples_that_are_named_again_stay_the_same() -> None:
     first, second = ({"samples": {"uri": f"https://models.example/{n}.npz"}} for n in "12")
     made = published().model_copy(update={"data": {"samples": "5" * 64}})
     world = World(parity=first).settle().job_succeeds(made).all_available()
@@ -376,7 +361,7 @@ def test_an_interval_goes_on_where_the_pinned_bytes_are_gone() -> None:
     assert key(world) == "b" * 64
 
 
-def test_long_values_that_differ_at_their_end_are_two_refreshes() -> None:
+def test_long_values_are_compared_whole() -> None:
     world = serving().annotate(REFRESH, "x" * 400 + "1").job_succeeds(LATER).all_available()
     assert running(world) == 0
     assert running(world.annotate(REFRESH, "x" * 400 + "2")) == 1

@@ -1,4 +1,4 @@
-"""A status that was lost, as after a restoration from a backup without it: what has served is known nevertheless."""
+"""A status that was lost, as after a restoration from a backup without it: the revision that served is known nevertheless."""
 
 import json
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_a_promotion_goes_on_and_may_fail() -> None:
     ],
     ids=["nothing", "Deployments", "outcome"],
 )
-def test_what_was_rejected_is_not_tried_again(also_lost: Callable[[World], World]) -> None:
+def test_rejected_revision_is_not_tried_again(also_lost: Callable[[World], World]) -> None:
     world = rejected()
     old = world.status["active"]["revision"]
     loses_its_status(also_lost(world))
@@ -110,7 +110,7 @@ def test_a_status_with_an_unknown_revision_is_not_believed() -> None:
     assert world.status["active"]["revision"] == old
 
 
-def test_what_served_is_kept_among_many_that_failed() -> None:
+def test_serving_revision_is_kept_among_many_failed_ones() -> None:
     world = served()
     old = world.status["active"]["revision"]
     for number in range(KEPT_REVISIONS - 1):
@@ -156,9 +156,7 @@ def at_zero() -> World:
     [lambda: updated(served("Recreate")), lambda: updated(served("InPlace", 1)), at_zero],
     ids=["Recreate", "InPlace with one pod", "0 replicas"],
 )
-def test_what_served_is_known_though_nothing_has_it_any_more(
-    promoting: Callable[[], World],
-) -> None:
+def test_serving_revision_is_known_without_deployments(promoting: Callable[[], World]) -> None:
     world = without_pods(promoting())
     old, new = world.status["active"]["revision"], world.status["revision"]
     assert carried(world) == {new}
@@ -181,25 +179,25 @@ def returning(strategy: str = "Surge") -> World:
 
 def test_a_return_without_ready_pods_is_verified_again() -> None:
     world = returning().all_available().canary_available()
-    active, wanted = world.status["active"]["revision"], world.status["revision"]
-    assert (active != wanted, phase(world)) == (True, "Analyzing")
+    active, requested = world.status["active"]["revision"], world.status["revision"]
+    assert (active != requested, phase(world)) == (True, "Analyzing")
     loses_its_status(without_pods(world))
     assert (phase(world), carried(world)) == ("Verifying", {active})
     assert world.status["active"]["revision"] == active
     world.all_available().canary_available().later(seconds=61)
-    assert world.all_available().status["active"]["revision"] == wanted
+    assert world.all_available().status["active"]["revision"] == requested
 
 
 @pytest.mark.parametrize("strategy", ["Surge", "Recreate"])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_promotion_of_a_return_goes_on_without_ready_pods(strategy: str, fails: bool) -> None:
     world = promoting_a_return(strategy)
-    active, wanted = world.status["active"]["revision"], world.status["revision"]
+    active, requested = world.status["active"]["revision"], world.status["revision"]
     loses_its_status(without_pods(world))
-    assert (phase(world), carried(world)) == ("Promoting", {wanted})
+    assert (phase(world), carried(world)) == ("Promoting", {requested})
     assert world.status["active"]["revision"] == active, "it has not served with all its pods"
     if not fails:
-        assert world.all_available().status["active"]["revision"] == wanted
+        assert world.all_available().status["active"]["revision"] == requested
         return
     world.rolling(available=0).new_pod_fails(Reason.BACKEND_CRASHED)
     assert carried(world) == {active}

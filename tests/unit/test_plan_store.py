@@ -72,12 +72,12 @@ def test_a_serving_pod_fetches_from_the_bucket_and_its_server_has_no_credentials
     (deployment,) = world.serving_deployments()
     assert claims(deployment) == []
     assert VOLUME in pod(deployment)["spec"]["volumes"]
-    found = containers(deployment)
-    assert VARIABLE in found["fetch-artifact"]["env"]
-    assert MOUNT in found["fetch-artifact"]["volumeMounts"]
+    by_name = containers(deployment)
+    assert VARIABLE in by_name["fetch-artifact"]["env"]
+    assert MOUNT in by_name["fetch-artifact"]["volumeMounts"]
     for name in ("server", "sidecar"):
-        assert VARIABLE not in found[name]["env"]
-        assert MOUNT not in found[name]["volumeMounts"]
+        assert VARIABLE not in by_name[name]["env"]
+        assert MOUNT not in by_name[name]["volumeMounts"]
 
 
 def with_node_cache(world: World) -> World:
@@ -134,15 +134,7 @@ def test_nodes_share_a_bucket_whatever_the_claim_would_be() -> None:
     assert of_bucket(world, SECRET).settle().conditions()["Ready"][1] == "Preparing"
 
 
-def test_another_store_is_another_revision_and_what_serves_stays_until_it_is_there() -> None:
-    world = serving()
-    before = world.status["revision"]
-    of_bucket(world, SECRET).settle()
-    assert world.status["revision"] != before
-    assert world.status["serving"]["revision"] == before
-
-
-def test_a_model_whose_store_is_moved_is_prepared_again_there() -> None:
+def test_moved_store_is_filled_again() -> None:
     world = serving()
     before = world.status["revision"]
     of_bucket(world, SECRET).settle()
@@ -187,7 +179,7 @@ def serving_from_a_shared_part() -> World:
 # event: Rollouts | several namespaces shared a part of the bucket in an earlier release, which has no groups any more |
 #   all pods, from the shared part, until those of a revision that reads the namespace's own part are ready | Ready
 #   `RollingOut`; what was copied is not prepared or built again
-def test_what_serves_from_a_part_that_namespaces_shared_serves_on() -> None:
+def test_shared_store_serves_on() -> None:
     world = serving_from_a_shared_part()
     revision, (before,) = world.status["revision"], world.serving_deployments()
     jobs = {each["metadata"]["name"] for each in world.all("Job")}
@@ -205,7 +197,7 @@ def test_what_serves_from_a_part_that_namespaces_shared_serves_on() -> None:
     assert places(moved) == {f"s3://models/team/{NAMESPACE}"}
 
 
-def test_what_was_not_copied_out_of_a_shared_part_is_prepared_again_while_it_serves() -> None:
+def test_uncopied_artefact_is_prepared_again_while_it_serves() -> None:
     world = serving_from_a_shared_part()
     revision = world.status["revision"]
     world.settle().later(hours=1).rolling(0).new_pod_fails(
@@ -242,7 +234,7 @@ def compiled() -> World:
 
 
 @pytest.mark.parametrize("serves", [True, False])
-def test_a_model_with_an_engine_whose_store_is_moved_is_prepared_again_there(serves: bool) -> None:
+def test_moved_store_of_an_engine_is_filled_again(serves: bool) -> None:
     world = compiled()
     if serves:
         world.engine_built().all_available()
@@ -265,11 +257,7 @@ def test_the_build_that_lacked_its_model_begins_anew_once_that_is_prepared(reaso
     world.later(minutes=5).job_succeeds(of="prepare")
     (job,) = world.running_jobs()
     assert containers(job).keys() == set(ENGINE_STAGES)
-
-
-def test_a_build_that_lacks_its_model_has_it_prepared_once() -> None:
-    world = compiled().later(hours=1).job_fails(Reason.ARTIFACT_MISSING, "build", of="engine")
-    world.later(minutes=5).job_succeeds(of="prepare").later(hours=9).settle()
+    world.later(hours=9)
     assert len([each for each in world.made if "prepare" in each]) == 2
 
 
@@ -286,7 +274,7 @@ def with_stable_on_a_claim(world: World) -> World:
     return world.later(hours=1)
 
 
-def test_what_an_earlier_store_has_lost_is_reported_and_starts_no_useless_work() -> None:
+def test_loss_in_an_earlier_store_is_reported() -> None:
     world = with_stable_on_a_claim(serving(rollout={"canary": {"replicas": 1}}))
     made, stable = list(world.made), world.status["serving"]["revision"]
     world.new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
@@ -306,7 +294,7 @@ def test_an_engine_that_an_earlier_store_has_lost_stays_in_the_current_one() -> 
     assert "reads an earlier store" in world.message()
 
 
-def test_what_a_bucket_has_lost_is_prepared_whichever_credentials_found_out() -> None:
+def test_loss_in_a_bucket_is_prepared_again() -> None:
     world = of_bucket(World(rollout={"canary": {"replicas": 1}}), SECRET).settle().job_succeeds()
     world.all_available()
     of_bucket(world, SECRET.model_copy(update={"secret": "others"})).settle().later(hours=1)
@@ -341,9 +329,8 @@ def test_a_models_annotations_win() -> None:
 
 
 def tasks(job: dict[str, Any]) -> list[PrepareTask]:
-    """Return the tasks of a prepare Job's stages."""
-    found = [variable for each in containers(job).values() for variable in each["env"]]
-    values = [each["value"] for each in found if each["name"] == TASK_VARIABLE]
+    variables = [variable for each in containers(job).values() for variable in each["env"]]
+    values = [each["value"] for each in variables if each["name"] == TASK_VARIABLE]
     return [PrepareTask.model_validate_json(each) for each in values]
 
 

@@ -74,7 +74,7 @@ def every_sight() -> list[Seen]:
 
 
 @pytest.mark.parametrize("before", PHASES)
-def test_what_serves_or_is_rejected_is_brought_up_no_more(before: Stage | None) -> None:
+def test_serving_or_rejected_revision_is_no_target(before: Stage | None) -> None:
     for seen in every_sight():
         assert advance(before, replace(seen, rolled_out=True)) is None
         assert advance(before, replace(seen, rejected=True)) is None
@@ -88,7 +88,7 @@ def test_nothing_gets_requests_or_is_promoted_while_it_is_held(before: Stage | N
 
 
 @pytest.mark.parametrize("before", PHASES)
-def test_only_what_is_available_gets_requests(before: Stage | None) -> None:
+def test_only_available_pods_get_requests(before: Stage | None) -> None:
     for seen in every_sight():
         after = advance(before, replace(seen, available=False, direct=False))
         assert after in (before, HELD, VERIFYING)

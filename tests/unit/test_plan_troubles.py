@@ -20,12 +20,9 @@ def killed(container: str, message: str = "", reason: str = "OOMKilled") -> dict
 
 
 def failure(pod: dict[str, Any]) -> pods.Failure:
-    found = pods.failure(pod_view(pod))
-    assert found
-    return found
-
-
-# the field that helps
+    result = pods.failure(pod_view(pod))
+    assert result
+    return result
 
 
 @pytest.mark.parametrize(
@@ -39,13 +36,13 @@ def failure(pod: dict[str, Any]) -> pods.Failure:
     ],
 )
 def test_memory_is_raised_where_it_ran_out(container: str, field: str) -> None:
-    wanted = f"; raise {field}.limits.memory"
-    assert failure(killed(container)).finding.message.endswith(wanted)
+    expected = f"; raise {field}.limits.memory"
+    assert failure(killed(container)).finding.message.endswith(expected)
     own = Finding(reason=Reason.OUT_OF_MEMORY, cause="the model does not fit")
     termination_message = StageReport(stage=container, ok=False, failure=own).termination_message()
     assert (
         failure(killed(container, termination_message)).finding.message
-        == f"the model does not fit{wanted}"
+        == f"the model does not fit{expected}"
     )
 
 
@@ -63,8 +60,6 @@ def test_a_remedy_of_the_stages_own_is_left_as_it_is() -> None:
         == "too much; buy a larger node"
     )
 
-
-# evictions
 
 LOW = "The node was low on resource: ephemeral-storage. Threshold quantity: 1, available: 0. "
 
@@ -118,9 +113,6 @@ def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None
     assert world.conditions()["Ready"] == ("False", "Evicted")
 
 
-# what cannot pass
-
-
 # event: Rollouts | an update's pods fail as every other pod would | the previous revision |
 #   `Stalled` at once
 @pytest.mark.parametrize(
@@ -133,7 +125,7 @@ def test_an_engine_job_that_is_evicted_again_and_again_holds_no_device() -> None
         (Reason.OUT_OF_MEMORY, False),
     ],
 )
-def test_what_another_pod_would_find_too_stalls_at_once(reason: Reason, *, stalls: bool) -> None:
+def test_failure_of_every_pod_stalls_at_once(reason: Reason, *, stalls: bool) -> None:
     world = World().settle().job_succeeds().rolling(0).new_pod_fails(reason)
     assert world.conditions()["Ready"] == ("False", reason)
     assert world.conditions()["Stalled"][0] == str(stalls)
@@ -149,20 +141,17 @@ def test_what_another_pod_would_find_too_stalls_at_once(reason: Reason, *, stall
         (["cpu"], Reason.EXTENSION_FAILED, True),
     ],
 )
-def test_nothing_stalls_only_while_another_backend_is_left_that_may_run_it(
+def test_nothing_stalls_while_another_backend_is_left(
     backends: list[str], reason: Reason, *, stalls: bool
 ) -> None:
     world = World(accelerator_class("cpus", *backends), fallback={"policy": "Allow"})
     world.settle().job_succeeds().rolling(0)
-    (found,) = world.serving_deployments()
-    world.crash(found["metadata"]["name"], reason, restarts=0)
+    (deployment,) = world.serving_deployments()
+    world.crash(deployment["metadata"]["name"], reason, restarts=0)
     world.settle()
     assert world.conditions()["Ready"] == ("False", reason)
     assert world.conditions()["Stalled"][0] == str(stalls)
     assert "rejectedBackends" not in world.status, "it has not failed repeatedly"
-
-
-# claims
 
 
 # event: Rollouts | a claim that pods mount is missing or not bound | the previous revision |
@@ -198,9 +187,7 @@ def test_nothing_stalls_only_while_another_backend_is_left_that_may_run_it(
         ),
     ],
 )
-def test_a_claim_that_is_not_there_is_a_warning_with_its_reason(
-    message: str, reason: str, wording: str
-) -> None:
+def test_missing_claim_is_a_warning(message: str, reason: str, wording: str) -> None:
     world = World(source={"uri": "pvc://models/m.onnx"}).settle()
     world.unschedulable(message)
     assert world.conditions()["Ready"] == ("False", reason)

@@ -31,9 +31,9 @@ def config(**gc: Any) -> Config:
 
 
 def planned(
-    found: InferenceEngine, now: datetime = NOW, gc: Mapping[str, Any] | None = None, **needs: Any
+    subject: InferenceEngine, now: datetime = NOW, gc: Mapping[str, Any] | None = None, **needs: Any
 ) -> EnginePlan:
-    return plan_engine(BuildFacts(found, config(**(gc or {})), now, **needs))
+    return plan_engine(BuildFacts(subject, config(**(gc or {})), now, **needs))
 
 
 READY = {
@@ -112,6 +112,6 @@ ENDED = {"conditions": [{"type": "Complete", "status": "True"}]}
         ({"jobs": (job_view(job(**ENDED)),)}, False),
     ],
 )
-def test_who_needs_it(needs: dict[str, Any], is_needed: bool) -> None:
+def test_users(needs: dict[str, Any], is_needed: bool) -> None:
     plan = planned(unused(NOW), NOW + DAY, **needs)
     assert ("unusedSince" in plan.status) != is_needed

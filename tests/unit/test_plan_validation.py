@@ -17,9 +17,7 @@ from tests.support.plan_objects import made
     ("change", "field", "sentence"),
     [pytest.param(*rest, id=str(w)) for w, *rest in server.BAD_MODELS],
 )
-def test_what_the_api_server_refuses_of_a_model(
-    change: dict[str, Any], field: str, sentence: str
-) -> None:
+def test_invalid_model_spec(change: dict[str, Any], field: str, sentence: str) -> None:
     reported = problems(server.inference_model(change))
     assert any(each.startswith(f"{field}: ") and sentence in each for each in reported), reported
 
@@ -28,9 +26,7 @@ def test_what_the_api_server_refuses_of_a_model(
     ("change", "field", "sentence"),
     [pytest.param(*rest, id=str(w)) for w, *rest in server.BAD_CLASSES],
 )
-def test_what_the_api_server_refuses_of_a_class(
-    change: dict[str, Any], field: str, sentence: str
-) -> None:
+def test_invalid_class_spec(change: dict[str, Any], field: str, sentence: str) -> None:
     base = {"nodeSelector": {"a": "b"}, "backends": ["cpu"]}
     reported = problems(made("AcceleratorClass", "l4", spec=server.merged(base, change)))
     assert any(each.startswith(f"{field}: ") and sentence in each for each in reported), reported
@@ -73,7 +69,7 @@ def test_free_forms_and_labels_may_hold_anything() -> None:
     assert problems(server.inference_model({"podTemplate": template})) == []
 
 
-def test_what_is_no_object_is_refused() -> None:
+def test_invalid_object_is_refused() -> None:
     assert problems({"kind": "InferenceModel", "apiVersion": "v1", "metadata": None}) == [
         "apiVersion: write enginewright.dev/v1alpha1",
         "metadata.name: write lowercase letters, digits, '-' and '.'",
@@ -86,20 +82,20 @@ def test_what_is_no_object_is_refused() -> None:
 
 def test_every_rule_can_be_evaluated_here() -> None:
     """A rule that uses more of CEL than is known here fails this test, not a user's plan."""
-    found = [
+    messages = [
         rule
         for each in definitions().values()
         for rule in rules(each["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
     ]
-    assert len(found) > 40
-    for rule in found:
+    assert len(messages) > 40
+    for rule in messages:
         compiled(rule["rule"])
         if "messageExpression" in rule:
             compiled(rule["messageExpression"])
 
 
 @pytest.mark.parametrize(
-    ("rule", "value", "wanted"),
+    ("rule", "value", "expected"),
     [
         ("self.all(i, x, x >= i)", [0, 1, 2], True),
         ("self.all(i, x, x > i)", [1, 1], False),
@@ -122,19 +118,19 @@ def test_every_rule_can_be_evaluated_here() -> None:
         ("!format.labelValue().validate(self).hasValue()", "-x", False),
     ],
 )
-def test_the_language(rule: str, value: Any, wanted: bool) -> None:
-    assert compiled(rule)(value) is wanted
+def test_the_language(rule: str, value: Any, expected: bool) -> None:
+    assert compiled(rule)(value) is expected
 
 
 @pytest.mark.parametrize(
     "rule", ["self.b", "self[3]", "double(self.a)", "self < 1", "quantity(self.a) == ''"]
 )
-def test_what_comes_to_nothing_is_an_error(rule: str) -> None:
+def test_expression_without_a_value_is_an_error(rule: str) -> None:
     with pytest.raises(CelError):
         compiled(rule)({"a": "x"})
 
 
 @pytest.mark.parametrize("rule", ["self.find('a')", "now()", "other", "self +", ""])
-def test_what_is_not_known_is_refused(rule: str) -> None:
+def test_unknown_field_is_refused(rule: str) -> None:
     with pytest.raises(CelError):
         compiled(rule)

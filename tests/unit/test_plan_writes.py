@@ -137,7 +137,7 @@ class Cluster(World):
         self.acted = False
         self.away = 0  # ticks after a kill
         self.idle = 0  # ticks in which nothing was written
-        self.down: int | None = None  # ticks until the operator is started again; None: it runs
+        self.down: int | None = None  # ticks until an operator that was killed starts again
         self.unknown = False  # sidecars have not been polled yet
         self.first_ready: dict[str, datetime] = {}  # canaries, by revision
         self.carried: dict[str, list[str]] = {}  # revisions of the serving Deployments, in time
@@ -149,7 +149,7 @@ class Cluster(World):
         self.stopping.log.clear()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy, quickly: it shares what nobody changes."""
+        """Return a copy, quickly: it shares what is never changed."""
         kept = (self.comparisons, self.config, self.last, *self.classes)
         for each in (*kept, *self.measurements.values(), *self.verdicts.values()):
             memo[id(each)] = each
@@ -186,7 +186,6 @@ class Cluster(World):
     # everything else
 
     def update(self) -> Self:
-        """Have the spec ask for another model."""
         return self.edit(source=OTHER)
 
     @property
@@ -213,7 +212,6 @@ class Cluster(World):
         self.idle = self.idle + 1 if still else 0
 
     def run(self) -> Self:
-        """Have the update come to its end."""
         for _ in range(LIMIT):
             if self.ended:
                 return self
@@ -275,8 +273,8 @@ class Cluster(World):
         for each in pods:
             if each not in others and (recreates or _number(each) != at):
                 self.remove("Pod", each["metadata"]["name"])
-        known = self.find("Pod", f"{name}-{at:05}")
-        labels = known["metadata"]["labels"] if known else {}
+        pod = self.find("Pod", f"{name}-{at:05}")
+        labels = pod["metadata"]["labels"] if pod else {}
         self.crash(name, Reason.BACKEND_CRASHED, index=at)
         if labels.get(REVISION) == view.revision:  # it is the same pod
             self.get("Pod", f"{name}-{at:05}")["metadata"]["labels"] = labels
@@ -284,8 +282,8 @@ class Cluster(World):
 
     def _ready(self, deployment: str, index: int, revision: str, *, canary: bool) -> None:
         name = f"{deployment}-{index:05}"
-        known = self.find("Pod", name)
-        if known is None or not pod_view(known).ready:
+        pod = self.find("Pod", name)
+        if pod is None or not pod_view(pod).ready:
             self.serving_pod(deployment, index=index, ready=True)
         if canary:
             self.first_ready.setdefault(revision, self.now)
@@ -307,12 +305,12 @@ class Cluster(World):
             self.set_status(deployment, status)
 
     def _bad(self) -> str:
-        found = [
+        owners = [
             revision_of(each)
             for each in self.all("ControllerRevision")
             if SECOND.key in str(each["data"])
         ]
-        return found[0] if found else ""
+        return owners[0] if owners else ""
 
     def _crashes(self, deployment: DeploymentView) -> bool:
         """Return whether a Deployment's new pods crash."""
@@ -351,8 +349,8 @@ class Cluster(World):
         rejected = {
             revision_of(each)
             for each in self.all("ControllerRevision")
-            if (known := RevisionOutcome.read(each["metadata"].get("annotations", {})))
-            and known.state == "Rejected"
+            if (outcome := RevisionOutcome.read(each["metadata"].get("annotations", {})))
+            and outcome.state == "Rejected"
         }
         for pod in self.all("Pod"):
             labels = pod["metadata"]["labels"]

@@ -14,8 +14,8 @@ def deployment(**spec: Any) -> dict[str, Any]:
 
 
 def pod(**spec: Any) -> dict[str, Any]:
-    found: dict[str, Any] = deployment(**spec)["spec"]["template"]["spec"]
-    return found
+    template: dict[str, Any] = deployment(**spec)["spec"]["template"]["spec"]
+    return template
 
 
 def containers(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -29,9 +29,6 @@ def variables(container: dict[str, Any]) -> dict[str, Any]:
 def startup_seconds(spec: dict[str, Any]) -> int:
     probe = containers(spec)["server"]["startupProbe"]
     return int(probe["periodSeconds"] * probe["failureThreshold"])
-
-
-# times
 
 
 def test_a_server_may_take_as_long_to_start_as_its_owner_says() -> None:
@@ -50,9 +47,7 @@ def test_a_server_may_take_as_long_to_start_as_its_owner_says() -> None:
         ({"rollout": {"progressTimeout": "1m"}, "serving": {"startupTimeout": "30s"}}, 60),
     ],
 )
-def test_a_rollout_is_not_given_up_before_a_server_may_have_started(
-    spec: dict[str, Any], seconds: int
-) -> None:
+def test_rollout_deadline_follows_the_start_timeout(spec: dict[str, Any], seconds: int) -> None:
     assert deployment(**spec)["spec"]["progressDeadlineSeconds"] == seconds
 
 
@@ -76,15 +71,12 @@ def test_the_drain_ends_before_the_pod_does() -> None:
         {"rollout": {"progressTimeout": "2h"}},
     ],
 )
-def test_what_is_so_anyhow_restarts_no_pods(spec: dict[str, Any]) -> None:
+def test_defaults_restart_no_pods(spec: dict[str, Any]) -> None:
     world = World().settle().job_succeeds().all_available()
     revision = world.status["revision"]
     world.edit(**spec).all_available()
     assert world.status["revision"] == revision
     assert world.conditions()["Ready"] == ("True", "Serving")
-
-
-# environment
 
 
 def test_server_and_sidecar_have_the_environment_that_is_asked_for() -> None:
@@ -93,26 +85,23 @@ def test_server_and_sidecar_have_the_environment_that_is_asked_for() -> None:
         podTemplate={"env": [{"name": "OMP_NUM_THREADS", "value": "4"}]},
         serving={"sidecar": {"env": [{"name": "KEY", "valueFrom": from_secret}]}},
     )
-    found = containers(spec)
-    assert variables(found["server"])["OMP_NUM_THREADS"] == "4"
-    assert "OMP_NUM_THREADS" not in variables(found["sidecar"])
-    assert found["sidecar"]["env"][-1] == {"name": "KEY", "valueFrom": from_secret}
-    assert variables(found["fetch-artifact"]).keys() == {"ENGINEWRIGHT_TASK"}
-    for each in found.values():
+    by_name = containers(spec)
+    assert variables(by_name["server"])["OMP_NUM_THREADS"] == "4"
+    assert "OMP_NUM_THREADS" not in variables(by_name["sidecar"])
+    assert by_name["sidecar"]["env"][-1] == {"name": "KEY", "valueFrom": from_secret}
+    assert variables(by_name["fetch-artifact"]).keys() == {"ENGINEWRIGHT_TASK"}
+    for each in by_name.values():
         assert each["env"][0]["name"] == "ENGINEWRIGHT_TASK"
-
-
-# placement and volumes
 
 
 def test_spreading_is_the_users_and_counts_the_pods_of_the_class() -> None:
     asked = {"topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule"}
-    wanted = {**asked, "maxSkew": 2, "minDomains": 3, "nodeTaintsPolicy": "Honor"}
-    plain, rich = pod(podTemplate={"topologySpreadConstraints": [asked, wanted]})[
+    constraint = {**asked, "maxSkew": 2, "minDomains": 3, "nodeTaintsPolicy": "Honor"}
+    plain, rich = pod(podTemplate={"topologySpreadConstraints": [asked, constraint]})[
         "topologySpreadConstraints"
     ]
     assert plain.items() >= {**asked, "maxSkew": 1}.items()
-    assert rich.items() >= wanted.items()
+    assert rich.items() >= constraint.items()
     for each in (plain, rich):
         assert each["labelSelector"]["matchLabels"]["enginewright.dev/class"] == "cpu"
         assert each["matchLabelKeys"] == ["pod-template-hash"]
@@ -139,14 +128,11 @@ def test_the_init_container_has_the_servers_limits_and_no_device() -> None:
     }
 
 
-# identity
-
-
-def test_the_user_may_choose_who_runs() -> None:
+def test_run_as_user_may_be_set() -> None:
     own = {"runAsUser": 1000, "fsGroup": 2000, "supplementalGroups": [3000]}
-    found = pod(podTemplate={"securityContext": own})["securityContext"]
-    assert found.items() >= {**own, "runAsNonRoot": True, "runAsGroup": 65532}.items()
-    assert found["seccompProfile"] == {"type": "RuntimeDefault"}
+    context = pod(podTemplate={"securityContext": own})["securityContext"]
+    assert context.items() >= {**own, "runAsNonRoot": True, "runAsGroup": 65532}.items()
+    assert context["seccompProfile"] == {"type": "RuntimeDefault"}
 
 
 def test_containers_may_differ_and_get_no_privileges() -> None:
@@ -164,10 +150,10 @@ def test_where_the_cluster_assigns_users_no_pod_names_one(own: dict[str, int]) -
     world.config = replace(world.config, openshift=True)
     job = world.settle().job()
     serving = world.job_succeeds().the("Deployment")
-    for each, wanted in ((job, {}), (serving, own)):
+    for each, expected in ((job, {}), (serving, own)):
         security = each["spec"]["template"]["spec"]["securityContext"]
         named = {name for name in ("runAsUser", "runAsGroup", "fsGroup") if name in security}
-        assert named == wanted.keys()
+        assert named == expected.keys()
         assert security["runAsNonRoot"] is True
 
 
@@ -181,9 +167,6 @@ def test_jobs_run_as_the_user_that_is_chosen_for_them() -> None:
         assert (security["runAsUser"], security["fsGroup"]) == (1000, 1000)
 
 
-# revisions
-
-
 @pytest.mark.parametrize(
     "spec",
     [
@@ -194,9 +177,7 @@ def test_jobs_run_as_the_user_that_is_chosen_for_them() -> None:
         {"serving": {"sidecar": {"env": [{"name": "A", "value": "b"}]}}},
     ],
 )
-def test_what_restarts_pods_is_another_revision_and_going_back_is_the_first(
-    spec: dict[str, Any],
-) -> None:
+def test_template_change_is_another_revision(spec: dict[str, Any]) -> None:
     world = World().settle().job_succeeds().all_available()
     first = world.status["revision"]
     world.edit(**spec).all_available()

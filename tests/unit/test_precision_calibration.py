@@ -72,7 +72,7 @@ def test_samples_lie_along_the_first_axis(order: Any, tmp_path: Path) -> None:
         ((None, None), (4, 9), 4, (1, 9)),
     ],
 )
-def test_what_a_sample_is(
+def test_samples(
     shape: tuple[int | str | None, ...],
     array: tuple[int, ...],
     samples: int,
@@ -131,7 +131,7 @@ def test_pieces_are_read_and_not_the_whole(tmp_path: Path) -> None:
         ({"x": np.array([{}, {}], object)}, "holds Python objects"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(
+def test_misfit_is_refused_by_name(
     arrays: dict[str, np.ndarray], wording: str, tmp_path: Path
 ) -> None:
     assert wording in refused(npz(tmp_path, **arrays), [X])

@@ -25,28 +25,28 @@ class Costs:
 
 
 def test_one_dear_node_of_many_is_found() -> None:
-    found = Costs({77: 0.5}, 200, 0.1).search(50)
-    assert found.excluded == frozenset({77})
-    assert 77 in found.groups[0].units
+    units = Costs({77: 0.5}, 200, 0.1).search(50)
+    assert units.excluded == frozenset({77})
+    assert 77 in units.groups[0].units
 
 
 def test_dear_nodes_far_apart_are_found_in_few_trials() -> None:
     costs = Costs({3: 0.3, 90: 0.2, 91: 0.1, 400: 0.4}, 500, 0.05)
-    found = costs.search(20)
-    assert found.excluded is not None
-    assert {3, 90, 91, 400} >= set(found.excluded) >= {3, 90, 400}
-    assert found.trials == len(costs.trials) <= 64
+    units = costs.search(20)
+    assert units.excluded is not None
+    assert {3, 90, 91, 400} >= set(units.excluded) >= {3, 90, 400}
+    assert units.trials == len(costs.trials) <= 64
 
 
 def test_no_more_is_left_out_than_suffices() -> None:
-    found = Costs({1: 0.5, 2: 0.3, 3: 0.2}, 64, 0.4).search(16)
-    assert found.excluded in {frozenset({1, 2}), frozenset({1, 3})}
+    units = Costs({1: 0.5, 2: 0.3, 3: 0.2}, 64, 0.4).search(16)
+    assert units.excluded in {frozenset({1, 2}), frozenset({1, 3})}
 
 
 def test_no_more_is_left_out_than_is_allowed() -> None:
-    found = Costs(dict.fromkeys(range(0, 64, 8), 0.1), 64, 0.05).search(7)
-    assert found.excluded is None
-    dearest = [group.units for group in found.groups[:8]]
+    result = Costs(dict.fromkeys(range(0, 64, 8), 0.1), 64, 0.05).search(7)
+    assert result.excluded is None
+    dearest = [group.units for group in result.groups[:8]]
     assert all(len(units) == 1 for units in dearest)
     assert {unit for (unit,) in dearest} == set(range(0, 64, 8))
 
@@ -71,8 +71,8 @@ def test_a_search_ends_when_both_clocks_are_over(spent: tuple[str, ...]) -> None
     limit = TimeLimit(10.0, (lambda: now["processor"], lambda: now["elapsed"]))
     now |= dict.fromkeys(spent, 11.0)
     costs = Costs({1: 1.0}, 8, 0.1)
-    found = search(costs.units, costs, 2, Budget(64, limit))
-    assert (found.excluded is None) == (not costs.trials) == (len(spent) == len(now))
+    units = search(costs.units, costs, 2, Budget(64, limit))
+    assert (units.excluded is None) == (not costs.trials) == (len(spent) == len(now))
 
 
 @pytest.mark.parametrize("allowed", [0, 1])

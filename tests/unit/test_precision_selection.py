@@ -52,7 +52,7 @@ def test_a_faster_one_that_fails_parity_is_rejected_and_reported() -> None:
     ],
     ids=lambda each: each if isinstance(each, str) else "",
 )
-def test_what_is_not_clearly_faster_is_not_worth_it(candidate: Times, why: str) -> None:
+def test_small_gain_is_not_worth_it(candidate: Times, why: str) -> None:
     choice = select(OWN, [TriedPrecision("INT8", times=candidate)])
     assert choice.precision is None, why
     assert choice.reasons["INT8"].startswith("no faster than the model's own precision")
@@ -76,7 +76,7 @@ def test_of_two_alike_the_more_exact_one_is_taken() -> None:
     assert select(OWN, candidates).precision == "FP16"
 
 
-def test_what_was_not_measured_is_not_chosen() -> None:
+def test_unmeasured_precision_is_not_chosen() -> None:
     assert select(None, [TriedPrecision("FP16")]).precision is None
     assert select(OWN, [TriedPrecision("FP16")]).reasons == {"FP16": "not measured"}
     assert select(None, []).reasons == {}
@@ -100,7 +100,7 @@ def with_weight(kind: int) -> ModelProto:
         (one_node("Relu"), "FP32", ["INT8"], []),
     ],
 )
-def test_what_a_model_has_already(
+def test_existing_precision(
     model: ModelProto, precision: str, can: list[Precision], cannot: list[Precision]
 ) -> None:
     have = existing(model)

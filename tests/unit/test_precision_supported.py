@@ -30,7 +30,7 @@ from enginewright_contract.task import Precision
         ("FP32", "7.5", "tensorrt-rtx", None),
     ],
 )
-def test_the_table(
+def test_support_table(
     precision: Precision, capability: str | None, backend: str, wording: str | None
 ) -> None:
     assert supported(precision, capability, backend) == wording

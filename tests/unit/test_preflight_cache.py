@@ -23,13 +23,13 @@ INSTALLED = "a" * 64
 
 
 def asked(source: Path | str, **changes: Any) -> PreflightRequest:
-    known = PreflightRequest(
+    base = PreflightRequest(
         source=str(source),
         targets=(targets.parse("cpu"),),
         recipe=options.recipe(HELD),
         promise=options.promise(None),
     )
-    return replace(known, **changes)
+    return replace(base, **changes)
 
 
 def result(source: Path, digest: str | None = None, reason: str | None = None) -> Result:
@@ -71,16 +71,16 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
-def keep(kept: ResultCache, request: PreflightRequest, found: Result, *beside: str) -> None:
-    kept.keep(request, HELD, INSTALLED, found, ("model.onnx", *beside))
+def keep(kept: ResultCache, request: PreflightRequest, stored: Result, *beside: str) -> None:
+    kept.keep(request, HELD, INSTALLED, stored, ("model.onnx", *beside))
 
 
 def test_the_same_question_has_the_same_answer(kept: ResultCache, model: Path) -> None:
     assert kept.result(asked(model), HELD, INSTALLED) is None
     keep(kept, asked(model), result(model))
-    found = present(kept.result(asked(model), HELD, INSTALLED))
-    assert found.cached
-    assert found.model_copy(update={"cached": False}) == result(model)
+    outcome = present(kept.result(asked(model), HELD, INSTALLED))
+    assert outcome.cached
+    assert outcome.model_copy(update={"cached": False}) == result(model)
 
 
 def test_a_copy_elsewhere_is_the_same_model(kept: ResultCache, model: Path, tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_a_copy_elsewhere_is_the_same_model(kept: ResultCache, model: Path, tmp_
     copy.parent.mkdir()
     copy.write_bytes(model.read_bytes())
     for source in (copy, copy.parent):
-        found = present(kept.result(asked(source), HELD, INSTALLED))
-        assert found.source == str(source)
+        outcome = present(kept.result(asked(source), HELD, INSTALLED))
+        assert outcome.source == str(source)
 
 
 def test_another_question_has_no_answer(kept: ResultCache, model: Path, tmp_path: Path) -> None:
@@ -112,9 +112,7 @@ def test_another_question_has_no_answer(kept: ResultCache, model: Path, tmp_path
     assert kept.result(request, HELD, INSTALLED) is None
 
 
-def test_data_that_a_model_is_tried_with_counts_by_its_content(
-    kept: ResultCache, model: Path, tmp_path: Path
-) -> None:
+def test_data_counts_by_its_content(kept: ResultCache, model: Path, tmp_path: Path) -> None:
     samples, images = tmp_path / "samples.npz", tmp_path / "images"
     samples.write_bytes(b"1")
     images.mkdir()
@@ -141,13 +139,13 @@ def test_data_that_a_model_is_tried_with_counts_by_its_content(
         ("UnsupportedOperator", True),
     ],
 )
-def test_what_is_wrong_with_the_model_is_remembered_and_what_may_pass_is_not(
+def test_model_faults_are_cached_and_passing_failures_are_not(
     kept: ResultCache, model: Path, reason: str, remembered: bool
 ) -> None:
     keep(kept, asked(model), result(model, reason=reason))
-    found = kept.result(asked(model), HELD, INSTALLED)
-    assert (found is not None) is remembered
-    assert found is None or found.verdict == "fail"
+    outcome = kept.result(asked(model), HELD, INSTALLED)
+    assert (outcome is not None) is remembered
+    assert outcome is None or outcome.verdict == "fail"
 
 
 def test_a_model_that_changed_meanwhile_is_not_remembered(kept: ResultCache, model: Path) -> None:
@@ -156,7 +154,7 @@ def test_a_model_that_changed_meanwhile_is_not_remembered(kept: ResultCache, mod
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"verdict": "pass"}', b"\xff\xfe"])
-def test_a_spoilt_entry_is_none_and_is_replaced(
+def test_spoilt_entry_is_replaced(
     kept: ResultCache, model: Path, tmp_path: Path, content: bytes
 ) -> None:
     keep(kept, asked(model), result(model))
@@ -169,7 +167,7 @@ def test_a_spoilt_entry_is_none_and_is_replaced(
     assert kept.result(asked(model), HELD, INSTALLED)
 
 
-def test_a_folder_in_the_place_of_an_entry_hinders_nothing(
+def test_folder_as_an_entry_is_harmless(
     kept: ResultCache, model: Path, tmp_path: Path, warnings: list[str]
 ) -> None:
     keep(kept, asked(model), result(model))
@@ -184,7 +182,7 @@ def test_a_folder_in_the_place_of_an_entry_hinders_nothing(
     assert not list((tmp_path / "cache/results").glob("tmp*"))
 
 
-def test_what_was_not_used_for_longest_goes_first(
+def test_least_recently_used_goes_first(
     kept: ResultCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths = []
@@ -209,11 +207,11 @@ def test_what_was_not_used_for_longest_goes_first(
 
 
 def test_writers_at_the_same_time_leave_whole_entries(kept: ResultCache, model: Path) -> None:
-    found = result(model)
+    stored = result(model)
 
     def write() -> None:
         for _ in range(50):
-            keep(kept, asked(model), found)
+            keep(kept, asked(model), stored)
 
     writers = [threading.Thread(target=write) for _ in range(4)]
     for each in writers:
@@ -227,17 +225,17 @@ def test_writers_at_the_same_time_leave_whole_entries(kept: ResultCache, model: 
 
 
 @pytest.mark.parametrize(
-    ("reported", "wanted"),
+    ("reported", "expected"),
     [("", ".cache"), ("relative", ".cache"), ("/absolute", "/absolute")],
 )
-def test_the_folder_follows_the_specification(
-    monkeypatch: pytest.MonkeyPatch, reported: str, wanted: str
+def test_folder_follows_specification(
+    monkeypatch: pytest.MonkeyPatch, reported: str, expected: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", reported)
-    assert cached.default_folder() == Path.home() / wanted / "enginewright/preflight"
+    assert cached.default_folder() == Path.home() / expected / "enginewright/preflight"
 
 
-def test_what_is_installed_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installation_is_known_by_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
     first = cached.installation()
     assert cached.installation() == first
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/cuda/lib64")

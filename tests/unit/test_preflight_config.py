@@ -52,33 +52,31 @@ def read(folder: Path, text: str) -> Configuration:
 
 
 def test_entries_that_match_win_over_defaults_the_last_one_first(folder: Path) -> None:
-    found = read(folder, WHOLE).models()
-    assert list(found) == [
+    models = read(folder, WHOLE).models()
+    assert list(models) == [
         "vision/large.onnx",
         "vision/small.onnx",
         "https://models.example/model.onnx",
     ]
-    large, small, remote = found.values()
+    large, small, remote = models.values()
     assert (large.targets, large.budget) == (("sm89",), "allow")
     assert (small.targets, small.budget) == (("cpu", "sm89"), "compute=2%,nodes=5%")
     assert large.shapes == small.shapes == ("images=1x3x64x64:8x3x64x64:32x3x64x64",)
     assert small.samples == str(folder / "samples/vision.npz")
-    assert {each.precision for each in found.values()} == {"FP16"}
+    assert {each.precision for each in models.values()} == {"FP16"}
     assert (remote.samples, remote.runtime_version) == (None, "1.24")
 
 
-def test_a_named_model_takes_the_options_of_its_entries(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    known = read(folder, WHOLE)
+def test_named_model_takes_its_options(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = read(folder, WHOLE)
     monkeypatch.chdir(folder / "vision")
-    assert known.options_of("large.onnx").budget == "allow"
-    assert known.options_of(str(folder / "vision/small.onnx")).shapes
-    assert known.options_of("../text/a[1].onnx").targets == ("cpu", "sm89")
-    assert next(iter(known.models())) == "large.onnx"
+    assert config.options_of("large.onnx").budget == "allow"
+    assert config.options_of(str(folder / "vision/small.onnx")).shapes
+    assert config.options_of("../text/a[1].onnx").targets == ("cpu", "sm89")
+    assert next(iter(config.models())) == "large.onnx"
 
 
-def test_what_is_typed_wins() -> None:
+def test_typed_options_win() -> None:
     typed = ModelOptions(targets=("cpu",))
     assert typed.over(ModelOptions(targets=("sm89",), precision="FP32")) == ModelOptions(
         targets=("cpu",), precision="FP32"
@@ -86,8 +84,8 @@ def test_what_is_typed_wins() -> None:
 
 
 def test_a_name_may_hold_the_characters_of_a_glob(folder: Path) -> None:
-    found = read(folder, '[[models]]\npath = "text/a[1].onnx"\n').models()
-    assert list(found) == ["text/a[1].onnx"]
+    models = read(folder, '[[models]]\npath = "text/a[1].onnx"\n').models()
+    assert list(models) == ["text/a[1].onnx"]
 
 
 def test_it_is_found_upwards(folder: Path) -> None:
@@ -131,7 +129,7 @@ def test_it_is_found_upwards(folder: Path) -> None:
         ),
     ],
 )
-def test_what_nobody_understands_is_refused(folder: Path, text: str, wording: str) -> None:
+def test_unknown_option_is_refused(folder: Path, text: str, wording: str) -> None:
     with pytest.raises(ConfigError) as refused:
         read(folder, text)
     assert wording in str(refused.value)
@@ -139,9 +137,9 @@ def test_what_nobody_understands_is_refused(folder: Path, text: str, wording: st
 
 
 def test_a_glob_that_matches_nothing_is_refused(folder: Path) -> None:
-    known = read(folder, '[[models]]\npath = "audio/*.onnx"\n')
+    config = read(folder, '[[models]]\npath = "audio/*.onnx"\n')
     with pytest.raises(ConfigError, match=r"models\[0\]\.path: 'audio/\*\.onnx' matches no file"):
-        known.models()
+        config.models()
     with pytest.raises(ConfigError, match=r"lists no models; add a table \[\[models\]\]"):
         read(folder, "").models()
 

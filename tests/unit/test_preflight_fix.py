@@ -42,7 +42,7 @@ def prepared(
     for name, content in files.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(content)
-    known = manifest(
+    base = manifest(
         key=KEY,
         model_digest="cd" * 32,
         model="model/model.onnx",
@@ -55,7 +55,7 @@ def prepared(
         versions={"onnx": "1.23.2"},
         changes=changes,
     )
-    (folder / "manifest.json").write_text(known.to_json())
+    (folder / "manifest.json").write_text(base.to_json())
     return folder
 
 
@@ -148,7 +148,7 @@ def test_an_own_output_is_replaced_with_its_data(tmp_path: Path, place: Path) ->
 
 
 @pytest.mark.parametrize("name", ["out.onnx", "out.changes.json", "out.data"])
-def test_what_is_not_ours_is_left(tmp_path: Path, place: Path, name: str) -> None:
+def test_foreign_files_are_left(tmp_path: Path, place: Path, name: str) -> None:
     (place / name).write_bytes(b"precious")
     with pytest.raises(OptionError, match=r"exists and is not an unchanged output of --fix"):
         fix.check(place / "out.onnx", "source.onnx")
@@ -182,7 +182,7 @@ def test_the_source_is_never_written_to(place: Path) -> None:
         ("folder.onnx", "is a folder; give a file"),
     ],
 )
-def test_an_unusable_place_is_said_before_anything_runs(
+def test_unusable_place_is_reported_before_anything_runs(
     place: Path, out: str, wording: str
 ) -> None:
     (place / "folder.onnx").mkdir()
@@ -192,9 +192,7 @@ def test_an_unusable_place_is_said_before_anything_runs(
         Outputs(fix=place / "out.onnx").check(["a.onnx", "b.onnx"])
 
 
-def test_a_read_only_folder_is_said_before_anything_runs(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_folder_is_reported_first(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # a fake of what the kernel says, since root may write anywhere; the real refusal is tested next
     monkeypatch.setattr(os, "access", lambda _path, _mode: False)
     for outputs in (Outputs(fix=place / "out.onnx"), Outputs(html=place / "a.html")):
@@ -215,7 +213,7 @@ def test_a_folder_that_takes_nothing_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 40, 100, 250])
-def test_a_full_disk_leaves_what_was_there(tmp_path: Path, place: Path, size: int) -> None:
+def test_full_disk_keeps_the_earlier_files(tmp_path: Path, place: Path, size: int) -> None:
     """At 0 and 40 bytes the data does not fit, at 100 the model, at 250 its log."""
     out = place / "out.onnx"
     prepared(tmp_path, weights=None)
@@ -264,16 +262,16 @@ def test_missing_shapes_are_suggested_as_options_that_can_be_pasted(name: str) -
         TensorSpec(name="mask", dtype="int64", shape=("n", "length")),
         TensorSpec(name="flat", dtype="int64", shape=("n",)),
     ]
-    found = [
+    findings = [
         ShapeProfile(input=name, min=(1, 3, 32, 32), opt=(1, 3, 64, 64), max=(8, 3, 96, 96)),
         ShapeProfile(input="mask", min=(1, 0), opt=(1, 64), max=(8, 128)),
         ShapeProfile(input="flat", min=(1,), opt=(1,), max=(8,)),
     ]
-    finding = shapes.missing(specs, (name, "mask"), working=found)
+    finding = shapes.missing(specs, (name, "mask"), working=findings)
     wording = [shlex.split(each) for each in suggested(finding.proposal)]
     assert [each[0] for each in wording] == ["--shapes"] * 3
     profiles = [options.shape(each[1]) for each in wording]
-    assert profiles == found, "a default batch might not go with what was found"
+    assert profiles == findings, "a default batch might not go with what was found"
     resolved = shapes.resolve(specs, profiles, frozenset())
     assert not resolved.findings
     assert not resolved.unsized
@@ -288,8 +286,8 @@ def test_options_and_profiles_are_inverse() -> None:
 
 def test_nothing_is_suggested_for_names_that_a_terminal_would_obey() -> None:
     spec = TensorSpec(name="x\x1b[2J", dtype="float32", shape=(None, None))
-    found = ShapeProfile(input=spec.name, min=(1, 1), opt=(1, 1), max=(1, 1))
-    finding = shapes.missing([spec], (spec.name,), working=[found])
+    profile = ShapeProfile(input=spec.name, min=(1, 1), opt=(1, 1), max=(1, 1))
+    finding = shapes.missing([spec], (spec.name,), working=[profile])
     assert suggested(finding.proposal) == ()
     assert suggested(None) == ()
     assert finding.proposal is not None

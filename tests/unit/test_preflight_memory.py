@@ -24,7 +24,7 @@ def test_memory_bounds_how_many_begin(tmp_path: Path, monkeypatch: pytest.Monkey
     assert promised.reserve(1, asked(large, "cpu"), 1)
 
 
-def test_memory_bounds_how_many_jobs_of_one_model_run_at_once(
+def test_memory_bounds_the_jobs_of_one_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "model.onnx"
@@ -60,9 +60,7 @@ def test_jobs_that_may_run_at_once(source: str, names: tuple[str, ...], jobs: in
     assert memory.independent_jobs(asked(source, *names)) == jobs
 
 
-def test_a_model_that_is_too_large_for_all_memory_is_looked_at_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_model_runs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     huge = tmp_path / "huge.onnx"
     with huge.open("wb") as file:
         file.truncate(64 * GIB)

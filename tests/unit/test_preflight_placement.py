@@ -19,7 +19,6 @@ COSTS = (
 
 
 def engine(*inside: str, costs: tuple[NodeCost, ...] = COSTS) -> Manifest:
-    """Return the manifest of an engine with these nodes in it."""
     partitions = (Partition(context_node="part-0", nodes=inside),)
     info = engine_info("tensorrt-rtx", partitions=partitions, nodes_total=7, nodes_accelerated=0)
     recipe = CPU_RECIPE.model_copy(update={"backend": "tensorrt-rtx"})
@@ -28,34 +27,34 @@ def engine(*inside: str, costs: tuple[NodeCost, ...] = COSTS) -> Manifest:
     )
 
 
-def elsewhere(found: Placement | None) -> dict[str, int]:
-    assert found is not None
-    return {each.label: each.elsewhere for each in found.nodes}
+def elsewhere(placement: Placement | None) -> dict[str, int]:
+    assert placement is not None
+    return {each.label: each.elsewhere for each in placement.nodes}
 
 
-def test_what_is_in_no_engine_is_elsewhere() -> None:
-    known = engine(
+def test_nodes_in_no_engine_are_elsewhere() -> None:
+    built = engine(
         "conv (Conv)", "dense (MatMul)", "dense_add (Add)", *["unnamed (Relu)"] * 3, "folded (Mul)"
     )
-    found = of_engine(known)
-    assert elsewhere(found) == {
+    placement = of_engine(built)
+    assert elsewhere(placement) == {
         "det (Det)": 1,
         "unnamed (Relu)": 1,
         "conv (Conv)": 0,
         "dense/MatMulAddFusion (Gemm)": 0,
     }
-    assert found is not None
-    assert found.shape_nodes == 1
+    assert placement is not None
+    assert placement.shape_nodes == 1
     outside = ["det (Det)", "unnamed (Relu)", "shape (Shape)", "folded (Mul)"]
-    total, count, share = coverage(outside, known)
-    assert sum(each.count for each in found.operators) == total == 7
-    assert sum(each.elsewhere for each in found.operators) == count == 2
-    spent = sum(each.elsewhere_share or 0.0 for each in found.operators)
+    total, count, share = coverage(outside, built)
+    assert sum(each.count for each in placement.operators) == total == 7
+    assert sum(each.elsewhere for each in placement.operators) == count == 2
+    spent = sum(each.elsewhere_share or 0.0 for each in placement.operators)
     assert spent == pytest.approx(share, abs=1e-5)
-    assert sum(each.share or 0.0 for each in found.operators) == pytest.approx(1.0, abs=1e-5)
+    assert sum(each.share or 0.0 for each in placement.operators) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_what_a_session_runs_elsewhere() -> None:
+def test_nodes_of_a_session_elsewhere() -> None:
     labels = ["unnamed (Relu)", "unnamed (Relu)", "shape (Shape)", "dense/MatMulAddFusion (Gemm)"]
     assert elsewhere(of_session(engine(), labels)) == {
         "dense/MatMulAddFusion (Gemm)": 1,
@@ -69,11 +68,11 @@ def test_lists_end_and_operators_count_all() -> None:
     costs = tuple(
         NodeCost(label=f"n{i} (Kind{i % 150})", count=1, share=1 / 600) for i in range(600)
     )
-    found = of_session(engine(costs=costs), ["n599 (Kind149)"])
-    assert found is not None
-    assert len(found.nodes) == 200
-    assert found.nodes[0].label == "n599 (Kind149)"
-    assert len(found.operators) == 100
+    placement = of_session(engine(costs=costs), ["n599 (Kind149)"])
+    assert placement is not None
+    assert len(placement.nodes) == 200
+    assert placement.nodes[0].label == "n599 (Kind149)"
+    assert len(placement.operators) == 100
 
 
 def test_without_a_profile_there_is_no_map() -> None:

@@ -57,9 +57,9 @@ def again(world: World, **changes: Any) -> World:
 def prepares(world: World) -> bool:
     """Return whether a Job prepares the model; if not, it is prepared."""
     jobs = [each["metadata"]["name"] for each in world.all("Job")]
-    found = any("prepare" in each for each in jobs)
-    assert found == ("prepared" not in world.status)
-    return found
+    is_prepared = any("prepare" in each for each in jobs)
+    assert is_prepared == ("prepared" not in world.status)
+    return is_prepared
 
 
 def test_a_model_that_is_applied_again_rolls_out_without_a_job() -> None:
@@ -112,7 +112,7 @@ def with_data(name: str) -> Published:
         (None, {}, {"rollout": {"strategy": "Recreate"}}, True),
     ],
 )
-def test_a_job_prepares_what_may_differ_and_nothing_else(
+def test_job_prepares_only_differences(
     result: Published | None, spec: Json, changes: Json, needs_job: bool
 ) -> None:
     assert prepares(again(built(result, **spec), **changes)) is needs_job
@@ -131,7 +131,7 @@ def test_steps_with_digests_are_known_too() -> None:
 # what a Job does, or whether it succeeds, may have changed
 
 
-def test_settings_that_change_during_the_job_are_not_what_its_result_was_made_with() -> None:
+def test_settings_that_change_during_the_job_are_not_recorded() -> None:
     world = World(source=SOURCE).has_gpus().settle()
     world.stage_runs("fetch")
     world.edit(build={"podTemplate": {"nodeSelector": {"disk": "fast"}}})
@@ -166,7 +166,7 @@ def test_a_refresh_reads_the_address_again() -> None:
 
 # fault: Store | the store has lost the prepared model of a model that is applied again without a Job | the build of an
 #   engine, or the pods that read it | it is prepared again, as any other
-def test_what_the_store_has_lost_meanwhile_is_prepared_again() -> None:
+def test_artefact_that_the_store_lost_is_prepared_again() -> None:
     world = again(built())
     assert world.all("Job") == []
     engine = world.the(InferenceEngine.kind)
@@ -182,9 +182,6 @@ def test_what_the_store_has_lost_meanwhile_is_prepared_again() -> None:
     world.now = failed + timedelta(seconds=1)
     world.settle()
     assert any("prepare" in each["metadata"]["name"] for each in world.all("Job"))
-
-
-# the records
 
 
 def prepared(record: str, key: str = "a" * 64) -> Prepared:
@@ -204,17 +201,17 @@ def names(records: tuple[Prepared, ...]) -> list[str]:
     return [each.record_hash for each in records]
 
 
-def test_records_stay_and_new_ones_replace_those_that_no_model_has() -> None:
-    def kept(before: str, found: str) -> str:
-        records = kept_records(tuple(map(prepared, before)), map(prepared, found), "a" * 64)
+def test_new_records_replace_unused_ones() -> None:
+    def keep(before: str, after: str) -> str:
+        records = kept_records(tuple(map(prepared, before)), map(prepared, after), "a" * 64)
         return "".join(names(records))
 
-    assert kept("", "") == ""
-    assert kept("a", "") == "a", "the model is gone"
-    assert kept("a", "ab") == "ab"
-    assert kept("abcd", "e") == "bcde"
-    assert kept("abcd", "ae") == "acde"
-    assert kept("abcd", "abcde") == "abcd", "nothing changes back and forth"
+    assert keep("", "") == ""
+    assert keep("a", "") == "a", "the model is gone"
+    assert keep("a", "ab") == "ab"
+    assert keep("abcd", "e") == "bcde"
+    assert keep("abcd", "ae") == "acde"
+    assert keep("abcd", "abcde") == "abcd", "nothing changes back and forth"
 
 
 def test_a_prepared_model_that_it_is_not_built_from_is_no_record() -> None:

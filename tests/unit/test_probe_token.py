@@ -9,23 +9,23 @@ from enginewright_serving.probe_token import read_or_create
 def test_whoever_comes_first_makes_it_and_it_stays(tmp_path: Path) -> None:
     path = tmp_path / "tmp/token"
     barrier = threading.Barrier(8)
-    found: list[str] = []
+    tokens: list[str] = []
 
     def start() -> None:
         barrier.wait()
-        found.append(read_or_create(path))
+        tokens.append(read_or_create(path))
 
     threads = [threading.Thread(target=start) for _ in range(8)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    assert len(set(found)) == 1
-    assert len(found[0]) == 64
-    assert read_or_create(path) == found[0], "after a restart of either"
+    assert len(set(tokens)) == 1
+    assert len(tokens[0]) == 64
+    assert read_or_create(path) == tokens[0], "after a restart of either"
     assert path.stat().st_mode & 0o077 == 0
     assert [each.name for each in path.parent.iterdir()] == ["token"]
-    assert read_or_create(tmp_path / "another/token") != found[0]
+    assert read_or_create(tmp_path / "another/token") != tokens[0]
 
 
 def test_where_nothing_can_be_shared_there_is_no_lane(tmp_path: Path) -> None:

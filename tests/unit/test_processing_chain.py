@@ -26,13 +26,13 @@ ENCODE = (["ids:INT64[1..32,-1]", "mode:INT64[]"], ["vectors:FP32[-1,384]", "poo
 RANK = (["vectors:FP32[-1,-1]", "count:INT64[1]", "text:BYTES[-1]"], ["best:BYTES[-1]"])
 
 
-def test_a_request_has_what_nothing_produces() -> None:
-    found = chain([TOKENIZE], ENCODE, [RANK])
-    assert found.problems() == ()
-    assert found.signature().inputs == ("text:BYTES[-1]", "mode:INT64[]", "count:INT64[1]")
+def test_request_has_inputs_that_no_step_produces() -> None:
+    chained = chain([TOKENIZE], ENCODE, [RANK])
+    assert chained.problems() == ()
+    assert chained.signature().inputs == ("text:BYTES[-1]", "mode:INT64[]", "count:INT64[1]")
 
 
-def test_a_response_has_what_no_step_after_the_model_takes() -> None:
+def test_response_has_outputs_that_no_step_takes() -> None:
     assert chain([TOKENIZE], ENCODE, [RANK]).signature().outputs == (
         "pooled:FP32[-1,384]",
         "best:BYTES[-1]",
@@ -42,9 +42,9 @@ def test_a_response_has_what_no_step_after_the_model_takes() -> None:
 
 def test_steps_feed_later_steps() -> None:
     later = (["best:BYTES[-1]", "offsets:INT64[-1,2]"], ["answer:BYTES[-1]"])
-    found = chain([TOKENIZE], ENCODE, [RANK, later])
-    assert found.problems() == ()
-    assert found.signature().outputs == ("pooled:FP32[-1,384]", "answer:BYTES[-1]")
+    chained = chain([TOKENIZE], ENCODE, [RANK, later])
+    assert chained.problems() == ()
+    assert chained.signature().outputs == ("pooled:FP32[-1,384]", "answer:BYTES[-1]")
 
 
 TEXT = ["text:BYTES[-1]"]
@@ -79,12 +79,12 @@ def test_steps_that_do_not_fit_the_model_or_each_other_are_a_problem(
     after: tuple[list[str], list[str]] | None,
     problem: str,
 ) -> None:
-    (found,) = chain([before] if before else [], ENCODE, [after] if after else []).problems()
-    assert problem in found
+    (result,) = chain([before] if before else [], ENCODE, [after] if after else []).problems()
+    assert problem in result
 
 
 def test_bfloat16_is_for_the_model_only() -> None:
     half = (["x:BF16[-1]"], ["y:BF16[-1]", "z:FP32[-1]"])
     assert chain([], half, [(["z:FP32[-1]"], ["label:BYTES[-1]"])]).problems() == ()
-    (found,) = chain([], half, [(["y:BF16[-1]"], ["label:BYTES[-1]"])]).problems()[:1]
-    assert "BF16, which steps do not support" in found
+    (problem,) = chain([], half, [(["y:BF16[-1]"], ["label:BYTES[-1]"])]).problems()[:1]
+    assert "BF16, which steps do not support" in problem

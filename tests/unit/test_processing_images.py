@@ -76,17 +76,17 @@ def pixels(png: NDArray[np.uint8]) -> NDArray[np.uint8]:
 def test_every_mode_becomes_rgb(mode: str) -> None:
     file = io.BytesIO()
     Image.new("RGB", (7, 5), "white").convert(mode).save(file, "PNG")
-    found = pixels(plain_png(np.frombuffer(file.getvalue(), np.uint8)))
-    assert found.shape == (5, 7, 3)
-    assert np.all(found == 255)
+    image = pixels(plain_png(np.frombuffer(file.getvalue(), np.uint8)))
+    assert image.shape == (5, 7, 3)
+    assert np.all(image == 255)
 
 
 def test_sixteen_bits_of_grey_are_scaled() -> None:
     values = np.array([[0, 256, 0x8000, 0xFFFF]], np.uint16)
     file = io.BytesIO()
     Image.fromarray(values).save(file, "PNG")
-    found = pixels(plain_png(np.frombuffer(file.getvalue(), np.uint8)))
-    assert found[0, :, 0].tolist() == [0, 1, 128, 255]
+    image = pixels(plain_png(np.frombuffer(file.getvalue(), np.uint8)))
+    assert image[0, :, 0].tolist() == [0, 1, 128, 255]
 
 
 @given(st.integers(0, 600), st.integers(0, 255))

@@ -34,10 +34,10 @@ def test_every_class_of_the_product_has_a_name_of_its_own() -> None:
 
 def test_every_suppression_of_a_linter_has_its_reason() -> None:
     bare = [
-        f"{path.relative_to(REPOSITORY)}: {found[0]}"
+        f"{path.relative_to(REPOSITORY)}: {match[0]}"
         for path in sources(*PRODUCT, "tests", "hack", "bench")
         if path != Path(__file__)
-        for found in SUPPRESSED.finditer(path.read_text())
-        if not WITH_REASON.search(found[0])
+        for match in SUPPRESSED.finditer(path.read_text())
+        if not WITH_REASON.search(match[0])
     ]
     assert bare == []

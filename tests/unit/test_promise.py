@@ -39,41 +39,41 @@ def test_one_node_elsewhere_under_forbid() -> None:
 
 def test_an_engine_counts_as_the_nodes_in_it() -> None:
     """One EPContext node and one node on the CPU are not 50%."""
-    found = manifest(COSTS, partitions={"engine_0": ["conv (Conv)", "relu (Relu)"]})
-    verdict = judge(facts(1, "det (Det)", contexts=["engine_0"]), TENSORRT, found, FORBID)
+    proven = manifest(COSTS, partitions={"engine_0": ["conv (Conv)", "relu (Relu)"]})
+    verdict = judge(facts(1, "det (Det)", contexts=["engine_0"]), TENSORRT, proven, FORBID)
     assert (verdict.nodes_total, verdict.nodes_elsewhere) == (3, 1)
     elsewhere = facts(0, "engine_0 (EPContext)", "det (Det)")
-    verdict = judge(elsewhere, TENSORRT, found, FORBID)
+    verdict = judge(elsewhere, TENSORRT, proven, FORBID)
     assert (verdict.nodes_total, verdict.nodes_elsewhere, verdict.compute_share) == (3, 3, 1.0)
 
 
-def test_labels_of_the_file_become_those_of_the_session() -> None:
+def test_file_labels_become_session_labels() -> None:
     """Constants and folded nodes are not work; a fused pair is one node under the first's name."""
     costs = [("dense/MatMul/MatMulAddFusion (Gemm)", 1, 0.6), ("bn (BatchNormalization)", 0, 0.0),
              ("unnamed (Mul)", 2, 0.2), ("shape (Shape)", 1, 0.0), ("det (Det)", 1, 0.2)]  # fmt: skip
     inside = ["dense/MatMul (MatMul)", "bn (BatchNormalization)", "w (Constant)", "shape (Shape)",
               *["unnamed (Mul)"] * 7]  # fmt: skip
-    found = manifest(costs, ["shape (Shape)"], {"engine_0": inside}, nodes=12)
-    verdict = judge(facts(1, "det (Det)", contexts=["engine_0"]), TENSORRT, found, FORBID)
+    proven = manifest(costs, ["shape (Shape)"], {"engine_0": inside}, nodes=12)
+    verdict = judge(facts(1, "det (Det)", contexts=["engine_0"]), TENSORRT, proven, FORBID)
     assert (verdict.nodes_total, verdict.nodes_elsewhere) == (4, 1)
     for labels, count, share in ((["det (Det)"], 1, 0.2), (inside, 3, 0.8)):
-        total, elsewhere, time = coverage(labels, found)
+        total, elsewhere, time = coverage(labels, proven)
         assert (total, elsewhere) == (4, count)
         assert time == pytest.approx(share)
 
 
 def test_shape_arithmetic_may_run_anywhere() -> None:
     costs = [*COSTS, ("shape (Shape)", 1, 0.0), ("unnamed (Gather)", 3, 0.0)]
-    found = manifest(costs, ["shape (Shape)", "unnamed (Gather)"])
-    verdict = judge(facts(3, "shape (Shape)", *["unnamed (Gather)"] * 3), TENSORRT, found, FORBID)
+    proven = manifest(costs, ["shape (Shape)", "unnamed (Gather)"])
+    verdict = judge(facts(3, "shape (Shape)", *["unnamed (Gather)"] * 3), TENSORRT, proven, FORBID)
     assert (verdict.active, verdict.nodes_total, verdict.nodes_elsewhere) == (False, 3, 0)
-    verdict = judge(facts(6, "shape (Shape)"), TENSORRT, found, FORBID)
+    verdict = judge(facts(6, "shape (Shape)"), TENSORRT, proven, FORBID)
     assert (verdict.active, verdict.nodes_total) == (False, 3)
 
 
 def test_nodes_that_share_a_label_are_counted_one_by_one() -> None:
-    found = manifest([("unnamed (Mul)", 4, 0.8), ("conv (Conv)", 1, 0.2)])
-    verdict = judge(facts(2, *["unnamed (Mul)"] * 3), TENSORRT, found, FORBID)
+    proven = manifest([("unnamed (Mul)", 4, 0.8), ("conv (Conv)", 1, 0.2)])
+    verdict = judge(facts(2, *["unnamed (Mul)"] * 3), TENSORRT, proven, FORBID)
     assert (verdict.nodes_total, verdict.nodes_elsewhere) == (5, 3)
     assert verdict.compute_share == pytest.approx(0.6)
     assert "unnamed (Mul) x3" in verdict.message
@@ -104,20 +104,20 @@ def test_budgets(promise: Promise, broken: bool, reported: str | None) -> None:
 
 def test_a_share_exactly_on_the_limit_keeps_the_promise() -> None:
     labels = [f"n{i} (Relu)" for i in range(100)]
-    found = manifest([(each, 1, 0.01) for each in labels], nodes=100)
+    proven = manifest([(each, 1, 0.01) for each in labels], nodes=100)
     promise = Promise(policy="Budget", max_node_share=0.07, max_compute_share=0.07)
-    assert not judge(facts(93, *labels[:7]), TENSORRT, found, promise).broken
-    assert judge(facts(92, *labels[:8]), TENSORRT, found, promise).broken
+    assert not judge(facts(93, *labels[:7]), TENSORRT, proven, promise).broken
+    assert judge(facts(92, *labels[:8]), TENSORRT, proven, promise).broken
 
 
-def test_what_was_not_profiled_is_not_proven() -> None:
+def test_unprofiled_node_is_not_proven() -> None:
     within = Promise(policy="Budget", max_compute_share=0.99)
-    for found in (manifest(), manifest([("conv (Conv)", 1, 1.0)])):
-        verdict = judge(facts(2, "det (Det)"), TENSORRT, found, within)
+    for proven in (manifest(), manifest([("conv (Conv)", 1, 1.0)])):
+        verdict = judge(facts(2, "det (Det)"), TENSORRT, proven, within)
         assert (verdict.broken, verdict.compute_share) == (True, None)
         assert "cannot be verified" in verdict.message
         nodes_only = Promise(policy="Budget", max_node_share=0.5)
-        assert not judge(facts(2, "det (Det)"), TENSORRT, found, nodes_only).broken
+        assert not judge(facts(2, "det (Det)"), TENSORRT, proven, nodes_only).broken
 
 
 def test_allow_reports_and_keeps_serving() -> None:
@@ -180,9 +180,9 @@ def test_verdicts_are_in_bounds_monotone_and_by_policy(
     whole = sum(weights or []) or 1.0
     costs = [(name, 1, each / whole) for name, each in zip(LABELS, weights or [], strict=False)]
     engine = None if partition is None else {"e": [x for x in partition if x not in elsewhere]}
-    found = manifest(costs, LABELS[-1:] if shape else [], engine)
+    proven = manifest(costs, LABELS[-1:] if shape else [], engine)
     here, contexts = (1, ["e"]) if engine is not None else (len(LABELS) - len(elsewhere), [])
-    verdict = judge(facts(here, *elsewhere, contexts=contexts), TENSORRT, found, promise)
+    verdict = judge(facts(here, *elsewhere, contexts=contexts), TENSORRT, proven, promise)
     assert 0 <= verdict.nodes_elsewhere <= verdict.nodes_total
     assert verdict.compute_share is None or 0 <= verdict.compute_share <= 1
     assert not verdict.broken or verdict.active
@@ -194,7 +194,7 @@ def test_verdicts_are_in_bounds_monotone_and_by_policy(
         assert not verdict.broken
     if more in elsewhere:
         return
-    worse = judge(facts(here, *elsewhere, more, contexts=contexts), TENSORRT, found, promise)
+    worse = judge(facts(here, *elsewhere, more, contexts=contexts), TENSORRT, proven, promise)
     assert worse.nodes_elsewhere >= verdict.nodes_elsewhere
     assert worse.nodes_total >= verdict.nodes_total
     assert worse.broken >= verdict.broken
@@ -202,6 +202,6 @@ def test_verdicts_are_in_bounds_monotone_and_by_policy(
         assert worse.compute_share >= verdict.compute_share - 1e-9
 
 
-def test_labels_are_those_of_placements() -> None:
+def test_labels_match_placements() -> None:
     assert reported_label("conv", "Conv") == "conv (Conv)"
     assert reported_label("", "Conv") == "unnamed (Conv)"

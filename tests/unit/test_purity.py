@@ -57,7 +57,7 @@ WAYS: dict[str, Callable[[], object]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_starts_something_is_refused(way: str) -> None:
+def test_starting_something_is_refused(way: str) -> None:
     with purity.refused() as caught:
         WAYS[way]()
     assert "move it to tests/integration" in str(caught.value)

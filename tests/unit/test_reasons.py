@@ -77,7 +77,7 @@ def test_of_several_causes_the_image_comes_before_the_node_the_device_and_the_mo
     assert causes.rank(None) == causes.rank(Reason.TIMEOUT) > causes.rank(ranked[-1])
 
 
-def test_what_another_node_may_do_does_not_repeat_everywhere() -> None:
+def test_node_failures_do_not_repeat_everywhere() -> None:
     of_nodes = [each for each in Reason if each.facets.fault is Fault.NODE]
     assert Reason.PROCESSOR_MISMATCH in of_nodes
     assert [each for each in of_nodes if each.facets.repeats is Repeats.EVERYWHERE] == []

@@ -1,4 +1,4 @@
-"""Accounts in Secrets for registries, whatever somebody has put there."""
+"""Accounts in Secrets for registries, valid or not."""
 
 import json
 
@@ -26,8 +26,8 @@ def config(auths: object) -> Secret:
     ],
 )
 def test_an_account(entry: object, expected: str) -> None:
-    found = login(config({"https://[bad": {}, HOST: entry}), HOST)
-    assert found.header() == {"Authorization": expected}
+    credentials = login(config({"https://[bad": {}, HOST: entry}), HOST)
+    assert credentials.header() == {"Authorization": expected}
 
 
 @pytest.mark.parametrize(
@@ -37,14 +37,14 @@ def test_an_account(entry: object, expected: str) -> None:
         {"username": "a:b", "password": "c"}, {"username": 5, "password": "c"},
     ],
 )  # fmt: skip
-def test_what_is_no_account_is_refused(entry: object) -> None:
+def test_invalid_account_is_refused(entry: object) -> None:
     with pytest.raises(StageFailure, match=INVALID) as caught:
         login(config({HOST: entry}), HOST)
     assert caught.value.reason is Reason.SOURCE_UNREACHABLE
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "null", '{"auths": 5}', "[" * 100_000, "\0"])
-def test_what_is_no_configuration_is_refused(text: str) -> None:
+def test_invalid_configuration_is_refused(text: str) -> None:
     with pytest.raises(StageFailure, match=NO_CONFIGURATION):
         login(Secret({".dockerconfigjson": text}), HOST)
 

@@ -47,9 +47,7 @@ def test_an_upgrade_restarts_prepares_and_builds_nothing(path: Path, name: str) 
 
 
 @pytest.mark.parametrize(("path", "name"), CASES)
-def test_a_spec_that_comes_back_after_an_upgrade_is_the_same_revision(
-    path: Path, name: str
-) -> None:
+def test_returning_spec_is_the_same_revision(path: Path, name: str) -> None:
     kept = read(path)["worlds"][name]
     world = restored(copy.deepcopy(kept)).settle()
     world.edit(podTemplate={"labels": {"a": "b"}}).all_available()

@@ -1,4 +1,4 @@
-"""What earlier releases requested and specs have no more: it serves on, and its user is told what replaces it."""
+"""Removed fields: what earlier releases requested serves on, and its user is told what replaces it."""
 
 import copy
 import json
@@ -49,8 +49,8 @@ def processes_of(world: World) -> set[int]:
 
 
 def built(objects: dict[Any, Any], kind: str) -> dict[str, Any]:
-    (found,) = [each for key, each in objects.items() if key[0] == kind]
-    return dict(found)
+    (obj,) = [each for key, each in objects.items() if key[0] == kind]
+    return dict(obj)
 
 
 def stored(
@@ -155,8 +155,8 @@ def test_a_canary_of_such_a_revision_is_the_one_that_runs(world: World) -> None:
     made = canary_deployment(world.facts().model, revision, "cpu", replicas=1, stable_key="b" * 64)
     fetch = made["spec"]["template"]["spec"]["initContainers"][0]
     (text,) = [each["value"] for each in fetch["env"] if each["name"] == TASK_VARIABLE]
-    found: dict[str, Any] = json.loads(text)
-    assert (found["processes"], found["stable_key"]) == (4, "b" * 64)
+    data: dict[str, Any] = json.loads(text)
+    assert (data["processes"], data["stable_key"]) == (4, "b" * 64)
     before = revision.templates["cpu"]["spec"]["initContainers"][0]["env"]
     (stored,) = [each["value"] for each in before if each["name"] == TASK_VARIABLE]
     assert text.replace(f'"stable_key":"{"b" * 64}",', "") == stored
@@ -260,11 +260,11 @@ def test_a_rollout_goes_on_while_the_new_images_are_probed(world: World) -> None
     outcome = RevisionOutcome(state="Promoted", at=earlier, spec_hash=hash_with(world, 2))
     before, goes_to = stored(world, 7, outcome, 2), world.status["revision"]
     world.status["serving"] |= {"lastRolledOut": before}
-    known, world.images = world.images, {}
+    images, world.images = world.images, {}
     world.settle()
     assert world.conditions()["Ready"][1] == "ProbingImage"
     assert processes_of(world) == {4}
-    world.images = known
+    world.images = images
     world.settle().all_available()
     assert world.status["serving"]["revision"] == goes_to
     assert processes_of(world) == {4}
@@ -284,7 +284,7 @@ def test_a_canary_of_such_a_spec_is_told_of(world: World) -> None:
     assert world.status["target"]["revision"] == name
 
 
-def test_what_replaces_pods_that_are_none_or_autoscaled(world: World) -> None:
+def test_replacement_of_no_or_autoscaled_pods(world: World) -> None:
     world.edit(replicas=0)
     (message,) = removed(world)
     assert "4 replicas replace one of its pods, each with 1/4 of the CPUs" in message

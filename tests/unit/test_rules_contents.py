@@ -17,7 +17,6 @@ FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorPr
 def outside(
     folder: Path, size: int, *, offset: int = 0, kind: int = TensorProto.FLOAT
 ) -> TensorProto:
-    """Return a tensor of `size` bytes in w.bin."""
     bits = contents.element_bits(kind)
     assert bits is not None
     tensor = TensorProto(name="w", data_type=kind, dims=[size * 8 // bits])
@@ -35,10 +34,10 @@ def test_every_type_and_field(kind: int, raw: bool, tmp_path: Path) -> None:
     if raw:
         tensor = numpy_helper.from_array(numpy_helper.to_array(tensor), "w")
     assert tensor.HasField("raw_data") is raw
-    found = summarize(tensor, tmp_path)
-    assert (found.nan, found.positive_infinities, found.negative_infinities) == (2, 1, 1)
-    assert (found.minimum, found.maximum) == (-2.0, 1.0)
-    assert not found.finite
+    summary = summarize(tensor, tmp_path)
+    assert (summary.nan, summary.positive_infinities, summary.negative_infinities) == (2, 1, 1)
+    assert (summary.minimum, summary.maximum) == (-2.0, 1.0)
+    assert not summary.finite
 
 
 def test_nan_at_the_edge_of_a_piece(tmp_path: Path) -> None:
@@ -69,11 +68,11 @@ def test_holes_are_zeros(tmp_path: Path) -> None:
         writer.truncate(size)
         writer.seek(size // 2)
         writer.write(np.array([np.nan, 5.0], np.float32).tobytes())
-    found = summarize(outside(tmp_path, size), tmp_path)
-    assert (found.nan, found.minimum, found.maximum) == (1, 0.0, 5.0)
+    summary = summarize(outside(tmp_path, size), tmp_path)
+    assert (summary.nan, summary.minimum, summary.maximum) == (1, 0.0, 5.0)
 
 
-def test_what_is_not_there_whole_is_unreadable(tmp_path: Path) -> None:
+def test_truncated_file_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "w.bin").write_bytes(bytes(64))
     (tmp_path / "v.bin").write_bytes(bytes(64))
     assert summarize(outside(tmp_path, 64), tmp_path).finite

@@ -36,9 +36,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=lambda scheme: scheme.name)
-def test_an_address_of_every_scheme_is_opened_as_its_form_says(
-    scheme: Scheme, tmp_path: Path
-) -> None:
+def test_address_of_every_scheme_is_opened(scheme: Scheme, tmp_path: Path) -> None:
     address = scheme.form.replace("REGISTRY", "registry.example").replace("REPOSITORY", "models/m")
     opened = open_source(address, tmp_path, tmp_path / "none", anonymous=True)
     assert isinstance(opened, SOURCES[scheme])
@@ -50,9 +48,7 @@ def test_buckets_of_every_scheme_that_the_store_may_have_are_opened() -> None:
 
 
 @pytest.mark.parametrize("scheme", BUCKETS, ids=lambda scheme: scheme.name)
-def test_a_secret_without_the_keys_of_its_scheme_is_told_one_that_the_messages_name(
-    scheme: Scheme,
-) -> None:
+def test_secret_without_keys_names_one(scheme: Scheme) -> None:
     with pytest.raises(StageFailure) as caught:
         bucket(f"{scheme.prefix}b/a", Secret({"PASSWORD": "x"}))
     remedy = caught.value.finding.remedy or ""
@@ -60,9 +56,7 @@ def test_a_secret_without_the_keys_of_its_scheme_is_told_one_that_the_messages_n
 
 
 @pytest.mark.parametrize("scheme", BUCKETS, ids=lambda scheme: scheme.name)
-def test_variables_of_the_platforms_identity_are_among_those_that_tell_who_asks(
-    scheme: Scheme,
-) -> None:
+def test_platform_identity_variables_are_known(scheme: Scheme) -> None:
     for name in (*BUCKET_SCHEMES[scheme].environment, *scheme.variables.split()):
         assert name in {"and", "with", "or"} or name.startswith(scheme.variable_prefixes)
 

@@ -36,9 +36,9 @@ class World:
         return created
 
     def held(self, size: int, *, rate: float | None = None) -> Holding:
-        found = self.holding(rate=rate)
-        assert self.account.hold(found, size)
-        return found
+        holding = self.holding(rate=rate)
+        assert self.account.hold(holding, size)
+        return holding
 
 
 class Recounted(RuleBasedStateMachine):
@@ -128,7 +128,7 @@ def test_a_slow_transfer_displaces_only_slower_ones() -> None:
     assert not world.account.hold(grows, 500)
 
 
-def test_what_is_not_a_transfer_is_kept() -> None:
+def test_idle_time_is_kept() -> None:
     world = World()
     world.held(1000)
     assert not world.account.hold(world.holding(), 1)
@@ -145,7 +145,7 @@ def test_an_exempt_holding_is_never_refused_nor_given_up() -> None:
     assert not world.evicted
 
 
-def test_bodies_that_have_only_begun_are_charged_for_what_has_arrived() -> None:
+def test_partial_bodies_are_charged_for_received_bytes() -> None:
     kib = 1024
     assert charged_bytes(1, 60 * MIB) == 64 * kib
     assert charged_bytes(64 * kib, 60 * MIB) == 128 * kib  # there is memory for what comes next
@@ -157,7 +157,7 @@ def test_bodies_that_have_only_begun_are_charged_for_what_has_arrived() -> None:
 
 
 @given(st.integers(0, 100 * MIB), st.integers(0, 100 * MIB))
-def test_what_is_charged_covers_what_has_arrived(arrived: int, more: int) -> None:
+def test_charge_covers_received_bytes(arrived: int, more: int) -> None:
     length = arrived + more
     charged = charged_bytes(arrived, length)
     assert arrived <= charged <= length
@@ -177,11 +177,11 @@ def test_what_is_charged_covers_what_has_arrived(arrived: int, more: int) -> Non
 )
 def test_a_transfer_must_keep_its_rate_in_every_window(moved: list[float], is_enough: bool) -> None:
     progress = TransferPace(0.0, TransportSettings(transfer_rate=50))
-    total, found = 0.0, True
+    total, is_steady = 0.0, True
     for second, amount in enumerate(moved, 1):
         total += amount
-        found = progress.update(float(second), int(total)) and found
-    assert found == is_enough
+        is_steady = progress.update(float(second), int(total)) and is_steady
+    assert is_steady == is_enough
 
 
 def test_a_rate_is_known_after_a_second() -> None:

@@ -31,7 +31,7 @@ ANY: Final = 2**31 - 1
     st.lists(st.integers(0, 5), min_size=1, max_size=6),
     arrays.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
 )
-def test_what_is_joined_is_split_into_the_same(rows: list[int], tail: tuple[int, ...]) -> None:
+def test_joined_arrays_are_split_again(rows: list[int], tail: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
     requests = [{"x": rng.random((each, *tail)), "n": rng.random((each, 2))} for each in rows]
     joined = join(requests)
@@ -112,18 +112,18 @@ class Model:
 
 
 def test_a_batch_pays_where_a_run_costs_more_than_its_rows() -> None:
-    found = Model(np.tanh).prove()
-    assert (found.rows, found.off, found.turn_rows, found.turn_elements) == (32, "", 32, 128)
+    proof = Model(np.tanh).prove()
+    assert (proof.rows, proof.off, proof.turn_rows, proof.turn_elements) == (32, "", 32, 128)
     # a millisecond, and a tenth of it for each row
-    found = Model(np.tanh, lambda rows: 1e-3 + 1e-4 * rows).prove()
-    assert (found.rows, found.turn_rows) == (32, 0)
+    proof = Model(np.tanh, lambda rows: 1e-3 + 1e-4 * rows).prove()
+    assert (proof.rows, proof.turn_rows) == (32, 0)
 
 
 def test_a_batch_that_gains_nothing_is_not_used_and_larger_ones_are_not_tried() -> None:
     model = Model(np.tanh, lambda rows: 1e-3 * rows)
-    found = model.prove()
-    assert found.rows == 1
-    assert "not faster" in found.off
+    proof = model.prove()
+    assert proof.rows == 1
+    assert "not faster" in proof.off
     assert model.sizes == {1, 2}
 
 
@@ -131,24 +131,22 @@ def test_a_batch_that_gains_nothing_is_not_used_and_larger_ones_are_not_tried() 
     ("planning", "on_cpu", "rows"),
     [(0.1, False, 1), (0.1, True, 32), (0.001, False, 32)],
 )
-def test_batches_do_not_pay_where_each_change_of_size_costs_more(
-    planning: float, on_cpu: bool, rows: int
-) -> None:
-    """As of convolutions on a GPU, which are planned anew whenever the size changes."""
+def test_costly_size_changes_make_batches_useless(planning: float, on_cpu: bool, rows: int) -> None:
+    """As of convolutions on a GPU, which are planned again whenever the size changes."""
     model = Model(np.tanh, lambda count: 2e-3 + 1e-5 * count)
     model.planning = planning
-    found = model.prove(on_cpu=on_cpu)
-    assert found.rows == rows
-    assert found.sizes == (
+    proof = model.prove(on_cpu=on_cpu)
+    assert proof.rows == rows
+    assert proof.sizes == (
         () if on_cpu else tuple(each for each in (1, 2, 4, 8, 16, 32) if each <= rows)
     )
-    assert ("where the one before had another size" in found.off) is (rows == 1)
+    assert ("where the one before had another size" in proof.off) is (rows == 1)
 
 
 def test_the_smallest_of_about_the_fastest_sizes_is_used() -> None:
     # what fits a vector register of eight costs the same
-    found = Model(np.tanh, lambda rows: 1e-2 * -(-rows // 8)).prove()
-    assert found.rows == 8
+    proof = Model(np.tanh, lambda rows: 1e-2 * -(-rows // 8)).prove()
+    assert proof.rows == 8
 
 
 @pytest.mark.parametrize(
@@ -162,21 +160,21 @@ def test_the_smallest_of_about_the_fastest_sizes_is_used() -> None:
     ],
 )
 def test_outputs_that_depend_on_neighbours_allow_no_batch(compute: Any) -> None:
-    found = Model(compute).prove()
-    assert found.rows == 1
-    assert "depends on the others" in found.off
+    proof = Model(compute).prove()
+    assert proof.rows == 1
+    assert "depends on the others" in proof.off
 
 
 def test_kernels_may_round_differently() -> None:
-    found = Model(lambda x: np.tanh(x) * (1 + 1e-6 * len(x))).prove()
-    assert found.rows == 32
+    proof = Model(lambda x: np.tanh(x) * (1 + 1e-6 * len(x))).prove()
+    assert proof.rows == 32
 
 
 def _fails_on_several(x: NDArray[Any]) -> NDArray[Any]:
     if len(x) > 2:
         raise RuntimeError("out of memory")
-    found: NDArray[Any] = np.tanh(x)
-    return found
+    outputs: NDArray[Any] = np.tanh(x)
+    return outputs
 
 
 @pytest.mark.parametrize(
@@ -191,12 +189,12 @@ def _fails_on_several(x: NDArray[Any]) -> NDArray[Any]:
     ],
 )
 def test_why_there_are_no_batches(compute: Any, changes: dict[str, Any], off: str) -> None:
-    found = Model(compute).prove(**changes)
-    assert found.rows == 1
-    assert off in found.off
+    proof = Model(compute).prove(**changes)
+    assert proof.rows == 1
+    assert off in proof.off
 
 
-def test_batches_stay_within_profiles_memory_and_what_the_backend_runs() -> None:
+def test_batches_stay_within_limits() -> None:
     assert Model(np.tanh).prove(bounds=((1, 6), (4, 4))).rows == 4
     assert Model(_fails_on_several).prove().rows == 2
     resident = itertools.count(100, 10)

@@ -121,9 +121,7 @@ def decompress(message: bytes, size: int, coding: Coding, step: int) -> bytes:
 
 
 @given(st.binary(max_size=2000), st.sampled_from(Coding), st.integers(1, 3000))
-def test_what_is_compressed_comes_back_in_steps_of_any_size(
-    data: bytes, coding: Coding, step: int
-) -> None:
+def test_compressed_data_comes_back(data: bytes, coding: Coding, step: int) -> None:
     assert decompress(compress(data, coding), len(data), coding, step) == data
 
 
@@ -143,17 +141,17 @@ def test_a_step_is_limited_in_time_also_if_nothing_comes_out() -> None:
     st.integers(0, 400),
     st.binary(max_size=3),
 )
-def test_a_changed_message_is_an_error_or_the_same(
+def test_changed_message_is_refused_or_equal(
     data: bytes, coding: Coding, at: int, put: bytes
 ) -> None:
     message = compress(data, coding)
     at %= len(message) + 1
     changed = message[:at] + put + message[at + 1 :]
     try:
-        found = decompress(changed, len(data), coding, 64)
+        content = decompress(changed, len(data), coding, 64)
     except CompressionError:
         return
-    assert found == data  # such as another time in gzip's header
+    assert content == data  # such as another time in gzip's header
 
 
 def test_a_result_is_never_larger_than_the_memory_for_it() -> None:
@@ -177,11 +175,11 @@ def compressed(sent: HttpResponse, accept: bytes, content: bytes = b"") -> HttpR
     def later(_: object) -> None:
         raise AssertionError("in the thread")
 
-    found = CompressedResponses(RequestThreads("codec", 1, 1, "requests", "for a turn")).compress(
+    result = CompressedResponses(RequestThreads("codec", 1, 1, "requests", "for a turn")).compress(
         request, sent, later
     )
-    assert found is not None
-    return found
+    assert result is not None
+    return result
 
 
 TEXT = json.dumps({"data": [n / 7 for n in range(200)]}).encode()
@@ -199,7 +197,7 @@ TEXT = json.dumps({"data": [n / 7 for n in range(200)]}).encode()
         (b"", b"gzip", None),
     ],
 )
-def test_a_response_is_compressed_for_clients_that_ask_for_it(
+def test_response_is_compressed_on_request(
     accept: bytes, content: bytes, coding: bytes | None
 ) -> None:
     plain = response(TEXT[:50], TEXT[50:])
@@ -217,7 +215,7 @@ def test_a_response_is_compressed_for_clients_that_ask_for_it(
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", np.random.default_rng(1).bytes(3000)])
-def test_what_hardly_shrinks_is_compressed_too(body: bytes) -> None:
+def test_incompressible_response_is_compressed_too(body: bytes) -> None:
     sent = compressed(response(body, kind=BINARY_TYPE), b"gzip")
     assert gzip.decompress(b"".join(sent.parts)) == body
 

@@ -78,15 +78,15 @@ def prove(
 
 
 def test_runs_that_are_faster_together_take_place_together() -> None:
-    found = prove(TimedProver(Doubling(), {1: 0.010, 2: 0.015}))
-    assert (found.runs, found.off) == (2, "")
-    assert found.gain == pytest.approx(4 / 3)
+    proof = prove(TimedProver(Doubling(), {1: 0.010, 2: 0.015}))
+    assert (proof.runs, proof.off) == (2, "")
+    assert proof.gain == pytest.approx(4 / 3)
 
 
 def test_runs_that_are_hardly_faster_take_place_one_by_one() -> None:
-    found = prove(TimedProver(Doubling(), {1: 0.010, 2: 0.018}))
-    assert (found.runs, found.off) == (1, "several runs at a time are not faster")
-    assert found.gain == pytest.approx(10 / 9)
+    proof = prove(TimedProver(Doubling(), {1: 0.010, 2: 0.018}))
+    assert (proof.runs, proof.off) == (1, "several runs at a time are not faster")
+    assert proof.gain == pytest.approx(10 / 9)
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,14 @@ def test_as_few_as_are_about_as_fast_as_any(times: dict[int, float], runs: int) 
     ],
 )
 def test_there_is_one_run_at_a_time_where(changes: dict[str, Any], why: str) -> None:
-    found = prove(TimedProver(Doubling(), {1: 0.010, 2: 0.010}), **changes)
-    assert found.runs == 1
-    assert why in found.off
+    proof = prove(TimedProver(Doubling(), {1: 0.010, 2: 0.010}), **changes)
+    assert proof.runs == 1
+    assert why in proof.off
 
 
 def test_short_runs_are_not_worth_a_thread() -> None:
-    found = prove(TimedProver(Doubling(), {1: 0.0002, 2: 0.0002}))
-    assert found == Concurrency(1, "a run takes only 200 µs")
+    proof = prove(TimedProver(Doubling(), {1: 0.0002, 2: 0.0002}))
+    assert proof == Concurrency(1, "a run takes only 200 µs")
 
 
 def test_memory_that_is_not_known_does_not_count() -> None:
@@ -137,10 +137,10 @@ def test_memory_that_is_not_known_does_not_count() -> None:
 
 
 def test_outputs_that_depend_on_neighbours_are_found() -> None:
-    found = prove(TimedProver(Doubling(neighbour=0.1), {1: 0.010, 2: 0.010}))
-    assert found == Concurrency(1, "output 'y' of a run depends on others at the same time")
+    proof = prove(TimedProver(Doubling(neighbour=0.1), {1: 0.010, 2: 0.010}))
+    assert proof == Concurrency(1, "output 'y' of a run depends on others at the same time")
 
 
 def test_a_model_that_fails_beside_others_runs_alone() -> None:
-    found = prove(TimedProver(Doubling(error=True), {1: 0.010, 2: 0.010}))
-    assert found == Concurrency(1, "the model fails with several runs at a time: no")
+    proof = prove(TimedProver(Doubling(error=True), {1: 0.010, 2: 0.010}))
+    assert proof == Concurrency(1, "the model fails with several runs at a time: no")

@@ -168,61 +168,50 @@ def targets(written: bytes) -> list[str]:
     return [part.split(b'"')[0].decode() for part in written.split(b'{"target":"')[1:]]
 
 
-def test_of_each_connection_one_request_is_answered_in_a_turn() -> None:
-    async def both() -> None:
-        app, buffer = Echo(), bytearray(RECEIVE_BYTES)
-        greedy, modest = Peer(app, buffer), Peer(app, buffer)
-        greedy.send(b"".join(get(f"/{number}") for number in range(MANY)) + b"GET /la")
-        assert greedy.pipe.answers == 1
-        assert not greedy.pipe.reading
-        modest.send(get("/modest"))
-        assert targets(modest.pipe.written) == ["/modest"]
-        await one_at_a_time(greedy, MANY)
-        greedy.send(b"st HTTP/1.1\r\nHost: h\r\n\r\n")
-        assert targets(greedy.pipe.written) == [*(f"/{number}" for number in range(MANY)), "/last"]
-
-    asyncio.run(both())
+@pytest.mark.asyncio(loop_factories=["real"])  # turns of the event loop take time
+async def test_of_each_connection_one_request_is_answered_in_a_turn() -> None:
+    app, buffer = Echo(), bytearray(RECEIVE_BYTES)
+    greedy, modest = Peer(app, buffer), Peer(app, buffer)
+    greedy.send(b"".join(get(f"/{number}") for number in range(MANY)) + b"GET /la")
+    assert greedy.pipe.answers == 1
+    assert not greedy.pipe.reading
+    modest.send(get("/modest"))
+    assert targets(modest.pipe.written) == ["/modest"]
+    await one_at_a_time(greedy, MANY)
+    greedy.send(b"st HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert targets(greedy.pipe.written) == [*(f"/{number}" for number in range(MANY)), "/last"]
 
 
-def test_refusals_and_blank_lines_take_turns_as_well() -> None:
-    async def refused() -> None:
-        app, buffer = Echo(), bytearray(RECEIVE_BYTES)
-        peer = Peer(app, buffer)
-        peer.send(get("/none") * 10 + b"\r\n\r\n" * 10 + get("/last"))
-        assert peer.pipe.answers == 1
-        await one_at_a_time(peer, 11)
-
-    asyncio.run(refused())
+async def test_refusals_and_blank_lines_take_turns_as_well() -> None:
+    app, buffer = Echo(), bytearray(RECEIVE_BYTES)
+    peer = Peer(app, buffer)
+    peer.send(get("/none") * 10 + b"\r\n\r\n" * 10 + get("/last"))
+    assert peer.pipe.answers == 1
+    await one_at_a_time(peer, 11)
 
 
-def test_requests_are_answered_in_order_where_some_are_answered_later() -> None:
-    async def mixed() -> None:
-        app, buffer = Echo(), bytearray(RECEIVE_BYTES)
-        peer = Peer(app, buffer)
-        paths = [f"/{'later' if number % 3 else 'now'}/{number}" for number in range(30)]
-        peer.send(b"".join(map(get, paths)))
-        while len(targets(peer.pipe.written)) < len(paths):
-            await asyncio.sleep(0)
-            assert len(app.waiting) <= 1
-            while app.waiting:
-                connection, response = app.waiting.pop()
-                connection.respond(response)
-        assert targets(peer.pipe.written) == paths
-        assert peer.pipe.reading
-
-    asyncio.run(mixed())
+async def test_requests_are_answered_in_order_where_some_are_answered_later() -> None:
+    app, buffer = Echo(), bytearray(RECEIVE_BYTES)
+    peer = Peer(app, buffer)
+    paths = [f"/{'later' if number % 3 else 'now'}/{number}" for number in range(30)]
+    peer.send(b"".join(map(get, paths)))
+    while len(targets(peer.pipe.written)) < len(paths):
+        await asyncio.sleep(0)
+        assert len(app.waiting) <= 1
+        while app.waiting:
+            connection, response = app.waiting.pop()
+            connection.respond(response)
+    assert targets(peer.pipe.written) == paths
+    assert peer.pipe.reading
 
 
-def test_a_connection_that_is_lost_loses_its_turn() -> None:
-    async def lost() -> None:
-        peer = Peer(Echo(), bytearray(RECEIVE_BYTES))
-        peer.send(get("/0") * 3)
-        peer.connection.connection_lost(None)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert peer.pipe.answers == 1
-
-    asyncio.run(lost())
+async def test_a_connection_that_is_lost_loses_its_turn() -> None:
+    peer = Peer(Echo(), bytearray(RECEIVE_BYTES))
+    peer.send(get("/0") * 3)
+    peer.connection.connection_lost(None)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert peer.pipe.answers == 1
 
 
 def replaced(app: Echo, buffer: bytearray, *held: Peer) -> list[bool]:
@@ -231,153 +220,128 @@ def replaced(app: Echo, buffer: bytearray, *held: Peer) -> list[bool]:
     return [each.pipe.aborted for each in held]
 
 
-def test_a_client_that_pipelines_is_replaced_before_one_that_has_just_connected() -> None:
-    async def connected() -> None:
-        app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
-        greedy = Peer(app, buffer)
-        greedy.send(get("/0") * MANY)
-        await asyncio.sleep(0)
-        probe = Peer(app, buffer)
-        await asyncio.sleep(0)
-        assert replaced(app, buffer, greedy, probe) == [True, False]
-        probe.send(get("/probe"))
-        await asyncio.sleep(0)
-        assert targets(probe.pipe.written) == ["/probe"]
-        assert greedy.pipe.answers == 3  # those before it was closed
-
-    asyncio.run(connected())
+async def test_a_client_that_pipelines_is_replaced_before_one_that_has_just_connected() -> None:
+    app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
+    greedy = Peer(app, buffer)
+    greedy.send(get("/0") * MANY)
+    await asyncio.sleep(0)
+    probe = Peer(app, buffer)
+    await asyncio.sleep(0)
+    assert replaced(app, buffer, greedy, probe) == [True, False]
+    probe.send(get("/probe"))
+    await asyncio.sleep(0)
+    assert targets(probe.pipe.written) == ["/probe"]
+    assert greedy.pipe.answers == 3  # those before it was closed
 
 
-def test_one_that_pipelines_without_end_is_replaced_before_one_that_is_idle_for_longer() -> None:
-    async def flooded() -> None:
-        app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
-        idle, greedy = Peer(app, buffer), Peer(app, buffer)
-        greedy.send(get("/0") * 2 + b"GET /1")
-        await asyncio.sleep(FLOOD_SECONDS)
-        greedy.send(b" HTTP/1.1\r\nHost: h\r\n\r\n" + get("/2") * MANY)
-        assert replaced(app, buffer, idle, greedy) == [False, True]
-
-    asyncio.run(flooded())
+@pytest.mark.asyncio(loop_factories=["real"])  # turns of the event loop take time
+async def test_endless_pipelining_is_replaced_before_an_idle_client() -> None:
+    app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
+    idle, greedy = Peer(app, buffer), Peer(app, buffer)
+    greedy.send(get("/0") * 2 + b"GET /1")
+    await asyncio.sleep(FLOOD_SECONDS)
+    greedy.send(b" HTTP/1.1\r\nHost: h\r\n\r\n" + get("/2") * MANY)
+    assert replaced(app, buffer, idle, greedy) == [False, True]
 
 
-def test_one_that_pipelines_a_few_requests_is_replaced_after_one_that_is_idle_for_longer() -> None:
-    async def few() -> None:
-        app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
-        idle, modest = Peer(app, buffer), Peer(app, buffer)
-        for batch in range(3):
-            modest.send(get(f"/{batch}") * 2)
-            if batch < 2:
-                await asyncio.sleep(FLOOD_SECONDS)
-        assert replaced(app, buffer, idle, modest) == [True, False]
-        await asyncio.sleep(0)
-        assert targets(modest.pipe.written) == ["/0", "/0", "/1", "/1", "/2", "/2"]
-
-    asyncio.run(few())
+async def test_short_pipelining_is_replaced_after_an_idle_client() -> None:
+    app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
+    idle, modest = Peer(app, buffer), Peer(app, buffer)
+    for batch in range(3):
+        modest.send(get(f"/{batch}") * 2)
+        if batch < 2:
+            await asyncio.sleep(FLOOD_SECONDS)
+    assert replaced(app, buffer, idle, modest) == [True, False]
+    await asyncio.sleep(0)
+    assert targets(modest.pipe.written) == ["/0", "/0", "/1", "/1", "/2", "/2"]
 
 
-def test_the_time_that_the_application_takes_is_not_counted_as_pipelining() -> None:
-    async def later() -> None:
-        app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
-        idle, modest = Peer(app, buffer), Peer(app, buffer)
-        modest.send(b"".join(map(get, ("/0", "/later", "/2", "/3"))))
-        await asyncio.sleep(FLOOD_SECONDS)
-        ((connection, response),) = app.waiting
-        connection.respond(response)
-        assert modest.pipe.answers == 3
-        assert replaced(app, buffer, idle, modest) == [True, False]
-
-    asyncio.run(later())
+async def test_the_time_that_the_application_takes_is_not_counted_as_pipelining() -> None:
+    app, buffer = Echo(TWO), bytearray(RECEIVE_BYTES)
+    idle, modest = Peer(app, buffer), Peer(app, buffer)
+    modest.send(b"".join(map(get, ("/0", "/later", "/2", "/3"))))
+    await asyncio.sleep(FLOOD_SECONDS)
+    ((connection, response),) = app.waiting
+    connection.respond(response)
+    assert modest.pipe.answers == 3
+    assert replaced(app, buffer, idle, modest) == [True, False]
 
 
 @pytest.mark.parametrize("evicted", [False, True])
-def test_a_client_that_leaves_before_its_turn_to_read_metrics_leaves_no_bytes_charged(
-    *, evicted: bool
-) -> None:
-    async def leave() -> None:
-        task = ServeTask(model="m", revision="r", prepared_key="0" * 64, backend="cpu")
-        app = ServerApp(task, DEFAULTS, "1")
-        peer = Peer(app, bytearray(RECEIVE_BYTES))
-        peer.send(b"GET /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n" + bytes(9))
-        assert app.inflight.account.total > 0
-        if evicted:
-            assert app.close_one()
-        peer.connection.connection_lost(None)
-        await turns()
-        assert app.inflight.account.total == 0
-        assert not peer.pipe.written
-
-    asyncio.run(leave())
+async def test_client_that_leaves_early_leaves_no_bytes_charged(*, evicted: bool) -> None:
+    task = ServeTask(model="m", revision="r", prepared_key="0" * 64, backend="cpu")
+    app = ServerApp(task, DEFAULTS, "1")
+    peer = Peer(app, bytearray(RECEIVE_BYTES))
+    peer.send(b"GET /metrics HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n" + bytes(9))
+    assert app.inflight.account.total > 0
+    if evicted:
+        assert app.close_one()
+    peer.connection.connection_lost(None)
+    await turns()
+    assert app.inflight.account.total == 0
+    assert not peer.pipe.written
 
 
 # fault: Hostile | connections end while the time limits of many are checked | only those that are left are
 #   checked | prevented
-def test_connections_that_end_while_others_are_checked_are_not_checked() -> None:
-    async def checked() -> None:
-        app = Echo()
-        checks: list[object] = []
+async def test_connections_that_end_while_others_are_checked_are_not_checked() -> None:
+    app = Echo()
+    checks: list[object] = []
 
-        class Last(Connection):
-            @override
-            def check(self, now: float) -> None:
-                checks.append(self)
-                app.connections.intersection_update({self})
+    class Last(Connection):
+        @override
+        def check(self, now: float) -> None:
+            checks.append(self)
+            app.connections.intersection_update({self})
 
-        app.connections.update(Last(app, HeadParser(), bytearray()) for _ in range(100))
-        await app.check_connections()
-        assert len(checks) == 1
-
-    asyncio.run(checked())
+    app.connections.update(Last(app, HeadParser(), bytearray()) for _ in range(100))
+    await app.check_connections()
+    assert len(checks) == 1
 
 
-def test_a_large_response_over_tls_is_encrypted_as_its_client_reads() -> None:
-    async def read() -> None:
-        app, pipe = Echo(), TlsPipe()
-        connection = pipe.connection = Connection(app, HeadParser(), bytearray(RECEIVE_BYTES))
-        connection.connection_made(pipe)
-        request = b"GET /later HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
-        connection.get_buffer(-1)[: len(request)] = request
-        connection.buffer_updated(len(request))
-        body = b"x" * MIB
-        connection.respond(HttpResponse(200, b"", [memoryview(body)], MIB))
-        reads = 0
-        while not pipe.closed:
-            assert app.inflight.account.total == MIB, "it is charged until it is encrypted"
-            connection.resume_writing()
-            reads += 1
-        assert pipe.written.endswith(b"\r\n\r\n" + body)
-        assert pipe.most == MIB // 16
-        assert reads == 17, "its head first"
-        assert app.inflight.account.total == 0
-        now = time.monotonic()
-        connection.check(now + DEFAULTS.linger_seconds + 1)
-        assert not pipe.aborted, "its client may still read the end"
-        connection.check(now + DEFAULTS.transfer_window + 1)
-        assert pipe.aborted
-
-    asyncio.run(read())
+async def test_a_large_response_over_tls_is_encrypted_as_its_client_reads() -> None:
+    app, pipe = Echo(), TlsPipe()
+    connection = pipe.connection = Connection(app, HeadParser(), bytearray(RECEIVE_BYTES))
+    connection.connection_made(pipe)
+    request = b"GET /later HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
+    connection.get_buffer(-1)[: len(request)] = request
+    connection.buffer_updated(len(request))
+    body = b"x" * MIB
+    connection.respond(HttpResponse(200, b"", [memoryview(body)], MIB))
+    reads = 0
+    while not pipe.closed:
+        assert app.inflight.account.total == MIB, "it is charged until it is encrypted"
+        connection.resume_writing()
+        reads += 1
+    assert pipe.written.endswith(b"\r\n\r\n" + body)
+    assert pipe.most == MIB // 16
+    assert reads == 17, "its head first"
+    assert app.inflight.account.total == 0
+    now = time.monotonic()
+    connection.check(now + DEFAULTS.linger_seconds + 1)
+    assert not pipe.aborted, "its client may still read the end"
+    connection.check(now + DEFAULTS.transfer_window + 1)
+    assert pipe.aborted
 
 
 # fault: Servers | a client connects while the server drains, or reads its last response then, and keeps the
 #   connection | it is closed after a few seconds without a request | the drain waits so long
 @pytest.mark.parametrize("when", ["before its response is read", "after the drain has begun"])
-def test_a_kept_connection_does_not_hold_up_the_drain(when: str) -> None:
-    async def drain() -> None:
-        app = Echo()
-        if when.startswith("after"):
-            app.draining = True
-            peer = Peer(app, bytearray(RECEIVE_BYTES))
-        else:
-            peer = Peer(app, bytearray(RECEIVE_BYTES))
-            peer.send(get("/now"))
-            peer.connection.pause_writing()
-            app.draining = True
-            peer.connection.close_idle()
-            assert not peer.pipe.closed
-            peer.connection.resume_writing()
-        now = time.monotonic()
-        peer.connection.check(now + DEFAULTS.aged_idle_seconds - 1)
+async def test_a_kept_connection_does_not_hold_up_the_drain(when: str) -> None:
+    app = Echo()
+    if when.startswith("after"):
+        app.draining = True
+        peer = Peer(app, bytearray(RECEIVE_BYTES))
+    else:
+        peer = Peer(app, bytearray(RECEIVE_BYTES))
+        peer.send(get("/now"))
+        peer.connection.pause_writing()
+        app.draining = True
+        peer.connection.close_idle()
         assert not peer.pipe.closed
-        peer.connection.check(now + DEFAULTS.aged_idle_seconds + 1)
-        assert peer.pipe.closed
-
-    asyncio.run(drain())
+        peer.connection.resume_writing()
+    now = time.monotonic()
+    peer.connection.check(now + DEFAULTS.aged_idle_seconds - 1)
+    assert not peer.pipe.closed
+    peer.connection.check(now + DEFAULTS.aged_idle_seconds + 1)
+    assert peer.pipe.closed

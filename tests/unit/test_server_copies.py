@@ -1,4 +1,4 @@
-"""Copies of requests that the server keeps for its sidecar: few, not large, and none that nobody takes."""
+"""Copies of requests that the server keeps for its sidecar: few, not large, and freed if unclaimed."""
 
 import asyncio
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_a_share_is_chosen_and_none_before_somebody_asks() -> None:
     looped(act, chance=0.5)
 
 
-def test_what_is_kept_is_bounded_in_number_and_bytes_and_the_rest_is_counted() -> None:
+def test_copies_are_bounded_and_dropped_ones_counted() -> None:
     def act(kept: Copies) -> None:
         kept.ask(1.0)
         for _ in range(MOST + 3):
@@ -80,7 +80,7 @@ def test_what_is_kept_is_bounded_in_number_and_bytes_and_the_rest_is_counted() -
     looped(act)
 
 
-def test_what_nobody_takes_is_freed() -> None:
+def test_unclaimed_copies_are_freed() -> None:
     async def act() -> None:
         kept = Copies(lambda: 0.0)
         kept.ask(1.0)

@@ -63,7 +63,6 @@ def elements_of(datatype: Datatype) -> st.SearchStrategy[Any]:
 
 
 def nested(values: list[Any], shape: tuple[int, ...]) -> Any:
-    """Return the values as the lists of NumPy's `tolist`, element by element."""
     if not shape:
         return values[0]
     step = len(values) // shape[0] if shape[0] else 0
@@ -90,7 +89,7 @@ def reference(datatype: Datatype, shape: tuple[int, ...], values: list[Any]) -> 
 
 @settings(max_examples=examples(150))
 @given(tensors(IN_JSON), st.booleans())
-def test_json_comes_back_exactly_flat_or_nested(
+def test_json_comes_back_exactly(
     tensor: tuple[Datatype, tuple[int, ...], list[Any]], flat: bool
 ) -> None:
     datatype, shape, values = tensor
@@ -120,7 +119,7 @@ def test_binary_comes_back_exactly(tensor: tuple[Datatype, tuple[int, ...], list
 
 @settings(max_examples=examples(100))
 @given(tensors(list(DATATYPES)), st.booleans(), st.integers(1, 8))
-def test_an_encoded_response_decodes_to_its_outputs(
+def test_encoded_response_decodes(
     given: tuple[Datatype, tuple[int, ...], list[Any]], binary: bool, piece: int
 ) -> None:
     datatype, shape, values = given
@@ -207,9 +206,7 @@ def test_one_element_of_another_type_refuses_the_request(datatype: Datatype, at:
     ],
     ids=str,
 )
-def test_nesting_that_differs_from_the_shape_is_named(
-    shape: list[int], data: Any, cause: str
-) -> None:
+def test_nesting_other_than_the_shape_is_named(shape: list[int], data: Any, cause: str) -> None:
     (datatype,) = (each for each in DATATYPES if each.name == "FP32")
     with pytest.raises(RequestError) as refused:
         decode(signature(datatype), document(datatype, shape, data))
@@ -278,9 +275,7 @@ TOKENS = [b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"0", b"-", b"1e999",
         max_size=4,
     )
 )
-def test_a_mutated_body_is_refused_or_read_as_it_says(
-    edits: list[tuple[int, int, bytes]],
-) -> None:
+def test_mutated_body_is_refused_or_read(edits: list[tuple[int, int, bytes]]) -> None:
     body = BASE
     for at, removed, inserted in edits:
         body = body[:at] + inserted + body[at + removed :]
@@ -304,7 +299,7 @@ def test_strings_are_limited_in_all_inputs() -> None:
     tensors = {name: Tensor(name, text, (), ()) for name in ("a", "b")}
     served = Signature(tensors, tensors, ())
 
-    def asked(first: int, second: int) -> Feeds:
+    def read_inputs(first: int, second: int) -> Feeds:
         inputs = [
             {
                 "name": name,
@@ -316,9 +311,9 @@ def test_strings_are_limited_in_all_inputs() -> None:
         ]
         return decode(served, json.dumps({"inputs": inputs}).encode(), b"\0" * 4 * (first + second))
 
-    assert len(asked(STRINGS - 7, 7)["a"]) == STRINGS - 7
+    assert len(read_inputs(STRINGS - 7, 7)["a"]) == STRINGS - 7
     with pytest.raises(RequestError, match="100001 strings, more than 100,000"):
-        asked(STRINGS - 7, 8)
+        read_inputs(STRINGS - 7, 8)
 
 
 strings = st.text(st.sampled_from('a,:[{"\\é]}'), max_size=12)
@@ -343,19 +338,17 @@ def counted(value: Any) -> tuple[int, int]:
 
 @settings(max_examples=examples(150))
 @given(documents, st.integers(1, 9), st.booleans())
-def test_values_and_names_are_counted_outside_strings_however_the_text_is_cut(
-    value: Any, block: int, ascii_only: bool
-) -> None:
+def test_values_are_counted_outside_strings(value: Any, block: int, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only).encode()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json_cost, "_BLOCK_BYTES", block)
-        found = json_cost._count(json_cost._outside_strings(json_cost._blocks(text)))
+        counts = json_cost._count(json_cost._outside_strings(json_cost._blocks(text)))
         cheap = json_cost._count(json_cost._blocks(text))
-    assert found == counted(value)
-    assert cheap >= found
+    assert counts == counted(value)
+    assert cheap >= counts
 
 
-def test_a_text_costs_what_is_outside_its_strings() -> None:
+def test_text_costs_values_outside_its_strings() -> None:
     json_cost.check_cost(b'["' + b",:[{" * VALUES + b'"]')
     json_cost.check_cost(b"[" + b"1," * (VALUES - 1) + b"1]")
     json_cost.check_cost(b"{" + b'"a":1,' * (NAMES - 1) + b'"a":1}')
@@ -367,7 +360,7 @@ def test_a_text_costs_what_is_outside_its_strings() -> None:
         json_cost.check_cost(b"{" + b'"a":1,' * NAMES + b'"a":1}')
 
 
-def test_what_decoded_inputs_take_counts_as_in_flight() -> None:
+def test_decoded_inputs_count_as_in_flight() -> None:
     inflight = InFlight(TransportSettings(body_bytes=100, inflight_bytes=300))
     first, second, probe = InferenceCall(), InferenceCall(), InferenceCall()
     probe.reserved = True
@@ -387,7 +380,7 @@ def test_what_decoded_inputs_take_counts_as_in_flight() -> None:
 def test_inputs_take_their_own_memory_and_the_body_once_if_they_are_views_of_it() -> None:
     served = signature(*(each for each in DATATYPES if each.name in {"FP32", "FP64", "BYTES"}))
 
-    def held(**sizes: int) -> int:
+    def measure_held(**sizes: int) -> int:
         """Return what inputs take beyond the body: FP32 in binary, FP64 and BYTES in JSON."""
         data: dict[str, list[Any]] = {
             "FP64": [0.5] * sizes["FP64"],
@@ -407,6 +400,6 @@ def test_inputs_take_their_own_memory_and_the_body_once_if_they_are_views_of_it(
         _, feeds = Decoder(served).decode(body, len(header))
         return held_bytes(feeds, body.view()) - body.length
 
-    assert 8000 < held(FP32=3, FP64=1000, BYTES=1) < 8200
-    assert 80_000 < held(FP32=3, FP64=1, BYTES=80_000) < 80_200
-    assert held(FP32=0, FP64=1, BYTES=1000) < 1000, "nothing is a view"
+    assert 8000 < measure_held(FP32=3, FP64=1000, BYTES=1) < 8200
+    assert 80_000 < measure_held(FP32=3, FP64=1, BYTES=80_000) < 80_200
+    assert measure_held(FP32=0, FP64=1, BYTES=1000) < 1000, "nothing is a view"

@@ -40,11 +40,10 @@ class Table:
         self.eviction = Eviction(lambda: self.now, NEWEST)
 
     def closed(self) -> OpenConnection | None:
-        """Return the one that is closed."""
         before = [each for each in self.clients if not each.aborted]
-        found = self.eviction.close_one(self.clients)
+        victim = self.eviction.close_one(self.clients)
         closed = [each for each in before if each.aborted]
-        assert len(closed) == found
+        assert len(closed) == victim
         return closed[0] if closed else None
 
     def order(self) -> list[OpenConnection]:
@@ -68,7 +67,7 @@ def test_the_newest_connections_are_closed_last() -> None:
     assert Table(active, *clients).order() == [*clients[:3], active, *clients[3:]]
 
 
-def test_what_no_longer_waits_is_not_closed() -> None:
+def test_client_that_no_longer_waits_is_not_closed() -> None:
     first, second, third = (OpenConnection(WaitsFor.IDLE, float(number)) for number in range(3))
     table = Table(first, second, third)
     assert table.closed() is first
@@ -118,7 +117,7 @@ def test_a_storm_looks_at_few_connections_for_each_that_is_closed() -> None:
     assert Counted.asked < 5 * storm
 
 
-def test_who_waits_for_less_since_the_order_was_found_is_closed_in_its_place() -> None:
+def test_client_is_closed_by_its_current_rank() -> None:
     clients = [OpenConnection(WaitsFor.NEW, float(number)) for number in range(100)]
     table = Table(*clients)
     assert table.closed() is clients[0]
@@ -133,33 +132,26 @@ async def _all(queue: InputTurns) -> None:
     await had.wait()
 
 
-def test_turns_are_taken_in_order_and_few_at_a_time() -> None:
+async def test_turns_are_taken_in_order_and_few_at_a_time() -> None:
     taken: list[int] = []
-
-    async def run() -> None:
-        queue = InputTurns()
-        for number in range(100):
-            queue.take(partial(taken.append, number))
-        await asyncio.sleep(0)
-        assert 0 < len(taken) <= input_turns._MOST
-        await asyncio.wait_for(_all(queue), 10)
-
-    asyncio.run(run())
+    queue = InputTurns()
+    for number in range(100):
+        queue.take(partial(taken.append, number))
+    await asyncio.sleep(0)
+    assert 0 < len(taken) <= input_turns._MOST
+    await asyncio.wait_for(_all(queue), 10)
     assert taken == list(range(100))
 
 
-def test_who_fails_in_its_turn_does_not_end_those_of_others() -> None:
+async def test_failing_turn_does_not_end_others() -> None:
     taken: list[bool] = []
 
     def fail() -> None:
         raise ZeroDivisionError
 
-    async def run() -> None:
-        asyncio.get_running_loop().set_exception_handler(lambda *_: taken.append(False))
-        queue = InputTurns()
-        queue.take(fail)
-        queue.take(lambda: taken.append(True))
-        await asyncio.wait_for(_all(queue), 10)
-
-    asyncio.run(run())
+    asyncio.get_running_loop().set_exception_handler(lambda *_: taken.append(False))
+    queue = InputTurns()
+    queue.take(fail)
+    queue.take(lambda: taken.append(True))
+    await asyncio.wait_for(_all(queue), 10)
     assert taken == [False, True]

@@ -111,9 +111,7 @@ def assert_same(read: NDArray[Any], sent: NDArray[Any]) -> None:
 
 
 @given(st.lists(tensors(list(DATATYPES)), max_size=3), st.text(max_size=3), st.integers(0, 70))
-def test_raw_tensors_are_read_as_protobuf_reads_them(
-    inputs: Inputs, identifier: str, aligned_at: int
-) -> None:
+def test_raw_tensors_match_protobuf(inputs: Inputs, identifier: str, aligned_at: int) -> None:
     message = request(inputs, id=identifier).SerializeToString()
     read = decoder(signature(*(kind for kind, _ in inputs)))
     for _ in range(2):  # the second time from the cache
@@ -127,7 +125,7 @@ def test_raw_tensors_are_read_as_protobuf_reads_them(
 
 
 @given(st.lists(tensors(TYPED), min_size=1, max_size=3), st.text(max_size=3))
-def test_typed_contents_are_read_as_protobuf_reads_them(inputs: Inputs, identifier: str) -> None:
+def test_typed_contents_match_protobuf(inputs: Inputs, identifier: str) -> None:
     message = request(inputs, typed=True, id=identifier).SerializeToString()
     read = decoder(signature(*(kind for kind, _ in inputs)))
     for _ in range(2):
@@ -150,13 +148,11 @@ def test_raw_tensors_are_views_of_the_message_where_the_transport_aligned_it() -
 
 
 @given(st.lists(tensors([FP32, INT8]), max_size=2), st.integers(0, 200))
-def test_the_first_raw_tensor_is_found_in_a_beginning_that_shows_it(
-    inputs: Inputs, length: int
-) -> None:
+def test_first_raw_tensor_is_found(inputs: Inputs, length: int) -> None:
     message = memoryview(request(inputs, id="abc").SerializeToString())
     spans = wire.split(message).raw
-    found = wire.first_raw_tensor(message[:length])
-    assert found == (spans[0][0] if spans and spans[0][0] <= length else None)
+    start = wire.first_raw_tensor(message[:length])
+    assert start == (spans[0][0] if spans and spans[0][0] <= length else None)
 
 
 def expected_feeds(message: bytes, model: Signature) -> dict[str, NDArray[Any]]:
@@ -193,7 +189,7 @@ def expected_feeds(message: bytes, model: Signature) -> dict[str, NDArray[Any]]:
         max_size=3,
     ),
 )
-def test_changed_bytes_are_refused_or_read_as_protobuf_reads_them(
+def test_changed_bytes_are_refused_or_match(
     typed: bool, changes: list[tuple[int, int, bytes]]
 ) -> None:
     model = signature(FP32, STRING)
@@ -291,9 +287,7 @@ FLOATS = {"fp32_contents": [1, 2]}
     ],
     ids=str,
 )
-def test_a_bad_request_is_refused_with_what_is_wrong(
-    fields: dict[str, Any], status: int, message: str
-) -> None:
+def test_bad_request_is_refused(fields: dict[str, Any], status: int, message: str) -> None:
     sent = request(ONE, **fields).SerializeToString()
     with pytest.raises(RequestError) as caught:
         decoder(signature(FP32)).read(body(sent))
@@ -321,9 +315,7 @@ def test_an_identifier_is_text() -> None:
     ],
     ids=str,
 )
-def test_typed_contents_must_fit_the_datatype(
-    kind: Datatype, contents: dict[str, Any], message: str
-) -> None:
+def test_typed_contents_must_fit(kind: Datatype, contents: dict[str, Any], message: str) -> None:
     item = {"name": "x0", "datatype": kind.name, "shape": [2], "contents": contents}
     sent = InferRequest(model_name="m", inputs=[item]).SerializeToString()
     with pytest.raises(RequestError, match=message):
@@ -346,7 +338,7 @@ def test_many_elements_of_typed_contents_are_refused_before_they_are_parsed() ->
     assert refused.value.status == 413
 
 
-def test_shapes_and_values_are_those_of_the_profile() -> None:
+def test_shapes_and_values_are_within_the_profile() -> None:
     profiled = Tensor("x0", FP32, (-1,), ((1, 4),), profiled=True, values=(0, 2))
     read = decoder(Signature({"x0": profiled}, signature(outputs=(FP32,)).outputs, ()))
     for bad in (np.zeros(5, np.float32), np.array([3], np.float32)):
@@ -446,7 +438,7 @@ def test_outputs_have_the_form_of_the_inputs(outputs: Inputs) -> None:
     ],
     ids=str,
 )
-def test_outputs_are_raw_where_they_must_or_should_be(
+def test_raw_outputs(
     outputs: tuple[Datatype, ...], typed: bool, fields: dict[str, Any], raw: bool
 ) -> None:
     sent = request(ONE, typed=typed, **fields).SerializeToString()
@@ -494,7 +486,7 @@ def test_too_many_elements_for_typed_contents_are_refused() -> None:
     ],
     ids=["raw", "typed", "few typed", "checked", "strings", "copied"],
 )
-def test_what_takes_long_to_decode_is_known_before(inputs: Inputs, typed: bool, slow: bool) -> None:
+def test_slow_decoding_is_known_before(inputs: Inputs, typed: bool, slow: bool) -> None:
     message = body(request(inputs, typed=typed).SerializeToString())
     read = decoder(signature(*(kind for kind, _ in inputs)))
     assert read.is_slow(wire.split(message), len(message)) is slow

@@ -48,7 +48,7 @@ def test_a_repeated_head_of_chunks_is_the_same_request() -> None:
     assert second["chunked"]
 
 
-def test_what_becomes_of_a_request_does_not_change_the_next_one() -> None:
+def test_requests_do_not_change_the_next_one() -> None:
     parser, head = HeadParser(), _head(LINES["probe"])
     expected = _state(HeadParser().parse(head))
     for _ in range(3):
@@ -88,7 +88,7 @@ def test_few_short_heads_are_kept() -> None:
 
 
 @pytest.mark.parametrize("lines", [b"", b"Content-Length: 1\r\nExpect: nothing\r\n"])
-def test_a_parser_keeps_nothing_of_what_arrives_after_a_head(lines: bytes) -> None:
+def test_parser_keeps_no_bytes_after_a_head(lines: bytes) -> None:
     parser = HeadParser()
     with contextlib.suppress(HeadError):
         parser.parse(_head(lines))

@@ -33,9 +33,7 @@ LISTS = st.lists(st.tuples(NAMES | STRINGS.filter(len), STRINGS), max_size=12)
 
 @given(st.lists(LISTS, min_size=1, max_size=8), st.booleans(), st.sampled_from([0, 100, 4096]))
 @effort(deadline=None)
-def test_blocks_of_another_encoder_are_decoded(
-    blocks: list[list[Field]], huffman: bool, table: int
-) -> None:
+def test_blocks_are_decoded(blocks: list[list[Field]], huffman: bool, table: int) -> None:
     encoder, decoder = hpack.Encoder(), BlockDecoder(2**20)
     encoder.header_table_size = table
     for fields in blocks:
@@ -43,14 +41,14 @@ def test_blocks_of_another_encoder_are_decoded(
 
 
 @given(LISTS)
-def test_another_decoder_decodes_what_is_encoded(fields: list[Field]) -> None:
+def test_another_decoder_decodes_our_blocks(fields: list[Field]) -> None:
     block = b"".join(literal(*each) for each in fields)
     assert hpack.Decoder().decode(block, raw=True) == fields
 
 
 @given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), LISTS, st.data())
 @effort(max_examples=examples(300), deadline=None)
-def test_any_bytes_are_decoded_or_refused(
+def test_any_bytes_decode_or_fail(
     random: list[bytes], fields: list[Field], draw: st.DataObject
 ) -> None:
     decoder = BlockDecoder(LIMIT)
@@ -107,8 +105,6 @@ def test_fields_are_limited_by_their_size_after_decompression() -> None:
     with pytest.raises(ConnectionFaultError, match="larger than 1000 bytes"):
         decoder.decode(b"\xbe\xbe")
 
-
-# Requests.
 
 VALID: list[Field] = [
     (b":method", b"POST"),
@@ -196,9 +192,6 @@ def test_only_the_metadata_that_is_wanted_is_kept() -> None:
 )
 def test_timeouts_have_a_number_and_a_unit(value: bytes, seconds: float | None) -> None:
     assert parse_timeout(value) == (None if seconds is None else pytest.approx(seconds))
-
-
-# Responses.
 
 
 @given(st.text(max_size=5000))

@@ -1,4 +1,4 @@
-"""Golden inferences wait for a moment in which they delay nobody, and not for ever."""
+"""Golden inferences wait for a moment in which they delay no request, up to a limit."""
 
 import random
 import time
@@ -12,17 +12,17 @@ from enginewright_serving.server.inference.idle import Pauses
 
 def after(*pauses: float) -> Pauses:
     """Return what is remembered at time 0, when a pause begins, of these pauses before."""
-    found = Pauses()
+    result = Pauses()
     now = -sum(pauses) - 1.0
     for pause in pauses:
-        found.begin(now)
+        result.begin(now)
         now += pause
-        found.end(now)
-    found.begin(0.0)
-    return found
+        result.end(now)
+    result.begin(0.0)
+    return result
 
 
-def test_nothing_is_known_of_a_server_that_nobody_asks() -> None:
+def test_idle_server_has_no_pauses() -> None:
     assert after().free_at(0.0, 0.0) == 0.0
     assert after().free_at(0.0, 0.1) == pytest.approx(0.15)
 
@@ -31,7 +31,7 @@ def test_a_steady_client_leaves_room_at_the_begin_of_each_pause() -> None:
     assert after(*[0.075] * 32).free_at(0.0, 0.025) == 0.0
 
 
-def test_what_comes_late_in_a_pause_waits_for_the_next_one() -> None:
+def test_late_probe_waits_for_the_next_pause() -> None:
     pauses = after(*[0.075] * 32)
     assert pauses.free_at(0.05, 0.025) > 0.075
     pauses.end(0.075)

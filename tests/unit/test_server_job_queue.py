@@ -39,7 +39,6 @@ class Thread:
         self.taken = threading.Event()
 
     def take(self) -> list[Job]:
-        """Take jobs that are there."""
         self.begin()
         assert self.taken.wait(20)
         return self._jobs
@@ -119,9 +118,7 @@ def test_a_golden_inference_waits_for_the_others_and_they_for_it() -> None:
     assert after.alone
 
 
-def test_a_golden_inference_does_not_wait_for_ever_for_a_run_that_hangs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_golden_inference_does_not_wait_for_a_hanging_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_queue, "_LEAST_PATIENCE", 0.01)
     queue = JobQueue(BatchLimits(), 3)
     hangs, others, third = Thread(queue, 0), Thread(queue, 1), Thread(queue, 2)
@@ -164,7 +161,7 @@ def test_under_constant_load_a_run_is_alone_now_and_then(monkeypatch: pytest.Mon
     st.sampled_from([0.0, 0.001]),
     st.integers(0, 1000),
 )
-def test_every_job_runs_once_and_golden_inferences_run_alone(
+def test_every_job_runs_once(
     given: list[tuple[bool, int]], runs: int, delay: float, seed: int
 ) -> None:
     queue = JobQueue(BatchLimits(rows=4, delay=delay), runs)
@@ -177,21 +174,21 @@ def test_every_job_runs_once_and_golden_inferences_run_alone(
     def work(number: int) -> None:
         chance = np.random.default_rng(seed + number)
         while True:
-            found = queue.take(number)
-            if found[0] is ended:
-                queue.finish(number, found)
+            result = queue.take(number)
+            if result[0] is ended:
+                queue.finish(number, result)
                 return
             with lock:
                 running.add(number)
-                alone_with.append((found[0].call.reserved, len(running)))
-                taken.extend(found)
+                alone_with.append((result[0].call.reserved, len(running)))
+                taken.extend(result)
                 if len(taken) == len(jobs):
                     end.set()
             time.sleep(0.0005 * max(0, int(chance.integers(-1, 2))))
             with lock:
-                alone_with.append((found[0].call.reserved, len(running)))
+                alone_with.append((result[0].call.reserved, len(running)))
                 running.remove(number)
-            queue.finish(number, found)
+            queue.finish(number, result)
 
     threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(runs)]
     for thread in threads:
@@ -224,9 +221,7 @@ def test_a_deferred_golden_inference_waits_behind_no_other_that_may_wait_longer(
     assert thread.take() == [patient]
 
 
-def test_a_deferred_golden_inference_does_not_wait_for_a_long_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_deferred_golden_inference_skips_long_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_queue, "_LEAST_PATIENCE", 0.01)
     queue = JobQueue(BatchLimits(), 2)
     busy, idle = Thread(queue, 0), Thread(queue, 1)
@@ -244,7 +239,7 @@ def test_a_deferred_golden_inference_does_not_wait_for_a_long_run(
 
 
 @pytest.mark.parametrize("urgent", [0, 1])
-def test_requests_wait_for_others_no_longer_than_until_their_deadlines(
+def test_requests_wait_no_longer_than_their_deadlines(
     urgent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(job_queue, "_MARGIN", 5.0)

@@ -13,10 +13,9 @@ DURATION = "enginewright_request_duration_seconds"
 
 
 def samples(metrics: Metrics, name: str, **labels: str) -> list[float]:
-    """Return the values of the series with these labels at least."""
     families = text_string_to_metric_families(metrics.expose().decode())
-    found = [each for family in families for each in family.samples if each.name == name]
-    return [each.value for each in found if labels.items() <= each.labels.items()]
+    result = [each for family in families for each in family.samples if each.name == name]
+    return [each.value for each in result if labels.items() <= each.labels.items()]
 
 
 @given(st.lists(st.integers(0, 2**40)))

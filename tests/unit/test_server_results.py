@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+import pytest
 from enginewright_runtime.core.request_errors import RequestError
 from enginewright_serving.server.inference.batching import BatchLimits
 from enginewright_serving.server.inference.job import Job
@@ -28,7 +29,7 @@ class Plan:
 
 
 class Responder:
-    """Keeps what a client is sent."""
+    """Records what a client is sent."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -81,11 +82,8 @@ async def returned(worker: InferenceWorker) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_request_that_expires_just_before_its_run_is_the_clients_deadline_only() -> None:
-    asyncio.run(_expires_just_before_its_run())  # a loop of real time: a thread takes part
-
-
-async def _expires_just_before_its_run() -> None:
+@pytest.mark.asyncio(loop_factories=["real"])  # a thread takes part
+async def test_a_request_that_expires_just_before_its_run_is_the_clients_deadline_only() -> None:
     metrics, health, buckets = Metrics("m", "r1"), Health(), ComputeBuckets()
     results = InferenceResults(metrics, 60.0)
     results.observe_runs(cast("Any", health), buckets)

@@ -35,7 +35,7 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
     responder: Any = Responder()
     answered: list[Job] = []
 
-    def done(job: Job) -> None:
+    def finish(job: Job) -> None:
         answered.append(job)
         if len(answered) in {1, 3}:
             raise RuntimeError("an internal error")
@@ -46,7 +46,7 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
 
     runs = ModelRuns(lambda _, feeds: [feeds["x"]])
     limits = BatchLimits(rows=2, turn_rows=2, turn_elements=4)
-    turns = Turns(runs, limits, done, hand_over=answered.append)
+    turns = Turns(runs, limits, finish, hand_over=answered.append)
     jobs = [job() for _ in range(5)]
     jobs[2].answered = True  # at its timeout
     for each in jobs:
@@ -82,7 +82,7 @@ async def test_a_request_that_is_handed_over_waits_as_if_it_had_not_run() -> Non
     ] * len(jobs)
 
 
-async def test_requests_that_cannot_be_joined_for_an_internal_error_run_in_the_thread(
+async def test_requests_that_cannot_be_joined_run_in_the_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_: Any, __: Any) -> Any:
@@ -145,20 +145,18 @@ async def test_a_run_in_which_native_code_panics_is_repeated_in_the_thread() -> 
 
 
 @pytest.mark.parametrize("error", [SystemExit(), KeyboardInterrupt()], ids=repr)
-def test_what_ends_the_process_is_raised_and_what_waits_has_its_turn_if_it_does_not(
-    error: BaseException,
-) -> None:
+def test_fatal_errors_are_raised_and_others_have_their_turn(error: BaseException) -> None:
     loop = asyncio.new_event_loop()
 
     async def add() -> None:
-        found.append(raising(error))
+        queues.append(raising(error))
         await asyncio.sleep(0.01)
 
-    found: list[tuple[Turns, list[Job], list[Job], list[Job]]] = []
+    queues: list[tuple[Turns, list[Job], list[Job], list[Job]]] = []
     adding = loop.create_task(add())
     with pytest.raises(type(error)):
         loop.run_until_complete(adding)
-    ((turns, jobs, done, handed),) = found
+    ((turns, jobs, done, handed),) = queues
     assert len(turns.waiting) == 2
     loop.run_until_complete(asyncio.sleep(0.01))
     assert (handed, done, len(turns.waiting)) == ([], jobs[1:], 0)

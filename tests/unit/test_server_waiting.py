@@ -43,25 +43,21 @@ def test_higher_priorities_come_first_and_older_ones_within_a_priority(given: li
 
 
 @given(st.lists(PRIORITIES), PRIORITIES)
-def test_the_newest_of_the_lowest_priority_is_given_up_for_a_higher_one(
-    given: list[int], priority: int
-) -> None:
+def test_newest_of_the_lowest_priority_is_given_up(given: list[int], priority: int) -> None:
     waiting = filled(given)
     expected = max(map(place, waiting), default=None)
-    found = waiting.give_up(priority)
+    victim = waiting.give_up(priority)
     if expected is None or expected[0] <= priority:
-        assert found is None
+        assert victim is None
         assert len(waiting) == len(given)
     else:
-        assert found is not None
-        assert place(found) == expected
+        assert victim is not None
+        assert place(victim) == expected
         assert len(waiting) == len(given) - 1
 
 
 @given(st.lists(st.tuples(PRIORITIES, st.integers(0, 3)), min_size=1))
-def test_whatever_arrives_and_runs_the_order_is_kept_and_nothing_is_lost(
-    steps: list[tuple[int, int]],
-) -> None:
+def test_order_is_kept_and_nothing_is_lost(steps: list[tuple[int, int]]) -> None:
     waiting: Waiting[Job] = Waiting()
     taken, number = [], 0
     for priority, runs in steps:
@@ -75,9 +71,7 @@ def test_whatever_arrives_and_runs_the_order_is_kept_and_nothing_is_lost(
 
 
 @given(st.lists(PRIORITIES, min_size=1, max_size=20), PRIORITIES)
-def test_a_client_that_is_always_first_does_not_stop_the_others(
-    others: list[int], priority: int
-) -> None:
+def test_first_client_does_not_stop_the_others(others: list[int], priority: int) -> None:
     waiting = filled(others)
     left = len(others)
     for run in range(FAIR_RUNS * len(others) + 1):
@@ -92,11 +86,11 @@ def test_a_client_that_is_always_first_does_not_stop_the_others(
 
 def test_with_one_priority_the_order_is_that_of_arrival() -> None:
     waiting = filled([DEFAULT] * 100)
-    found = []
+    order = []
     while waiting:
         waiting.be_fair()
-        found.append(waiting.popleft().queued)
-    assert found == [float(number) for number in range(100)]
+        order.append(waiting.popleft().queued)
+    assert order == [float(number) for number in range(100)]
 
 
 @pytest.mark.parametrize(

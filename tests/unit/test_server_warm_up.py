@@ -18,27 +18,27 @@ X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}
 
 
 def test_corners_that_no_golden_sample_has() -> None:
-    found = profile_points([X], [[profile("x", [1, 3], [2, 3], [4, 5])]])
-    assert sizes(list(found)) == [
+    points = profile_points([X], [[profile("x", [1, 3], [2, 3], [4, 5])]])
+    assert sizes(list(points)) == [
         ("the min shapes", {"x": (1, 3)}),
         ("the max shapes", {"x": (4, 5)}),
     ]
 
 
 def test_rows_between_the_corners_in_the_usual_sizes_largest_first() -> None:
-    found = step_points([X], [[profile("x", [1, 3], [3, 4], [9, 5])]])
-    assert sizes(found) == [(f"{rows} rows", {"x": (rows, 4)}) for rows in (8, 4, 2, 1)]
+    points = step_points([X], [[profile("x", [1, 3], [3, 4], [9, 5])]])
+    assert sizes(points) == [(f"{rows} rows", {"x": (rows, 4)}) for rows in (8, 4, 2, 1)]
 
 
-def test_values_are_those_of_a_golden_sample() -> None:
+def test_values_come_from_a_golden_sample() -> None:
     (_, feeds), *_ = step_points([X], [[profile("x", [4, 3], [4, 3], [5, 3])]])
     assert feeds["x"].ravel().tolist() == [0, 1, 2, 3, 4, 5] * 2
 
 
-def test_what_has_run_does_not_run_again() -> None:
+def test_warmed_shapes_do_not_run_again() -> None:
     twice = profile("x", [1, 3], [2, 3], [4, 3])
-    found = step_points([X], [[twice], [twice]])
-    assert [label for label, _ in found] == ["4 rows", "1 rows"]
+    points = step_points([X], [[twice], [twice]])
+    assert [label for label, _ in points] == ["4 rows", "1 rows"]
 
 
 def test_only_inputs_with_the_same_rows_change() -> None:
@@ -61,6 +61,6 @@ def test_a_model_of_one_size_has_no_steps() -> None:
 
 def test_the_number_of_steps_is_limited() -> None:
     x: Feeds = {"x": np.ones((1, 1), np.int8)}
-    found = step_points([x], [[profile("x", [1, 1], [1, 1], [1 << 30, 1])]])
-    assert len(found) == 15
-    assert found[0][0] == "32768 rows"
+    points = step_points([x], [[profile("x", [1, 1], [1, 1], [1 << 30, 1])]])
+    assert len(points) == 15
+    assert points[0][0] == "32768 rows"

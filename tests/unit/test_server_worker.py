@@ -1,4 +1,4 @@
-"""Jobs in the model's threads: each is answered once, whoever leaves the queue and whatever is raised."""
+"""Jobs in the model's threads: each is answered once, also when others expire or a run raises."""
 
 import asyncio
 import logging
@@ -31,6 +31,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typing_extensions import override
 
+pytestmark = pytest.mark.asyncio(loop_factories=["real"])  # threads take part
+
 SECRET = "a detail for the log only"
 
 
@@ -44,7 +46,7 @@ class Plan:
 
 
 class Responder:
-    """Keeps what one client is sent."""
+    """Records what one client is sent."""
 
     def __init__(self) -> None:
         self.sent: list[int] = []
@@ -133,37 +135,31 @@ BATCHES = [BatchLimits(), BatchLimits(rows=4), BatchLimits(rows=4, delay=0.002)]
 
 
 @pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
-def test_a_request_that_expires_in_the_queue_leaves_it_whole(limits: BatchLimits) -> None:
-    async def check() -> None:
-        with Bench(limits) as bench:
-            bench.submit(2)
-            late = bench.submit(3, Plan(["y"]))
-            bench.submit(4)
-            assert bench.worker.depth == 3
-            bench.results.expire(late)
-            assert bench.worker.depth == 2
-            assert late.feeds, "nobody changes what a thread may read"
-            assert bench.jobs[2][1].released
-            assert await bench.answered() == [[200], [200], [504], [200]]
-
-    asyncio.run(check())  # a loop of real time: threads take part
+async def test_a_request_that_expires_in_the_queue_leaves_it_whole(limits: BatchLimits) -> None:
+    with Bench(limits) as bench:
+        bench.submit(2)
+        late = bench.submit(3, Plan(["y"]))
+        bench.submit(4)
+        assert bench.worker.depth == 3
+        bench.results.expire(late)
+        assert bench.worker.depth == 2
+        assert late.feeds, "a thread may still read it"
+        assert bench.jobs[2][1].released
+        assert await bench.answered() == [[200], [200], [504], [200]]
 
 
-def test_a_golden_inference_that_expires_while_it_is_deferred_leaves_the_queue() -> None:
-    async def check() -> None:
-        with Bench(BatchLimits()) as bench:
-            call, responder = InferenceCall(), Responder()
-            call.reserved, call.defer = True, 60.0
-            given: Any = responder
-            job = Job(call, Plan(["y"]), {"x": np.ones((1, 2))}, given, time.monotonic())
-            bench.worker.submit(job)
-            assert bench.worker.outstanding == 2
-            bench.results.expire(job)
-            assert bench.worker.outstanding == 1
-            assert (responder.sent, responder.released) == ([504], True)
-            assert await bench.answered() == [[200]]
-
-    asyncio.run(check())
+async def test_a_golden_inference_that_expires_while_it_is_deferred_leaves_the_queue() -> None:
+    with Bench(BatchLimits()) as bench:
+        call, responder = InferenceCall(), Responder()
+        call.reserved, call.defer = True, 60.0
+        given: Any = responder
+        job = Job(call, Plan(["y"]), {"x": np.ones((1, 2))}, given, time.monotonic())
+        bench.worker.submit(job)
+        assert bench.worker.outstanding == 2
+        bench.results.expire(job)
+        assert bench.worker.outstanding == 1
+        assert (responder.sent, responder.released) == ([504], True)
+        assert await bench.answered() == [[200]]
 
 
 ACTIONS = st.sampled_from(["submit", "submit other sizes", "expire", "leave", "give up"])
@@ -171,41 +167,38 @@ ACTIONS = st.sampled_from(["submit", "submit other sizes", "expire", "leave", "g
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(ACTIONS, st.integers(0, 20)), max_size=20), st.sampled_from(BATCHES))
-def test_whoever_leaves_the_queue_every_other_request_is_answered_once(
+async def test_every_request_is_answered_once(
     actions: list[tuple[str, int]], limits: BatchLimits
 ) -> None:
-    async def check() -> None:
-        with Bench(limits) as bench:
-            expected: dict[Job, list[int]] = {bench.jobs[0][0]: [200]}
-            waiting: list[Job] = []
-            for action, number in actions:
-                if action.startswith("submit"):
-                    plan = Plan(["y"], priority=1 + number % 5)
-                    job = bench.submit(number, plan, width=2 if action == "submit" else 3)
-                    expected[job] = [200]
-                    waiting.append(job)
-                elif not waiting:
-                    continue
-                elif action == "give up":
-                    found = bench.worker.give_up(0)
-                    assert found is not None
-                    bench.results.refuse(found, "another one needs its place")
-                    expected[found] = expected[found] and [503]
-                    waiting.remove(found)
-                elif action == "leave":
-                    job = waiting[number % len(waiting)]
-                    job.call.abandoned = True
-                    expected[job] = []
-                else:
-                    job = waiting.pop(number % len(waiting))
-                    bench.results.expire(job)
-                    expected[job] = expected[job] and [504]
-            await bench.answered()
-            assert [responder.sent for _, responder in bench.jobs] == list(expected.values())
-            for job, responder in bench.jobs:
-                assert responder.released or expected[job] == [200]
-
-    asyncio.run(check())
+    with Bench(limits) as bench:
+        expected: dict[Job, list[int]] = {bench.jobs[0][0]: [200]}
+        waiting: list[Job] = []
+        for action, number in actions:
+            if action.startswith("submit"):
+                plan = Plan(["y"], priority=1 + number % 5)
+                job = bench.submit(number, plan, width=2 if action == "submit" else 3)
+                expected[job] = [200]
+                waiting.append(job)
+            elif not waiting:
+                continue
+            elif action == "give up":
+                victim = bench.worker.give_up(0)
+                assert victim is not None
+                bench.results.refuse(victim, "another one needs its place")
+                expected[victim] = expected[victim] and [503]
+                waiting.remove(victim)
+            elif action == "leave":
+                job = waiting[number % len(waiting)]
+                job.call.abandoned = True
+                expected[job] = []
+            else:
+                job = waiting.pop(number % len(waiting))
+                bench.results.expire(job)
+                expected[job] = expected[job] and [504]
+        await bench.answered()
+        assert [responder.sent for _, responder in bench.jobs] == list(expected.values())
+        for job, responder in bench.jobs:
+            assert responder.released or expected[job] == [200]
 
 
 def fails(error: BaseException) -> Callable[..., Any]:
@@ -229,21 +222,18 @@ ERRORS = [KeyError(SECRET), MemoryError(SECRET), SystemExit(SECRET), KeyboardInt
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_an_error_while_a_batch_is_formed_fails_its_requests_only(
+async def test_an_error_while_a_batch_is_formed_fails_its_requests_only(
     error: BaseException, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def check() -> None:
-        with Bench(BatchLimits(rows=4)) as bench, monkeypatch.context() as patch:
-            patch.setattr(Job, "joins", fails(error))
-            bench.submit(2)
-            bench.submit(3)  # the last one that waits joins no other
-            assert await bench.answered() == [[200], [500], [200]]
-            unexpected(caplog, bench)
-            patch.undo()
-            bench.submit(4)
-            assert (await bench.answered())[-1] == [200]
-
-    asyncio.run(check())
+    with Bench(BatchLimits(rows=4)) as bench, monkeypatch.context() as patch:
+        patch.setattr(Job, "joins", fails(error))
+        bench.submit(2)
+        bench.submit(3)  # the last one that waits joins no other
+        assert await bench.answered() == [[200], [500], [200]]
+        unexpected(caplog, bench)
+        patch.undo()
+        bench.submit(4)
+        assert (await bench.answered())[-1] == [200]
 
 
 def unexpected(caplog: pytest.LogCaptureFixture, bench: Bench) -> None:
@@ -256,102 +246,85 @@ def unexpected(caplog: pytest.LogCaptureFixture, bench: Bench) -> None:
         assert message.split(" reference ")[1].split()[0] in record.getMessage()
 
 
-def test_an_error_while_a_batch_is_divided_fails_its_requests_only(
+async def test_error_in_dividing_a_batch_fails_its_requests(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def check() -> None:
-        with Bench(LimitsThatFail(rows=4)) as bench:
-            bench.submit(2)
-            bench.submit(3)
-            assert await bench.answered() == [[200], [500], [500]]
-            unexpected(caplog, bench)
-            assert bench.worker.busy_seconds(time.monotonic()) == 0.0
-            bench.submit(4)
-            assert (await bench.answered())[-1] == [200]
-
-    asyncio.run(check())
+    with Bench(LimitsThatFail(rows=4)) as bench:
+        bench.submit(2)
+        bench.submit(3)
+        assert await bench.answered() == [[200], [500], [500]]
+        unexpected(caplog, bench)
+        assert bench.worker.busy_seconds(time.monotonic()) == 0.0
+        bench.submit(4)
+        assert (await bench.answered())[-1] == [200]
 
 
 @pytest.mark.parametrize("name", ["join", "split"])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_an_error_while_inputs_are_joined_or_outputs_split_hangs_nobody(
+async def test_error_in_joining_or_splitting(
     name: str, error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def check() -> None:
-        with Bench(BatchLimits(rows=4)) as bench, monkeypatch.context() as patch:
-            patch.setattr(model_runs, name, fails(error))
-            bench.submit(2)
-            bench.submit(3)
-            expected = 200 if isinstance(error, Exception) else 500  # they run again, one by one
-            assert await bench.answered() == [[200], [expected], [expected]]
-            bench.submit(4)
-            assert (await bench.answered())[-1] == [200]
-
-    asyncio.run(check())
+    with Bench(BatchLimits(rows=4)) as bench, monkeypatch.context() as patch:
+        patch.setattr(model_runs, name, fails(error))
+        bench.submit(2)
+        bench.submit(3)
+        expected = 200 if isinstance(error, Exception) else 500  # they run again, one by one
+        assert await bench.answered() == [[200], [expected], [expected]]
+        bench.submit(4)
+        assert (await bench.answered())[-1] == [200]
 
 
 @pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
-def test_whatever_a_run_raises_the_thread_serves_the_next_request(
+async def test_thread_survives_any_error_of_a_run(
     error: BaseException, limits: BatchLimits
 ) -> None:
-    async def check() -> None:
-        with Bench(limits) as bench:
-            bench.raises = error
-            bench.submit(2)
-            bench.submit(3, width=3)
-            assert await bench.answered() == [[200], [500], [200]]
-            assert bench.worker.busy_seconds(time.monotonic()) == 0.0
-            bench.submit(4)
-            assert (await bench.answered())[-1] == [200]
-
-    asyncio.run(check())
+    with Bench(limits) as bench:
+        bench.raises = error
+        bench.submit(2)
+        bench.submit(3, width=3)
+        assert await bench.answered() == [[200], [500], [200]]
+        assert bench.worker.busy_seconds(time.monotonic()) == 0.0
+        bench.submit(4)
+        assert (await bench.answered())[-1] == [200]
 
 
-def test_an_error_while_a_thread_waits_for_requests_does_not_end_it(
+async def test_an_error_while_a_thread_waits_for_requests_does_not_end_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def check() -> None:
-        look, errors = JobQueue._next, [MemoryError(SECRET)]
+    look, errors = JobQueue._next, [MemoryError(SECRET)]
 
-        def fail_once(queue: JobQueue) -> Any:
-            if errors:
-                raise errors.pop()
-            return look(queue)
+    def fail_once(queue: JobQueue) -> Any:
+        if errors:
+            raise errors.pop()
+        return look(queue)
 
-        with Bench(BatchLimits()) as bench:
-            monkeypatch.setattr(JobQueue, "_next", fail_once)
-            bench.submit(2)
-            assert await bench.answered() == [[200], [200]]
-        assert not errors
-        assert SECRET in caplog.text
-
-    asyncio.run(check())
+    with Bench(BatchLimits()) as bench:
+        monkeypatch.setattr(JobQueue, "_next", fail_once)
+        bench.submit(2)
+        assert await bench.answered() == [[200], [200]]
+    assert not errors
+    assert SECRET in caplog.text
 
 
 @pytest.mark.parametrize("how", ["expires", "is given up"])
-def test_a_request_that_cannot_be_answered_as_it_leaves_the_queue_loses_its_connection(
-    how: str,
-) -> None:
-    async def check() -> None:
-        with Bench(BatchLimits()) as bench:
-            job, responder = bench.submit(2), bench.jobs[1][1]
-            aborted: list[Job] = []
-            given: Any = responder
-            given.fail, given.abort = fails(RuntimeError("internal")), lambda: aborted.append(job)
-            if how == "expires":
-                bench.results.expire(job)
-            else:
-                assert bench.worker.give_up(0) is job
-                bench.results.refuse(job, "another one needs its place")
-            assert aborted == [job]
-            assert responder.released
-            assert await bench.answered() == [[200], []]
-
-    asyncio.run(check())
+async def test_unanswerable_request_loses_its_connection(how: str) -> None:
+    with Bench(BatchLimits()) as bench:
+        job, responder = bench.submit(2), bench.jobs[1][1]
+        aborted: list[Job] = []
+        given: Any = responder
+        given.fail, given.abort = fails(RuntimeError("internal")), lambda: aborted.append(job)
+        if how == "expires":
+            bench.results.expire(job)
+        else:
+            assert bench.worker.give_up(0) is job
+            bench.results.refuse(job, "another one needs its place")
+        assert aborted == [job]
+        assert responder.released
+        assert await bench.answered() == [[200], []]
 
 
-def test_what_is_accounted_for_a_request_is_released_with_its_connection() -> None:
+async def test_charge_is_released_with_the_connection() -> None:
     released: list[Any] = []
     closed: list[Any] = []
     request, call = object(), SimpleNamespace(fail=closed.append)
@@ -365,181 +338,146 @@ def test_what_is_accounted_for_a_request_is_released_with_its_connection() -> No
     assert len(closed) == 2
 
 
-def test_a_request_that_expires_after_a_thread_has_taken_it_keeps_its_inputs() -> None:
-    async def check() -> None:
-        queue = JobQueue(BatchLimits(rows=4), 1)
-        results = InferenceResults(Metrics("m", "r1"), 60.0)
-        given: Any = Responder()
-        jobs = [
-            Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, given, 1.0) for _ in range(2)
-        ]
-        for job in jobs:
-            queue.put(job)
-        assert queue.take(0) == jobs
-        assert not queue.remove(jobs[1])
-        results.expire(jobs[1])
-        assert jobs[1].answered
-        assert jobs[1].feeds
-
-    asyncio.run(check())
+async def test_a_request_that_expires_after_a_thread_has_taken_it_keeps_its_inputs() -> None:
+    queue = JobQueue(BatchLimits(rows=4), 1)
+    results = InferenceResults(Metrics("m", "r1"), 60.0)
+    given: Any = Responder()
+    jobs = [Job(InferenceCall(), Plan(["y"]), {"x": np.ones((1, 2))}, given, 1.0) for _ in range(2)]
+    for job in jobs:
+        queue.put(job)
+    assert queue.take(0) == jobs
+    assert not queue.remove(jobs[1])
+    results.expire(jobs[1])
+    assert jobs[1].answered
+    assert jobs[1].feeds
 
 
-def test_a_batch_whose_requests_all_fail_is_no_run_that_is_stuck(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_failing_batch_is_no_stuck_run(monkeypatch: pytest.MonkeyPatch) -> None:
     now, busy = [1.0], list[float]()
     monkeypatch.setattr(worker_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    with Bench(BatchLimits(rows=8)) as bench:
 
-    async def check() -> None:
-        with Bench(BatchLimits(rows=8)) as bench:
+        def step() -> None:
+            now[0] += 1.0
+            busy.append(bench.worker.busy_seconds(now[0]))
 
-            def step() -> None:
-                now[0] += 1.0
-                busy.append(bench.worker.busy_seconds(now[0]))
+        def judge() -> Fault:
+            step()
+            return Fault.CLIENT
 
-            def judge() -> Fault:
-                step()
-                return Fault.CLIENT
+        def fail(*_: Any) -> Any:
+            step()
+            raise ValueError(SECRET)
 
-            def fail(*_: Any) -> Any:
-                step()
-                raise ValueError(SECRET)
-
-            bench.judge = judge
-            for value in range(8):
-                bench.submit(value)
-            monkeypatch.setattr(bench.worker._runs, "_run", fail)
-            assert await bench.answered() == [[200], *([[400]] * 8)]
-
-    asyncio.run(check())
+        bench.judge = judge
+        for value in range(8):
+            bench.submit(value)
+        monkeypatch.setattr(bench.worker._runs, "_run", fail)
+        assert await bench.answered() == [[200], *([[400]] * 8)]
     assert busy == [1.0] * (1 + 8 + 8)  # the batch, each of it alone, and who is at fault
 
 
-def test_what_nobody_waits_for_is_not_repeated_after_its_batch_has_failed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def check() -> None:
-        with Bench(BatchLimits(rows=4)) as bench:
-            first, left, expired, late = [bench.submit(value) for value in (2, 3, 4, 5)]
-            loop, sizes = asyncio.get_running_loop(), list[int]()
+async def test_abandoned_request_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bench(BatchLimits(rows=4)) as bench:
+        first, left, expired, late = [bench.submit(value) for value in (2, 3, 4, 5)]
+        loop, sizes = asyncio.get_running_loop(), list[int]()
 
-            def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
-                sizes.append(len(feeds["x"]))
-                if len(feeds["x"]) > 1:
-                    left.call.abandoned = True
-                    late.deadline = time.monotonic() - 1.0
-                    raise ValueError(SECRET)
-                if sizes == [4, 1]:  # the others wait for theirs, and may expire
-                    done = threading.Event()
-                    loop.call_soon_threadsafe(bench.results.expire, expired)
-                    loop.call_soon_threadsafe(done.set)
-                    assert done.wait(20)
-                return [feeds["x"]]
-
-            monkeypatch.setattr(bench.worker._runs, "_run", run)
-            assert await bench.answered() == [[200], [200], [], [504], [504]]
-            assert sizes == [4, 1]
-            assert first.arrays is not None
-
-    asyncio.run(check())
-
-
-def test_what_expires_during_one_part_of_a_batch_is_in_no_later_part(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def check() -> None:
-        with Bench(BatchLimits(rows=4, sizes=(1, 2))) as bench:
-            jobs = [bench.submit(value) for value in (2, 3, 4, 5)]
-            ran = list[list[float]]()
-
-            def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
-                ran.append(feeds["x"][:, 0].tolist())
-                jobs[2].deadline = time.monotonic() - 1.0
-                return [feeds["x"]]
-
-            monkeypatch.setattr(bench.worker._runs, "_run", run)
-            assert await bench.answered() == [[200], [200], [200], [504], [200]]
-            assert ran == [[2.0, 3.0], [5.0]]
-            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
-                1: 2,
-                2: 1,
-            }
-
-    asyncio.run(check())
-
-
-def test_a_run_counts_though_its_first_request_expires_as_it_begins(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def check() -> None:
-        with Bench(BatchLimits(rows=4)) as bench:
-            late = bench.submit(2)
-            bench.submit(3)
-            loop, attempt = asyncio.get_running_loop(), bench.worker._runs.attempt
-
-            def expire_first(jobs: list[Job]) -> bool:
+        def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
+            sizes.append(len(feeds["x"]))
+            if len(feeds["x"]) > 1:
+                left.call.abandoned = True
+                late.deadline = time.monotonic() - 1.0
+                raise ValueError(SECRET)
+            if sizes == [4, 1]:  # the others wait for theirs, and may expire
                 done = threading.Event()
-                loop.call_soon_threadsafe(bench.results.expire, late)
+                loop.call_soon_threadsafe(bench.results.expire, expired)
                 loop.call_soon_threadsafe(done.set)
                 assert done.wait(20)
-                return attempt(jobs)
+            return [feeds["x"]]
 
-            monkeypatch.setattr(bench.worker._runs, "attempt", expire_first)
-            assert await bench.answered() == [[200], [504], [200]]
-            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
-                1: 1,
-                2: 1,
-            }
-            assert bench.metrics.compute.count == 2
-
-    asyncio.run(check())
+        monkeypatch.setattr(bench.worker._runs, "_run", run)
+        assert await bench.answered() == [[200], [200], [], [504], [504]]
+        assert sizes == [4, 1]
+        assert first.arrays is not None
 
 
-def test_a_run_counts_though_a_copy_of_a_request_is_its_first() -> None:
-    async def check() -> None:
-        with Bench(BatchLimits(rows=4)) as bench:
-            bench.submit(2, copy=True)
-            for value in (3, 4):  # of the priority that copies have
-                bench.submit(value, Plan(["y"], priority=LOWEST))
-            assert await bench.answered() == [[200]] * 4
-            assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
-                1: 1,
-                3: 1,
-            }
+async def test_expired_request_is_in_no_later_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bench(BatchLimits(rows=4, sizes=(1, 2))) as bench:
+        jobs = [bench.submit(value) for value in (2, 3, 4, 5)]
+        ran = list[list[float]]()
 
-    asyncio.run(check())
+        def run(_: Any, feeds: dict[str, Any]) -> list[Any]:
+            ran.append(feeds["x"][:, 0].tolist())
+            jobs[2].deadline = time.monotonic() - 1.0
+            return [feeds["x"]]
+
+        monkeypatch.setattr(bench.worker._runs, "_run", run)
+        assert await bench.answered() == [[200], [200], [200], [504], [200]]
+        assert ran == [[2.0, 3.0], [5.0]]
+        assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+            1: 2,
+            2: 1,
+        }
+
+
+async def test_run_counts_though_its_first_request_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Bench(BatchLimits(rows=4)) as bench:
+        late = bench.submit(2)
+        bench.submit(3)
+        loop, attempt = asyncio.get_running_loop(), bench.worker._runs.attempt
+
+        def expire_first(jobs: list[Job]) -> bool:
+            done = threading.Event()
+            loop.call_soon_threadsafe(bench.results.expire, late)
+            loop.call_soon_threadsafe(done.set)
+            assert done.wait(20)
+            return attempt(jobs)
+
+        monkeypatch.setattr(bench.worker._runs, "attempt", expire_first)
+        assert await bench.answered() == [[200], [504], [200]]
+        assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+            1: 1,
+            2: 1,
+        }
+        assert bench.metrics.compute.count == 2
+
+
+async def test_a_run_counts_though_a_copy_of_a_request_is_its_first() -> None:
+    with Bench(BatchLimits(rows=4)) as bench:
+        bench.submit(2, copy=True)
+        for value in (3, 4):  # of the priority that copies have
+            bench.submit(value, Plan(["y"], priority=LOWEST))
+        assert await bench.answered() == [[200]] * 4
+        assert {size: n for size, (n, _) in bench.metrics.runs.succeeded.items()} == {
+            1: 1,
+            3: 1,
+        }
 
 
 @pytest.mark.parametrize("limits", BATCHES, ids=["one by one", "batches", "batches that wait"])
-def test_an_error_as_a_request_leaves_the_queue_does_not_lose_it(
+async def test_an_error_as_a_request_leaves_the_queue_does_not_lose_it(
     limits: BatchLimits, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def check() -> None:
-        end, errors = Pauses.end, [MemoryError(SECRET)]
+    end, errors = Pauses.end, [MemoryError(SECRET)]
 
-        def fail_once(pauses: Pauses, now: float) -> None:
-            if errors:
-                raise errors.pop()
-            end(pauses, now)
+    def fail_once(pauses: Pauses, now: float) -> None:
+        if errors:
+            raise errors.pop()
+        end(pauses, now)
 
-        with Bench(limits) as bench:
-            monkeypatch.setattr(Pauses, "end", fail_once)
-            bench.submit(2)
-            bench.submit(3, width=3)
-            assert await bench.answered() == [[200], [200], [200]]
-        assert not errors
-        assert SECRET in caplog.text
-
-    asyncio.run(check())
+    with Bench(limits) as bench:
+        monkeypatch.setattr(Pauses, "end", fail_once)
+        bench.submit(2)
+        bench.submit(3, width=3)
+        assert await bench.answered() == [[200], [200], [200]]
+    assert not errors
+    assert SECRET in caplog.text
 
 
-def test_a_connection_that_cannot_be_closed_delays_no_other_answer() -> None:
-    async def check() -> None:
-        with Bench(BatchLimits(rows=4)) as bench:
-            bench.submit(2)
-            given: Any = bench.jobs[1][1]
-            given.succeed = given.fail = given.abort = fails(RuntimeError("internal"))
-            bench.submit(3)
-            assert await bench.answered() == [[200], [], [200]]
-
-    asyncio.run(check())
+async def test_a_connection_that_cannot_be_closed_delays_no_other_answer() -> None:
+    with Bench(BatchLimits(rows=4)) as bench:
+        bench.submit(2)
+        given: Any = bench.jobs[1][1]
+        given.succeed = given.fail = given.abort = fails(RuntimeError("internal"))
+        bench.submit(3)
+        assert await bench.answered() == [[200], [], [200]]

@@ -34,12 +34,12 @@ def test_equal_answers_have_no_difference() -> None:
 def test_largest_relative_and_top1_difference() -> None:
     have = SCORES.copy()
     have[1] = [0.9, 0.0, 0.1]
-    found = floats(have)
-    assert found.max_abs == pytest.approx(0.8, rel=1e-6)
+    difference = floats(have)
+    assert difference.max_abs == pytest.approx(0.8, rel=1e-6)
     expected = np.linalg.norm(have - SCORES) / np.linalg.norm(SCORES)
-    assert found.relative == pytest.approx(expected, rel=1e-6)
-    assert found.top1 == 0.5
-    assert found.unequal == pytest.approx(2 / 6)
+    assert difference.relative == pytest.approx(expected, rel=1e-6)
+    assert difference.top1 == 0.5
+    assert difference.unequal == pytest.approx(2 / 6)
 
 
 @pytest.mark.parametrize("shape", [(6,), (6, 1), (1, 2, 3)])
@@ -51,24 +51,24 @@ def test_large_arrays_are_compared_whole() -> None:
     want = np.ones(600_000, np.float32)
     have = want.copy()
     have[-1] = 3.0
-    found = floats(have, want)
-    assert found.max_abs == 2.0
-    assert found.relative == pytest.approx(2.0 / np.sqrt(want.size))
+    difference = floats(have, want)
+    assert difference.max_abs == 2.0
+    assert difference.relative == pytest.approx(2.0 / np.sqrt(want.size))
 
 
 def test_huge_numbers_do_not_overflow() -> None:
     want = np.array([1e308, -1e308])
-    found = change("y", want, -want, "float64")
-    assert found.relative == pytest.approx(2.0)
-    assert found.max_abs == sys.float_info.max
+    difference = change("y", want, -want, "float64")
+    assert difference.relative == pytest.approx(2.0)
+    assert difference.max_abs == sys.float_info.max
 
 
-def test_what_is_not_finite_in_one_only_is_counted_and_left_out() -> None:
+def test_non_finite_values_are_counted_and_left_out() -> None:
     want = np.array([1.0, np.nan, np.inf, 4.0], np.float32)
     have = np.array([1.5, np.nan, np.inf, np.nan], np.float32)
-    found = floats(have, want)
-    assert (found.nonfinite, found.max_abs, found.relative) == (1, 0.5, None)
-    assert found.unequal == 0.5
+    difference = floats(have, want)
+    assert (difference.nonfinite, difference.max_abs, difference.relative) == (1, 0.5, None)
+    assert difference.unequal == 0.5
 
 
 ZEROS = np.zeros((100, 100), np.float32)
@@ -91,33 +91,33 @@ def test_differences_from_zero_are_relative_to_the_outputs_values_in_all_samples
 ) -> None:
     have = ZEROS.copy()
     have.flat[:pixels] = value
-    found = change("y", ZEROS, have, "float32", largest=largest)
-    assert found.relative is not None
-    assert low <= found.relative <= high
+    difference = change("y", ZEROS, have, "float32", largest=largest)
+    assert difference.relative is not None
+    assert low <= difference.relative <= high
 
 
 def test_samples_with_smaller_values_than_others_are_compared_by_their_own() -> None:
     small = SCORES * np.float32(0.05)
-    found = change("y", small, 2 * small, "float32", largest=float(SCORES.max()))
-    assert found.relative == pytest.approx(1.0)
+    difference = change("y", small, 2 * small, "float32", largest=float(SCORES.max()))
+    assert difference.relative == pytest.approx(1.0)
 
 
 def test_a_huge_difference_from_zero_is_a_number() -> None:
-    found = change("y", np.zeros(2), np.full(2, 2e153), "float64")
-    assert found.relative == sys.float_info.max
+    difference = change("y", np.zeros(2), np.full(2, 2e153), "float64")
+    assert difference.relative == sys.float_info.max
 
 
 def test_no_elements_are_no_difference() -> None:
-    found = floats(np.zeros((0, 4)), np.zeros((0, 4), np.float32))
-    assert (found.relative, found.form, found.resized) == (0.0, "", 0)
+    difference = floats(np.zeros((0, 4)), np.zeros((0, 4), np.float32))
+    assert (difference.relative, difference.form, difference.resized) == (0.0, "", 0)
 
 
 BOXES = np.ones((3, 4), np.float32)
 
 
 def test_a_size_that_depends_on_data_is_no_difference_of_values() -> None:
-    found = change("y", BOXES, BOXES[:2], "float32", free=(True, False))
-    assert found == OutputChange(name="y", resized=1)
+    difference = change("y", BOXES, BOXES[:2], "float32", free=(True, False))
+    assert difference == OutputChange(name="y", resized=1)
     assert change("y", BOXES, BOXES, "float32", free=(True, False)).resized == 0
 
 
@@ -131,16 +131,14 @@ def test_a_size_that_depends_on_data_is_no_difference_of_values() -> None:
         (BOXES.astype(np.float64), (True, False)),
     ],
 )
-def test_another_type_or_fixed_size_is_another_form(
-    have: NDArray[Any], free: tuple[bool, ...]
-) -> None:
-    found = change("y", BOXES, have, "float32", free=free)
-    assert found.form
-    assert found.resized == 0
+def test_other_type_or_size_is_another_form(have: NDArray[Any], free: tuple[bool, ...]) -> None:
+    difference = change("y", BOXES, have, "float32", free=free)
+    assert difference.form
+    assert difference.resized == 0
 
 
 def test_sizes_that_are_an_inputs_do_not_depend_on_data() -> None:
-    found = manifests.manifest(
+    model = manifests.manifest(
         inputs=(TensorSpec(name="x", dtype="float32", shape=("batch", 3, "side")),),
         outputs=(
             TensorSpec(name="scores", dtype="float32", shape=("batch", 1000)),
@@ -148,19 +146,19 @@ def test_sizes_that_are_an_inputs_do_not_depend_on_data() -> None:
             TensorSpec(name="unnamed", dtype="float32", shape=(None, "side")),
         ),
     )
-    assert free_axes(found) == {
+    assert free_axes(model) == {
         "scores": (False, False),
         "boxes": (True, False),
         "unnamed": (True, False),
     }
 
 
-def test_samples_of_another_size_are_counted_beside_those_that_are_compared() -> None:
+def test_samples_of_another_size_are_counted() -> None:
     resized = OutputChange(name="y", resized=1)
     value = OutputChange(name="y", unequal=0.5, max_abs=1.0, relative=0.1)
-    for found in (worst(resized, value), worst(value, resized)):
-        assert found == value.model_copy(update={"resized": 1})
-        assert worst(found, resized).resized == 2
+    for difference in (worst(resized, value), worst(value, resized)):
+        assert difference == value.model_copy(update={"resized": 1})
+        assert worst(difference, resized).resized == 2
     assert worst(resized, resized) == OutputChange(name="y", resized=2)
     assert worst(resized, OutputChange(name="y", form="has type int64")).form
     unknown = OutputChange(name="y", unequal=0.1, nonfinite=2)
@@ -169,9 +167,9 @@ def test_samples_of_another_size_are_counted_beside_those_that_are_compared() ->
 
 def test_half_precision_that_numpy_lacks() -> None:
     want, have = (np.array([bits, 0x3F80], np.uint16) for bits in (0x3F80, 0x4000))  # 1 and 2
-    found = change("y", want, have, "bfloat16")
-    assert found.max_abs == 1.0
-    assert found.relative == pytest.approx(1 / np.sqrt(2))
+    difference = change("y", want, have, "bfloat16")
+    assert difference.max_abs == 1.0
+    assert difference.relative == pytest.approx(1 / np.sqrt(2))
 
 
 def test_integers_are_numbers_strings_and_booleans_are_equal_or_not() -> None:
@@ -180,17 +178,19 @@ def test_integers_are_numbers_strings_and_booleans_are_equal_or_not() -> None:
     assert (numbers.unequal, numbers.max_abs, numbers.top1) == (0.25, 8.0, None)
     assert numbers.relative == pytest.approx(8 / float(np.linalg.norm(labels)))
     names = np.array(["cat", "dog"], object)
-    found = change("y", names, np.array(["cat", "cow"], object), "string")
-    assert found == OutputChange(name="y", unequal=0.5)
+    difference = change("y", names, np.array(["cat", "cow"], object), "string")
+    assert difference == OutputChange(name="y", unequal=0.5)
     assert change("y", names, names, "string") == OutputChange(name="y", unequal=0.0, relative=0.0)
     flags = change("y", np.array([True, False]), np.array([True, True]), "bool")
     assert flags == OutputChange(name="y", unequal=0.5)
 
 
 def test_another_shape_is_all_that_is_said() -> None:
-    found = floats(SCORES[:1])
-    assert "shape" in found.form
-    assert (found.max_abs, found.relative, found.top1, found.unequal) == (None,) * 4
+    difference = floats(SCORES[:1])
+    assert "shape" in difference.form
+    assert (difference.max_abs, difference.relative, difference.top1, difference.unequal) == (
+        None,
+    ) * 4
 
 
 def test_the_worst_of_each_figure_over_the_samples() -> None:
@@ -199,8 +199,8 @@ def test_the_worst_of_each_figure_over_the_samples() -> None:
     expected = OutputChange(name="y", unequal=0.5, max_abs=3.0, relative=0.1, top1=0.7)
     assert worst(first, second) == worst(second, first) == expected
     unknown = OutputChange(name="y", unequal=0.1, max_abs=3.0, nonfinite=2)
-    for found in (worst(first, unknown), worst(unknown, first)):
-        assert (found.relative, found.nonfinite) == (None, 2)
+    for difference in (worst(first, unknown), worst(unknown, first)):
+        assert (difference.relative, difference.nonfinite) == (None, 2)
     formed = OutputChange(name="y", form="has shape [1]")
     assert worst(first, formed) == worst(formed, first) == formed
 
@@ -223,16 +223,16 @@ Z = TensorSpec(name="z", dtype="int64", shape=(1,))
         ((X,), (Y.model_copy(update={"dtype": "int64"}),), "output 'y' is int64"),
     ],
 )
-def test_which_revisions_can_be_compared(
+def test_comparable_revisions(
     inputs: tuple[TensorSpec, ...], outputs: tuple[TensorSpec, ...], why: str
 ) -> None:
     stable = manifests.manifest(inputs=(X,), outputs=(Y,))
-    found = incompatibility(manifests.manifest(inputs=inputs, outputs=outputs), stable)
-    assert why in found
-    assert bool(found) is bool(why)
+    reason = incompatibility(manifests.manifest(inputs=inputs, outputs=outputs), stable)
+    assert why in reason
+    assert bool(reason) is bool(why)
 
 
-def test_of_many_outputs_those_that_changed_most_are_reported() -> None:
+def test_most_changed_outputs_are_reported() -> None:
     few = [OutputChange(name=f"y{index}", relative=index / 9) for index in range(OUTPUTS)]
     assert most_changed(few) == tuple(few)
     worse = [
@@ -240,8 +240,8 @@ def test_of_many_outputs_those_that_changed_most_are_reported() -> None:
         OutputChange(name="nan", nonfinite=1),
         OutputChange(name="equal", relative=0.0),
     ]
-    found = most_changed([*worse, *few])
-    assert len(found) == OUTPUTS
+    difference = most_changed([*worse, *few])
+    assert len(difference) == OUTPUTS
     # without the three that changed least
-    assert [each.name for each in found[:2]] == ["form", "nan"]
-    assert {"equal", "y0", "y1"}.isdisjoint(each.name for each in found)
+    assert [each.name for each in difference[:2]] == ["form", "nan"]
+    assert {"equal", "y0", "y1"}.isdisjoint(each.name for each in difference)

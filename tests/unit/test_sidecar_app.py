@@ -98,12 +98,12 @@ def test_a_verdict_is_kept_until_something_changes_it() -> None:
         before = pod.state.verdict()
         assert pod.state.verdict() is before
         event(pod)
-        found = pod.state.verdict()
-        assert found != before, number
+        reported = pod.state.verdict()
+        assert reported != before, number
         replayed = Pod()
         for each in EVENTS[: number + 1]:
             each(replayed)
-        assert found == replayed.state.verdict(), number
+        assert reported == replayed.state.verdict(), number
 
 
 class Server:
@@ -154,78 +154,62 @@ def test_a_verdict_is_encoded_once_however_many_ask(monkeypatch: pytest.MonkeyPa
     pod, encoded = Pod(), list[Verdict]()
     original = Verdict.to_json
 
-    def counted(verdict: Verdict) -> str:
+    def count(verdict: Verdict) -> str:
         encoded.append(verdict)
         return original(verdict)
 
-    monkeypatch.setattr(Verdict, "to_json", counted)
+    monkeypatch.setattr(Verdict, "to_json", count)
     app = application(pod, Server())
     for event in EVENTS:
         event(pod)
         encoded.clear()
-        found = [asked(app, "/verdict", Client()) for _ in range(100)]
+        answers = [asked(app, "/verdict", Client()) for _ in range(100)]
         assert encoded == [pod.state.verdict()]
-        bodies = {bytes(part) for each in found if each for part in each.parts}
+        bodies = {bytes(part) for each in answers if each for part in each.parts}
         assert [Verdict.model_validate_json(each) for each in bodies] == [pod.state.verdict()]
 
 
-def test_metrics_are_built_once_for_all_who_ask_meanwhile() -> None:
+async def test_metrics_are_built_once_for_concurrent_requests() -> None:
     server, clients = Server(), [Client() for _ in range(50)]
-
-    async def ask() -> None:
-        app = application(Pod(), server)
-        for client in clients:
-            assert asked(app, "/metrics", client) is None
-        await turns()
-
-    asyncio.run(ask())
+    app = application(Pod(), server)
+    for client in clients:
+        assert asked(app, "/metrics", client) is None
+    await turns()
     assert server.scrapes == 1
     assert [each.status for client in clients for each in client.answers] == [200] * 50
 
 
-def test_nothing_is_kept_for_a_client_that_leaves_before_it_is_answered() -> None:
+async def test_nothing_is_kept_for_a_client_that_leaves_before_it_is_answered() -> None:
     server = Server()
     left: Any = Client()
-
-    async def ask() -> None:
-        app = application(Pod(), server)
-        assert asked(app, "/metrics", left) is None
-        app.disconnected(left)
-        assert not app._answering
-        await turns()
-
-    asyncio.run(ask())
+    app = application(Pod(), server)
+    assert asked(app, "/metrics", left) is None
+    app.disconnected(left)
+    assert not app._answering
+    await turns()
     assert server.scrapes <= 1
     assert left.answers == []
 
 
-def test_metrics_are_never_older_than_the_verdict() -> None:
+async def test_metrics_are_never_older_than_the_verdict() -> None:
     pod, server, client = Pod(), Server(), Client()
-
-    async def ask() -> None:
-        app = application(pod, server)
-        asked(app, "/metrics", client)
-        await turns()
-        pod.infers(wrong="output 'y' differs")
-        asked(app, "/metrics", client)
-        await turns()
-
-    asyncio.run(ask())
+    app = application(pod, server)
+    asked(app, "/metrics", client)
+    await turns()
+    pod.infers(wrong="output 'y' differs")
+    asked(app, "/metrics", client)
+    await turns()
     assert server.scrapes == 2
     before, after = (bytes(each.parts[0]) for each in client.answers)
     assert before != after
 
 
-def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
+async def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
     server, client = Server(), Client()
-
-    async def ask() -> None:
-        app = application(Pod(), server)
-        for _ in range(2):
-            assert asked(app, "/measurements", client) is None
-            await turns()
-
-    asyncio.run(ask())
+    app = application(Pod(), server)
+    for _ in range(2):
+        assert asked(app, "/measurements", client) is None
+        await turns()
     assert server.measured == 2
     assert [each.status for each in client.answers] == [503, 503]
     assert b"has not reported" in client.answers[0].parts[0]

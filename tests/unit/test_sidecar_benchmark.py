@@ -38,10 +38,10 @@ def started(p50: float, shapes: str = "opt") -> Baseline:
 
 
 def test_a_pod_that_starts_slow_is_slower_than_the_benchmark_of_its_class() -> None:
-    found = judged(MEASURED, started(0.021), {"min": 0.009})
-    assert (found.state, found.reason) == ("failed", Reason.SLOWER_THAN_BENCHMARK)
-    assert "2 times the benchmark of the class, 4 ms for shapes 'min'" in found.message or (
-        "2 times the benchmark of the class, 10 ms for shapes 'opt'" in found.message
+    result = judged(MEASURED, started(0.021), {"min": 0.009})
+    assert (result.state, result.reason) == ("failed", Reason.SLOWER_THAN_BENCHMARK)
+    assert "2 times the benchmark of the class, 4 ms for shapes 'min'" in result.message or (
+        "2 times the benchmark of the class, 10 ms for shapes 'opt'" in result.message
     )
 
 
@@ -54,13 +54,11 @@ def test_a_pod_that_starts_slow_is_slower_than_the_benchmark_of_its_class() -> N
         (None, {"min": 0.0079}),
     ],
 )
-def test_one_figure_near_the_benchmark_is_enough(
-    usual: Baseline | None, now: dict[str, float]
-) -> None:
+def test_one_good_figure_is_enough(usual: Baseline | None, now: dict[str, float]) -> None:
     assert judged(MEASURED, usual, now).state == "ok"
 
 
-def test_what_is_slower_by_less_than_noise_is_ok() -> None:
+def test_noise_is_ok() -> None:
     assert judged(of_engine(figure("opt", 0.0003)), started(0.0012)).state == "ok"
 
 
@@ -73,9 +71,7 @@ def test_what_is_slower_by_less_than_noise_is_ok() -> None:
         (MEASURED, None, "no run of the same shapes"),
     ],
 )
-def test_what_cannot_be_compared_is_unknown_and_says_why(
-    facts: Manifest, usual: Baseline | None, wording: str
-) -> None:
-    found = judged(facts, usual)
-    assert found.state == "unknown"
-    assert wording in found.message
+def test_incomparable_is_unknown(facts: Manifest, usual: Baseline | None, wording: str) -> None:
+    result = judged(facts, usual)
+    assert result.state == "unknown"
+    assert wording in result.message

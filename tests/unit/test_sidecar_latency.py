@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 
 def trend(*seconds: float, every: float = 1.0) -> Trend:
-    found = Trend()
+    recorded = Trend()
     for index, each in enumerate(seconds):
-        found.add(each, index * every)
-    return found
+        recorded.add(each, index * every)
+    return recorded
 
 
 def test_the_baseline_is_taken_when_the_measurements_have_settled() -> None:
@@ -34,70 +34,67 @@ def test_the_baseline_is_taken_when_the_measurements_have_settled() -> None:
 
 
 def test_first_runs_are_left_out() -> None:
-    found = Trend(first_runs=1)
+    recorded = Trend(first_runs=1)
     for index in range(11):
-        found.add(5.0 if index == 0 else 0.010, float(index))
-    assert found.baseline == pytest.approx(0.010)
-    found.restart()  # a new process compiles again
-    found.add(5.0, 20.0)
-    assert found.last(20.0) is None
+        recorded.add(5.0 if index == 0 else 0.010, float(index))
+    assert recorded.baseline == pytest.approx(0.010)
+    recorded.restart()  # a new process compiles again
+    recorded.add(5.0, 20.0)
+    assert recorded.last(20.0) is None
 
 
-def test_what_never_settles_is_judged_by_its_lowest_quarter() -> None:
+def test_unsettled_latency_is_judged_by_its_lowest_quarter() -> None:
     restless = ([0.010] * 5 + [0.050] * 5) * 6
     assert trend(*restless[:59]).baseline is None
     assert trend(*restless).baseline == pytest.approx(0.010)
 
 
 def test_a_baseline_that_proves_too_high_is_lowered_and_counted() -> None:
-    found = trend(*[0.023] * 10)
-    assert found.baseline == pytest.approx(0.023)
+    outcome = trend(*[0.023] * 10)
+    assert outcome.baseline == pytest.approx(0.023)
     for index in range(19):
-        found.add(0.010, 10.0 + index)
-    assert found.baseline == pytest.approx(0.023)
-    assert found.lowered == 0
-    found.add(0.010, 29.0)
-    assert found.baseline == pytest.approx(0.010)
-    assert found.lowered == 1
+        outcome.add(0.010, 10.0 + index)
+    assert outcome.baseline == pytest.approx(0.023)
+    assert outcome.lowered == 0
+    outcome.add(0.010, 29.0)
+    assert outcome.baseline == pytest.approx(0.010)
+    assert outcome.lowered == 1
 
 
 def test_a_few_quick_ones_lower_nothing_and_slow_ones_raise_nothing() -> None:
-    found = trend(*[0.010] * 10, *[0.004, 0.010, 0.010] * 10, *[0.030] * 60)
-    assert found.baseline == pytest.approx(0.010)
-    assert found.lowered == 0
+    outcome = trend(*[0.010] * 10, *[0.004, 0.010, 0.010] * 10, *[0.030] * 60)
+    assert outcome.baseline == pytest.approx(0.010)
+    assert outcome.lowered == 0
 
 
-def test_a_hiccup_is_not_what_it_takes_now() -> None:
-    found = trend(*[0.010] * 30, *[0.500] * 9)
-    assert found.current(38.0) == pytest.approx(0.010)
-    found = trend(*[0.010] * 30, *[0.500] * 12)
-    assert found.current(41.0) == pytest.approx(0.500)
+def test_hiccup_is_not_the_current_latency() -> None:
+    outcome = trend(*[0.010] * 30, *[0.500] * 9)
+    assert outcome.current(38.0) == pytest.approx(0.010)
+    outcome = trend(*[0.010] * 30, *[0.500] * 12)
+    assert outcome.current(41.0) == pytest.approx(0.500)
 
 
-def test_what_is_old_says_nothing() -> None:
-    found = trend(*[0.010] * 10)
-    assert found.current(100.0) == pytest.approx(0.010)
-    assert found.current(100.0, oldest=60.0) is None
+def test_old_latency_does_not_count() -> None:
+    outcome = trend(*[0.010] * 10)
+    assert outcome.current(100.0) == pytest.approx(0.010)
+    assert outcome.current(100.0, oldest=60.0) is None
 
 
 @given(st.lists(st.floats(1e-6, 1e3), max_size=100))
 def test_a_baseline_is_never_above_all_that_was_measured(seconds: list[float]) -> None:
-    found = trend(*seconds)
-    assert found.baseline is None or min(seconds) / 2 <= found.baseline <= max(seconds)
-
-
-# Golden inferences.
+    outcome = trend(*seconds)
+    assert outcome.baseline is None or min(seconds) / 2 <= outcome.baseline <= max(seconds)
 
 
 def probe(seconds: float, *, compute: float | None = None, queued: float = 0.0) -> ProbeResult:
     return ProbeResult("s0", seconds, 0.0, queued=queued, compute=compute)
 
 
-def probed(*found: ProbeResult, idle: bool = True) -> tuple[ProbeLatency, float]:
+def probed(*results: ProbeResult, idle: bool = True) -> tuple[ProbeLatency, float]:
     latency = ProbeLatency()
-    for index, each in enumerate(found):
+    for index, each in enumerate(results):
         latency.add(each, float(index), idle=idle)
-    return latency, float(len(found))
+    return latency, float(len(results))
 
 
 USUAL = probe(0.011, compute=0.010)
@@ -109,7 +106,7 @@ USUAL = probe(0.011, compute=0.010)
     [
         (USUAL, probe(2.0, compute=0.010, queued=1.98), False, "ok"),  # it waited
         (USUAL, probe(0.031, compute=0.030), False, "failed"),
-        # time that the server hides is found where nobody asks: elsewhere it may be a queue
+        # hidden time is found on an idle server: elsewhere it may be a queue
         (USUAL, probe(0.340, compute=0.010, queued=0.330), True, "failed"),
         (USUAL, probe(0.340, compute=0.010, queued=0.330), False, "ok"),
         (probe(0.010), probe(0.030), True, "failed"),  # it reports no times
@@ -120,11 +117,11 @@ def test_a_slow_model_and_hidden_time_are_slow_and_a_probe_that_waited_is_not(
     usual: ProbeResult, then: ProbeResult, *, idle: bool, state: CheckState
 ) -> None:
     latency, now = probed(*[usual] * 20, *[then] * 40, idle=idle)
-    found = latency.outcome(now)
-    assert found.state == state
+    outcome = latency.outcome(now)
+    assert outcome.state == state
     if state == "failed":
-        assert found.reason is Reason.SLOWER_THAN_BASELINE
-        assert re.search(r"than 2\.2 times the pod's own baseline of 1[01] ms$", found.message)
+        assert outcome.reason is Reason.SLOWER_THAN_BASELINE
+        assert re.search(r"than 2\.2 times the pod's own baseline of 1[01] ms$", outcome.message)
 
 
 def test_a_new_server_process_is_held_to_the_pods_baseline() -> None:
@@ -134,9 +131,6 @@ def test_a_new_server_process_is_held_to_the_pods_baseline() -> None:
     for index in range(5):
         latency.add(probe(0.041, compute=0.040), now + index, idle=True)
     assert latency.outcome(now + 5).state == "failed"
-
-
-# Requests.
 
 
 def bucket(count: int, seconds: float, warmup: float | None = None) -> ComputeBucket:
@@ -166,20 +160,20 @@ def lived(*means: float, count: int = 20, warmup: float | None = None) -> tuple[
         ([0.029] * 3, 0.010, "ok"),
     ],
 )
-def test_requests_are_compared_with_their_own_usual_and_with_warm_up(
+def test_requests_are_compared_with_their_usual(
     means: list[float], warmup: float | None, state: CheckState
 ) -> None:
     live, now = lived(*means, warmup=warmup)
     assert live.outcome(now).state == state
 
 
-def test_what_was_asked_long_ago_is_not_judged() -> None:
+def test_old_probes_are_not_judged() -> None:
     live, now = lived(*[0.010] * 20, *[0.050] * 5)
     assert live.outcome(now).state == "failed"
     assert live.outcome(now + 91.0).state == "unknown"
 
 
-def test_a_server_whose_counters_reset_is_compared_from_there() -> None:
+def test_reset_counters_are_compared_from_there() -> None:
     live, now = lived(*[0.010] * 20)
     live.add([bucket(3, 0.03)], now + 5)
     live.add([bucket(30, 0.3)], now + 10)
@@ -259,10 +253,10 @@ class World:
     def golden(self) -> Iterator[float]:
         while True:
             idle = self.traffic.idle(self.now)
-            known = ProbeFacts(
+            facts = ProbeFacts(
                 frozenset(self.proven), idle, self.probes.undecided(self.now), self.traffic.served
             )
-            turn = self.turns.next(known, self.now)
+            turn = self.turns.next(facts, self.now)
             queued = (
                 min(max(0.0, self.free - self.now), turn.defer)
                 if turn.defer
@@ -270,13 +264,13 @@ class World:
             )
             took = self.took(20.0 if turn.sample == "max" else 1.0)
             self.free = max(self.free, self.now) + took
-            found = ProbeResult(
+            result = ProbeResult(
                 turn.sample, queued + took + 0.001, 0.0, queued=queued, compute=took
             )
             self.proven.add(turn.sample)
-            interval = self.turns.interval(found, known)
+            interval = self.turns.interval(result, facts)
             yield queued + took
-            self.probes.add(found, self.now, idle=idle >= 60.0)
+            self.probes.add(result, self.now, idle=idle >= 60.0)
             self.judge("probe", self.probes.outcome(self.now).state)
             yield max(0.0, interval - queued - took)
 

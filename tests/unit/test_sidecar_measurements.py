@@ -26,17 +26,14 @@ from enginewright_serving.windows import Windows
 TASK = ServeTask(model="m", revision="r", prepared_key="a" * 64, backend="cpu")
 
 
-# Windows.
-
-
 def test_a_window_is_the_median_of_ten_and_the_time_of_the_last() -> None:
     windows = Windows()
     values = [0.5, 0.1, 0.2, 9.0, 0.4, 0.3, 0.25, 0.35, 0.15, 0.45]
     for index, seconds in enumerate([*values, 7.0]):
         windows.add(seconds, 100.0 + index)
-    found = windows.series("golden", "s0")
-    assert (found.source, found.name, found.count) == ("golden", "s0", WINDOW + 1)
-    ((at, median),) = found.windows
+    series = windows.series("golden", "s0")
+    assert (series.source, series.name, series.count) == ("golden", "s0", WINDOW + 1)
+    ((at, median),) = series.windows
     assert at == 109.0
     assert median == pytest.approx(float(np.median(values)))
 
@@ -45,9 +42,9 @@ def test_the_latest_windows_are_kept_and_everything_is_counted() -> None:
     windows = Windows()
     for index in range(WINDOW * (WINDOWS + 3)):
         windows.add(float(index // WINDOW), float(index))
-    found = windows.series("requests", "16")
-    assert found.count == WINDOW * (WINDOWS + 3)
-    assert [median for _, median in found.windows] == [float(at) for at in range(3, WINDOWS + 3)]
+    series = windows.series("requests", "16")
+    assert series.count == WINDOW * (WINDOWS + 3)
+    assert [median for _, median in series.windows] == [float(at) for at in range(3, WINDOWS + 3)]
 
 
 def test_a_long_name_is_cut() -> None:
@@ -81,16 +78,13 @@ def test_of_many_sizes_the_frequent_ones_are_kept() -> None:
     for elements in range(40_000, 400_000, 40_000):
         for _ in range(3):
             buckets.add(requests(elements), 0.001)
-    found = buckets.latencies()
-    assert len(found) == SERIES
-    assert {str(each) for each in frequent} < {each.name for each in found}
+    latencies = buckets.latencies()
+    assert len(latencies) == SERIES
+    assert {str(each) for each in frequent} < {each.name for each in latencies}
     # what has lost its windows is still counted
     for _ in range(4):
         buckets.add(requests(40_000), 0.001)
     assert {each.name: each.count for each in buckets.latencies()}["40960"] == 2 + 4
-
-
-# Memory.
 
 
 def grown(samples: int, every: float = 5.0) -> list[MemorySample]:
@@ -103,10 +97,10 @@ def grown(samples: int, every: float = 5.0) -> list[MemorySample]:
 
 def test_memory_is_kept_from_the_start_and_recent_samples_are_dense() -> None:
     day = 17_280
-    found = grown(day)
-    assert len(found) == WINDOWS
-    assert (found[0].bytes, found[-1].bytes) == (0, day - 1)
-    times = [each.at for each in found]
+    samples = grown(day)
+    assert len(samples) == WINDOWS
+    assert (samples[0].bytes, samples[-1].bytes) == (0, day - 1)
+    times = [each.at for each in samples]
     assert times == sorted(times)
     end = times[-1]
     gaps = [(end - before, after - before) for before, after in itertools.pairwise(times)]
@@ -145,9 +139,6 @@ def test_a_clock_set_back_before_the_first_sample_begins_another_history() -> No
     assert [each.at for each in history.samples] == [50.0, 52.0]
 
 
-# One pod.
-
-
 def reported(started: float = 10.0, memory: int = 100, **responses: int) -> ServerMeasurements:
     counts = {code.removeprefix("c"): count for code, count in responses.items()}
     return ServerMeasurements(started=started, memory_bytes=memory, responses=counts)
@@ -158,9 +149,9 @@ def ran(sample: str = "s0", compute: float | None = 0.01) -> ProbeResult:
 
 
 def document(pod: PodMeasurements) -> Measurements:
-    found = pod.document
-    assert found is not None
-    return found
+    sent = pod.document
+    assert sent is not None
+    return sent
 
 
 def test_before_the_server_has_reported_there_is_nothing() -> None:
@@ -183,10 +174,10 @@ def test_golden_inferences_are_counted_by_their_outcome() -> None:
     pod.golden(ProbeResult("s0", 30.0, 0.0, not_run="timed out", late=True), 31.0)
     pod.golden(ProbeResult("s0", 0.0, 0.0, not_run="is too busy"), 31.0)
     pod.golden(ProbeResult("s0", 0.0, 0.0, not_run="does not listen", unreachable=True), 31.0)
-    found = document(pod)
-    assert (found.golden_ok, found.golden_wrong, found.golden_failed) == (WINDOW, 1, 2)
-    assert found.responses == {"200": 3, "503": 1}
-    (series,) = found.latencies
+    sent = document(pod)
+    assert (sent.golden_ok, sent.golden_wrong, sent.golden_failed) == (WINDOW, 1, 2)
+    assert sent.responses == {"200": 3, "503": 1}
+    (series,) = sent.latencies
     assert (series.source, series.name, series.count) == ("golden", "s0", WINDOW + 1)
     assert series.inputs == "d" * 64
     assert series.windows == ((30.0, 0.01),)
@@ -199,23 +190,23 @@ def test_counts_of_the_past_are_kept_so_that_any_later_time_can_be_counted_alone
     pod.server(reported(c200=9, c500=2), 22.0, sample=True)
     pod.golden(ProbeResult("s0", 0.02, 0.0, compute=0.01, wrong="...", inputs="d" * 64), 23.0)
     pod.server(reported(c200=9, c500=3), 23.5, sample=False)
-    found = document(pod)
-    assert found.counts == (
+    sent = document(pod)
+    assert sent.counts == (
         Counts(at=20.0, responses={"200": 1}),
         Counts(at=22.0, responses={"200": 9, "500": 2}, golden_ok=1),
     )
-    assert (found.responses["500"], found.golden_wrong) == (3, 1)
+    assert (sent.responses["500"], sent.golden_wrong) == (3, 1)
 
 
 def test_a_week_of_counts_is_kept_and_the_time_since_any_moment_is_counted_nearly_whole() -> None:
     history, every = History[Counts](COUNTS), 120.0
     for index in range(5_000):
         history.add(Counts(at=1000.0 + every * index, responses={"200": index}))
-    found = history.samples
-    assert (len(found), found[0].at) == (COUNTS, 1000.0)
-    end = found[-1].at
+    samples = history.samples
+    assert (len(samples), samples[0].at) == (COUNTS, 1000.0)
+    end = samples[-1].at
     for ago in (5 * every, 100 * every, 2_000 * every):
-        base = next(each for each in found if each.at >= end - ago)
+        base = next(each for each in samples if each.at >= end - ago)
         assert 0.8 * ago <= end - base.at <= ago
 
 
@@ -237,13 +228,13 @@ def test_another_process_resets_everything_but_the_answers(noticed: bool) -> Non
         pod.restart()
         assert pod.document is None
     pod.server(reported(started=40.0, memory=90), 41.0, sample=False)
-    found = document(pod)
-    assert (found.since, found.golden_ok, found.responses) == (40.0, 0, {})
-    assert found.memory == (MemorySample(at=41.0, bytes=90),)
-    assert found.counts == (Counts(at=41.0),)
-    assert found.latencies == ()
-    assert found.answers is not None
-    assert found.answers.samples == 1
+    sent = document(pod)
+    assert (sent.since, sent.golden_ok, sent.responses) == (40.0, 0, {})
+    assert sent.memory == (MemorySample(at=41.0, bytes=90),)
+    assert sent.counts == (Counts(at=41.0),)
+    assert sent.latencies == ()
+    assert sent.answers is not None
+    assert sent.answers.samples == 1
 
 
 def test_the_document_is_bounded() -> None:

@@ -28,9 +28,7 @@ def test_label_values_survive(label: str) -> None:
         (b"\xff 1\nx 1\n", []),
     ],
 )
-def test_another_exposition_follows_as_far_as_it_is_one(
-    other: bytes, passed: list[str] | None
-) -> None:
+def test_valid_expositions_are_appended(other: bytes, passed: list[str] | None) -> None:
     text = Exposition({})
     text.family(Family("a", "About."), [({}, 1)])
     whole = text.text(other).decode()

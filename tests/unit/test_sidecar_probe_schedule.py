@@ -50,8 +50,8 @@ def admitted(**costs: float) -> ProbeSchedule:
 BATCHES = {"min": 0.025, "opt": 0.2, "max": 1.2}
 
 
-def asked(order: ProbeSchedule, known: ProbeFacts, seconds: int = 1000) -> list[str]:
-    return [order.next(known, float(second)).sample for second in range(seconds)]
+def asked(order: ProbeSchedule, facts: ProbeFacts, seconds: int = 1000) -> list[str]:
+    return [order.next(facts, float(second)).sample for second in range(seconds)]
 
 
 def test_beside_requests_only_the_smallest_is_asked_and_may_be_deferred() -> None:
@@ -61,8 +61,8 @@ def test_beside_requests_only_the_smallest_is_asked_and_may_be_deferred() -> Non
 
 
 def test_beside_requests_as_large_a_sample_costs_no_more_than_they_do() -> None:
-    found = asked(admitted(**BATCHES), ProbeFacts(PROVEN, 0.0, served=0.21))
-    assert set(found) == {"min", "opt"}
+    samples = asked(admitted(**BATCHES), ProbeFacts(PROVEN, 0.0, served=0.21))
+    assert set(samples) == {"min", "opt"}
 
 
 def test_a_large_sample_does_not_hold_up_the_small_ones() -> None:
@@ -94,20 +94,20 @@ def test_samples_that_cost_the_same_take_turns() -> None:
 
 def test_a_sample_that_was_wrong_is_asked_until_it_is_right() -> None:
     order = turns()
-    known = ProbeFacts(PROVEN - {"max"}, 0.0)
+    facts = ProbeFacts(PROVEN - {"max"}, 0.0)
     wrong = ProbeResult("max", 1.0, 0.0, wrong="output 'y' ...")
-    assert order.interval(wrong, known) == 1.0
-    turn = order.next(known, 0.0)
+    assert order.interval(wrong, facts) == 1.0
+    turn = order.next(facts, 0.0)
     assert (turn.sample, turn.defer) == ("max", 0.0)
 
 
-def test_where_nobody_asks_larger_ones_take_half_a_percent_of_the_time_too() -> None:
-    found = asked(admitted(**BATCHES), serving(1e9), 10_000)
-    assert set(found) == PROVEN
-    assert sum(BATCHES[name] for name in found if name != "min") <= 0.005 * 10_000 + 1.2
+def test_larger_samples_take_half_a_percent_of_idle_time() -> None:
+    samples = asked(admitted(**BATCHES), serving(1e9), 10_000)
+    assert set(samples) == PROVEN
+    assert sum(BATCHES[name] for name in samples if name != "min") <= 0.005 * 10_000 + 1.2
 
 
-def test_those_of_a_quick_model_are_asked_often_where_nobody_asks() -> None:
+def test_quick_samples_are_sent_often_when_idle() -> None:
     order = admitted(min=0.0001, opt=0.001, max=0.002)
     assert set(asked(order, serving(1e9), 15)) == PROVEN
 
@@ -124,20 +124,20 @@ def test_beside_requests_it_takes_half_a_percent_of_the_servers_time(compute: fl
 
 
 @pytest.mark.parametrize(
-    ("found", "known", "interval"),
+    ("result", "facts", "interval"),
     [
         (right(0.1), serving(59.0), 20.0),
-        (right(0.1), serving(61.0), 2.0),  # where nobody asks it may take ten times as much
+        (right(0.1), serving(61.0), 2.0),  # an idle server may spend ten times as much
         (right(1.0), ProbeFacts(PROVEN, 61.0, undecided=True), 4.0),
         (right(1.0), ProbeFacts(PROVEN, 0.0, undecided=True), 60.0),
         (right(10.0), serving(), 60.0),  # never less often than once a minute
         (ProbeResult("min", 30.0, 0.0, not_run="503"), serving(), 1.0),
     ],
 )
-def test_the_interval_follows_from_cost_traffic_and_answer(
-    found: ProbeResult, known: ProbeFacts, interval: float
+def test_interval_follows_cost_and_traffic(
+    result: ProbeResult, facts: ProbeFacts, interval: float
 ) -> None:
-    assert turns().interval(found, known) == pytest.approx(interval)
+    assert turns().interval(result, facts) == pytest.approx(interval)
 
 
 def bucket(count: int) -> ComputeBucket:
@@ -148,7 +148,7 @@ def test_traffic_is_known_by_the_counts_of_requests() -> None:
     traffic = Traffic()
     assert traffic.idle(5.0) == 0.0  # unknown is busy
     traffic.add([bucket(0)], 5.0)
-    assert traffic.idle(5.0) > 1e9  # nobody has asked yet
+    assert traffic.idle(5.0) > 1e9  # no request yet
     traffic.add([bucket(3)], 10.0)
     traffic.add([bucket(3)], 50.0)
     assert traffic.idle(50.0) == 40.0
@@ -156,7 +156,7 @@ def test_traffic_is_known_by_the_counts_of_requests() -> None:
 
 # fault: Latency | requests that all differ in shape, hence untimed, look like an idle pod
 def test_requests_that_all_differ_in_shape_are_traffic() -> None:
-    """Audio of any length: no request's time is counted, for each is the first of its shape."""
+    """Audio of any length: no request's time is counted, because each is the first of its shape."""
     traffic = Traffic()
     traffic.add([ComputeBucket(elements=64)], 5.0)
     for second in range(10, 100):
@@ -195,9 +195,7 @@ def test_time_without_a_report_is_no_time_without_requests() -> None:
         ([(1000, 100.0)] * 3 + [(10, 5.0)] * 15, 0.5),  # other requests than before
     ],
 )
-def test_the_time_of_a_request_is_a_median_of_what_was_reported_recently(
-    reports: list[tuple[int, float]], served: float
-) -> None:
+def test_request_time_is_a_recent_median(reports: list[tuple[int, float]], served: float) -> None:
     traffic = Traffic()
     count, seconds = 0, 0.0
     for number, (more, longer) in enumerate(reports):
@@ -206,25 +204,22 @@ def test_the_time_of_a_request_is_a_median_of_what_was_reported_recently(
     assert traffic.served == pytest.approx(served)
 
 
-# A higher rate on request.
-
-
 def probing(idle: float = 0.0) -> ProbeFacts:
     return ProbeFacts(PROVEN, idle, probing=True)
 
 
-def duty(known: ProbeFacts, costs: dict[str, float], own: float = 0.0) -> tuple[float, float]:
+def duty(facts: ProbeFacts, costs: dict[str, float], own: float = 0.0) -> tuple[float, float]:
     """Return runs per second and the share of the server's time over a hundred simulated seconds."""
     order = admitted(**costs)
-    order.interval(right(min(costs.values())), known)
+    order.interval(right(min(costs.values())), facts)
     now, runs, spent = 0.0, 0, 0.0
     while now < 100.0:
-        sample = order.next(known, now).sample
-        found = ProbeResult(sample, costs[sample], own, compute=costs[sample])
-        order.interval(found, known)
+        sample = order.next(facts, now).sample
+        result = ProbeResult(sample, costs[sample], own, compute=costs[sample])
+        order.interval(result, facts)
         runs += 1
         spent += costs[sample]
-        now += max(order.pace(known), costs[sample])
+        now += max(order.pace(facts), costs[sample])
     return runs / now, spent / now
 
 
@@ -241,13 +236,13 @@ def test_a_higher_rate_takes_its_share_and_no_more(cost: float, idle: float, sha
     assert rate >= 2.9 * usual
 
 
-def test_a_higher_rate_has_a_part_for_larger_samples_while_nobody_asks() -> None:
+def test_higher_rate_includes_larger_samples_when_idle() -> None:
     """Otherwise a canary, which is asked for it as long as it is compared, would never measure them."""
     order = admitted(**BATCHES)
-    found = [order.next(probing(1e9), float(second)).sample for second in range(1000)]
-    assert set(found) == PROVEN
-    assert abs(found.count("opt") - found.count("max")) <= 1
-    spent = sum(BATCHES[name] for name in found if name != "min")
+    samples = [order.next(probing(1e9), float(second)).sample for second in range(1000)]
+    assert set(samples) == PROVEN
+    assert abs(samples.count("opt") - samples.count("max")) <= 1
+    spent = sum(BATCHES[name] for name in samples if name != "min")
     assert 0.04 * 1000 < spent <= 0.05 * 1000 + 1.2
     _, total = duty(probing(1e9), BATCHES)
     assert total <= 0.2001
@@ -255,17 +250,17 @@ def test_a_higher_rate_has_a_part_for_larger_samples_while_nobody_asks() -> None
 
 def test_a_higher_rate_is_of_cheap_samples_only_beside_requests() -> None:
     order = admitted(**BATCHES)
-    found = [order.next(probing(), float(second)).sample for second in range(1000)]
-    assert set(found) == {"min"}
+    samples = [order.next(probing(), float(second)).sample for second in range(1000)]
+    assert set(samples) == {"min"}
 
 
 def test_samples_that_are_left_out_are_known() -> None:
     order = admitted(**BATCHES)
-    for known in (serving(), probing()):
-        assert order.left_out(known) == ["opt", "max"]
+    for facts in (serving(), probing()):
+        assert order.left_out(facts) == ["opt", "max"]
     assert order.left_out(ProbeFacts(PROVEN, 0.0, served=0.21)) == ["max"]
-    for known in (serving(61.0), probing(61.0)):
-        assert order.left_out(known) == []
+    for facts in (serving(61.0), probing(61.0)):
+        assert order.left_out(facts) == []
 
 
 def test_a_higher_rate_is_limited_by_the_sidecars_own_time_too() -> None:
@@ -291,20 +286,18 @@ def test_a_request_for_a_higher_rate_changes_the_pace_at_once_and_for_its_time_o
 
 
 @pytest.mark.parametrize(
-    "found",
+    "result",
     [
         ProbeResult("min", 0.01, 0.0, compute=0.01, wrong="output 'y' ..."),
         ProbeResult("min", 0.0, 0.0, not_run="the server is too busy"),
     ],
 )
-def test_after_a_wrong_or_missing_answer_the_pace_is_the_same_on_request(
-    found: ProbeResult,
-) -> None:
+def test_pace_is_kept_after_a_wrong_or_missing_answer(result: ProbeResult) -> None:
     order = turns()
-    proven = PROVEN if found.wrong is None else PROVEN - {"min"}
-    known = ProbeFacts(proven, 0.0, probing=True)
-    order.interval(found, known)
-    assert order.pace(known) == 1.0
+    proven = PROVEN if result.wrong is None else PROVEN - {"min"}
+    facts = ProbeFacts(proven, 0.0, probing=True)
+    order.interval(result, facts)
+    assert order.pace(facts) == 1.0
 
 
 def test_after_a_restart_the_next_run_does_not_wait_for_the_old_interval() -> None:

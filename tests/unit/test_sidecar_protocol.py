@@ -71,9 +71,9 @@ def test_every_type_goes_there_and_back_in_binary(tmp_path: Path) -> None:
     sample = samples.read("s0")
     question = encode(sample, samples.types, binary=True)
     answer, length = echoed(b"".join(question.parts), question.json_length)
-    found = decode(answer, length, sample.expected, samples.types)
-    assert set(found) == set(DTYPES)
-    for name, array in found.items():
+    tensors = decode(answer, length, sample.expected, samples.types)
+    assert set(tensors) == set(DTYPES)
+    for name, array in tensors.items():
         assert np.array_equal(array, sample.expected[name]), name
         assert array.dtype == sample.expected[name].dtype
 
@@ -85,12 +85,12 @@ def test_every_type_but_bfloat16_goes_there_and_back_in_json(tmp_path: Path) -> 
     assert question.json_length is None
     document = json.loads(b"".join(question.parts))
     assert [each["name"] for each in document["outputs"]] == list(sample.expected)
-    found = decode(*echoed(b"".join(question.parts), None), sample.expected, samples.types)
-    for name, array in found.items():
+    tensors = decode(*echoed(b"".join(question.parts), None), sample.expected, samples.types)
+    for name, array in tensors.items():
         assert np.array_equal(array, sample.expected[name]), name
 
 
-def test_what_json_has_no_form_for_is_said(tmp_path: Path) -> None:
+def test_unsupported_json_values_are_reported(tmp_path: Path) -> None:
     types = Types({"x": BF16}, {"x": BF16})
     sample = GoldenSample("s", {"x": np.zeros(1, np.uint16)}, {"x": np.zeros(1, np.uint16)})
     with pytest.raises(UnencodableError, match="BF16"):
@@ -131,14 +131,14 @@ def answer(**tensor: Any) -> bytes:
         (answer(parameters={"binary_data_size": 8}), "other data than 2 elements FP32"),
     ],
 )
-def test_what_is_no_answer_to_the_question_is_named(body: bytes, wording: str) -> None:
+def test_wrong_answer_is_named(body: bytes, wording: str) -> None:
     with pytest.raises(ResponseError, match=wording):
         decode(body, None, WANTED, FLOATS)
 
 
 def test_null_is_not_a_number() -> None:
-    found = decode(answer(data=[None, 1.5]), None, WANTED, FLOATS)
-    assert np.array_equal(found["y"], np.array([np.nan, 1.5], np.float32), equal_nan=True)
+    tensors = decode(answer(data=[None, 1.5]), None, WANTED, FLOATS)
+    assert np.array_equal(tensors["y"], np.array([np.nan, 1.5], np.float32), equal_nan=True)
 
 
 @given(
@@ -153,21 +153,15 @@ def test_null_is_not_a_number() -> None:
 )
 def test_no_answer_breaks_the_reader(body: bytes, json_length: int | None) -> None:
     try:
-        found = decode(body, json_length, WANTED, FLOATS)
+        tensors = decode(body, json_length, WANTED, FLOATS)
     except ResponseError:
         return
-    assert found["y"].dtype == np.float32
-
-
-# Samples.
+    assert tensors["y"].dtype == np.float32
 
 
 def test_of_many_samples_eight_are_asked(tmp_path: Path) -> None:
     samples = artifact(tmp_path, samples=20, dtypes=("float32",))
     assert samples.names == ["s0", "s2", "s5", "s7", "s10", "s12", "s15", "s17"]
-
-
-# Where the time went.
 
 
 @pytest.mark.parametrize(
@@ -215,7 +209,7 @@ def test_the_digest_of_inputs_is_that_of_the_same_inputs_only(tmp_path: Path, si
         (("int64",), ("int64",), "golden sample 's0' has no input 'float32'"),
     ],
 )
-def test_samples_that_do_not_fit_are_refused(
+def test_misfit_samples_are_refused(
     tmp_path: Path, inputs: tuple[str, ...], outputs: tuple[str, ...], wording: str
 ) -> None:
     (tmp_path / "golden").mkdir()
@@ -238,13 +232,13 @@ MANY = 70_000  # more than are converted at a time
 @pytest.mark.parametrize("rows", [1, 7, MANY // 2])
 def test_many_numbers_are_read_in_pieces_and_in_order(name: str, rows: int) -> None:
     datatype = BY_ONNX[name]
-    wanted = (np.arange(MANY) % 3).astype(datatype.dtype).reshape(rows, -1)
-    described = {"name": "y", "datatype": datatype.name, "shape": list(wanted.shape)}
-    for data in (wanted.ravel().tolist(), wanted.tolist()):
+    expected = (np.arange(MANY) % 3).astype(datatype.dtype).reshape(rows, -1)
+    described = {"name": "y", "datatype": datatype.name, "shape": list(expected.shape)}
+    for data in (expected.ravel().tolist(), expected.tolist()):
         body = json.dumps({"outputs": [{**described, "data": data, "parameters": {}}]}).encode()
-        found = decode(body, None, WANTED, Types({}, {"y": datatype}))["y"]
-        assert found.dtype == wanted.dtype
-        assert np.array_equal(found, wanted)
+        tensors = decode(body, None, WANTED, Types({}, {"y": datatype}))["y"]
+        assert tensors.dtype == expected.dtype
+        assert np.array_equal(tensors, expected)
 
 
 def test_each_of_several_outputs_is_its_own() -> None:
@@ -261,8 +255,8 @@ def test_each_of_several_outputs_is_its_own() -> None:
         {"name": name, "datatype": types.outputs[name].name, "shape": [len(data)], "data": data}
         for name, data in given.items()
     ]
-    found = decode(orjson.dumps({"outputs": outputs}), None, None, types)
-    assert {name: array.tolist() for name, array in found.items()} == given
+    tensors = decode(orjson.dumps({"outputs": outputs}), None, None, types)
+    assert {name: array.tolist() for name, array in tensors.items()} == given
 
 
 @pytest.mark.parametrize("data", ["1,2,", "1 2", ",1", "1,,2", "[1,2", "1e,2"])
@@ -275,7 +269,7 @@ def test_numbers_that_are_no_json_are_not_read(data: str) -> None:
 @pytest.mark.parametrize(
     "piece", [b"{}", b"[[]]", b'"a"', b'"\xc3\xa9"', b'{"a":1}', b"[[[[1]]]]", b"1"]
 )
-def test_what_takes_too_much_memory_is_not_decoded(piece: bytes) -> None:
+def test_too_large_answer_is_not_decoded(piece: bytes) -> None:
     """Of a text of 3 MB, Python's objects are allowed 4 MB."""
     data = b",".join([piece] * (3_000_000 // len(piece)))
     body = answer(data=["x"]).replace(b'"x"', data)
@@ -289,7 +283,7 @@ def test_what_takes_too_much_memory_is_not_decoded(piece: bytes) -> None:
 
 
 @pytest.mark.parametrize("name", ["tensor(string)", "tensor(double)"])
-def test_the_limit_is_named_and_not_what_is_left_of_it(name: str) -> None:
+def test_limit_is_named(name: str) -> None:
     datatype = BY_ONNX[name]
     data: list[Any] = ["a" * 30] * 60_000 if datatype.is_string else [1.5] * 600_000
     parts = (b"\x1e\0\0\0" + b"a" * 30) * len(data) if datatype.is_string else b""
@@ -313,8 +307,8 @@ def test_short_strings_in_binary_are_not_decoded_without_a_limit() -> None:
         {"outputs": [described | {"parameters": {"binary_data_size": len(tensors)}}]}
     )
     types = Types({}, {"y": datatype})
-    found = decode(header + tensors, len(header), None, types)
-    assert found["y"].tolist() == ["a"] * 100_000
+    result = decode(header + tensors, len(header), None, types)
+    assert result["y"].tolist() == ["a"] * 100_000
     with pytest.raises(TooLargeError):
         decode(header + tensors, len(header), None, types, 4_000_000)
 

@@ -65,8 +65,8 @@ MIXED = PlacementFacts(nodes={GPU: 3, CPU: 1}, elsewhere=("det (Det)",))
 
 
 def test_every_check_is_unknown_until_it_has_run() -> None:
-    assert {found.state for found in CheckBoard().verdicts(0.0)} == {"unknown"}
-    assert [found.check for found in CheckBoard().verdicts(0.0)] == list(Check)
+    assert {check.state for check in CheckBoard().verdicts(0.0)} == {"unknown"}
+    assert [check.check for check in CheckBoard().verdicts(0.0)] == list(Check)
 
 
 @pytest.mark.parametrize(
@@ -145,18 +145,14 @@ def test_under_forbid_every_proof_must_be_ok(gate: str, state: CheckState) -> No
 
 @pytest.mark.parametrize("policy", ["Budget", "Allow"])
 @pytest.mark.parametrize("gate", GATES)
-def test_otherwise_only_what_a_foreign_server_cannot_report_may_be_unknown(
-    policy: Policy, gate: str
-) -> None:
+def test_only_checks_of_our_server_may_be_unknown(policy: Policy, gate: str) -> None:
     assert not ready(policy, checks(**{gate: "unknown"}))
     told_by_ours = gate not in ("server", "golden")
     assert ready(policy, checks(**{gate: "unknown"}), foreign=True) is told_by_ours
 
 
 @pytest.mark.parametrize("policy", ["Budget", "Allow"])
-def test_a_provider_that_failed_is_what_the_policy_allows_as_long_as_it_is_kept(
-    policy: Policy,
-) -> None:
+def test_failed_provider_is_allowed_with_its_placement(policy: Policy) -> None:
     assert ready(policy, checks(provider="failed"))
     for state in ("failed", "unknown"):
         assert not ready(policy, checks(provider="failed", placement=state))
@@ -164,9 +160,7 @@ def test_a_provider_that_failed_is_what_the_policy_allows_as_long_as_it_is_kept(
 
 
 @pytest.mark.parametrize("policy", ["Budget", "Allow"])
-def test_a_session_that_was_replaced_is_not_admitted_but_keeps_its_admission(
-    policy: Policy,
-) -> None:
+def test_replaced_session_only_keeps_its_admission(policy: Policy) -> None:
     replaced = CheckVerdict(
         check=Check.PROVIDER, state="failed", reason=Reason.SESSION_REPLACED, message="moved"
     )
@@ -182,7 +176,7 @@ def admitted(policy: Policy = "Forbid") -> Gate:
 
 
 @pytest.mark.parametrize("policy", ["Forbid", "Budget", "Allow"])
-def test_after_admission_wrong_answers_end_it_at_once_until_a_right_one(policy: Policy) -> None:
+def test_wrong_answer_ends_admission_until_a_right_one(policy: Policy) -> None:
     gate = admitted(policy)
     assert not gate.decide(checks(golden="failed"), foreign=False, released=False)
     assert not gate.decide(checks(golden="unknown"), foreign=False, released=False)
@@ -264,7 +258,7 @@ def test_old_errors_expire_and_a_reset_counter_starts_over() -> None:
 
 # fault: Reports | every answer is a 400 and all checks are ok | message of check `errors`; alert
 #   EnginewrightRequestsRefused | 1 min; alert 10 min
-def test_a_service_that_refuses_most_of_what_it_is_sent_says_so() -> None:
+def test_service_that_refuses_most_requests_says_so() -> None:
     share = ErrorShare()
     share.add({200: 0.0, 400: 0.0, 499: 0.0}, 0.0)
     share.add({200: 40.0, 400: 39.0, 499: 100.0}, 5.0)
@@ -295,18 +289,18 @@ def provided(seen: Execution, backend: str = TASK.backend) -> CheckResult:
     ],
 )
 def test_a_provider_that_is_not_there_has_its_reason(changes: Any, reason: str) -> None:
-    found = provided(execution(**changes))
-    assert (found.state, found.reason) == ("failed", reason)
-    assert found.message
+    result = provided(execution(**changes))
+    assert (result.state, result.reason) == ("failed", reason)
+    assert result.message
 
 
 def test_the_server_does_not_choose_which_provider_is_the_backends() -> None:
-    found = provided(
+    result = provided(
         execution(provider=CPU, providers=(CPU,), placement=PlacementFacts(nodes={CPU: 4})), "cuda"
     )
-    assert (found.state, found.reason) == ("failed", "ProviderMissing")
-    assert CPU in found.message
-    assert "CUDAExecutionProvider" in found.message
+    assert (result.state, result.reason) == ("failed", "ProviderMissing")
+    assert CPU in result.message
+    assert "CUDAExecutionProvider" in result.message
 
 
 def test_a_provider_with_nodes_is_there_and_needs_no_driver_unless_it_does() -> None:
@@ -340,10 +334,10 @@ def test_one_distribution_owns_onnx_runtime(owners: tuple[str, ...], state: Chec
         ("ort_version", "1.24.1"),
     ],
 )
-def test_what_runs_must_be_what_was_proven(field: str, value: object) -> None:
-    found = execution_checks.versions(execution(**{field: value}), MANIFEST, TASK)
-    assert (found.state, found.reason) == ("failed", Reason.VERSION_MISMATCH)
-    assert str(value)[:12] in found.message
+def test_running_model_must_be_the_proven_one(field: str, value: object) -> None:
+    result = execution_checks.versions(execution(**{field: value}), MANIFEST, TASK)
+    assert (result.state, result.reason) == ("failed", Reason.VERSION_MISMATCH)
+    assert str(value)[:12] in result.message
     assert execution_checks.versions(execution(), MANIFEST, TASK).state == "ok"
 
 
@@ -356,9 +350,7 @@ def test_what_runs_must_be_what_was_proven(field: str, value: object) -> None:
         ({"engine_key": None}, Reason.VERSION_MISMATCH),
     ],
 )
-def test_an_engine_must_be_the_one_that_was_built(
-    changes: dict[str, Any], reason: Reason | None
-) -> None:
+def test_engine_must_be_the_built_one(changes: dict[str, Any], reason: Reason | None) -> None:
     task = TASK.model_copy(update={"backend": "tensorrt", "engine_key": "b" * 64})
     manifest = MANIFEST.model_copy(update={"engine": ENGINE, "key": "b" * 64})
     fields = {
@@ -367,9 +359,9 @@ def test_an_engine_must_be_the_one_that_was_built(
         "engine_sha256": "e" * 64,
         "backend_version": "10.1",
     }
-    found = execution_checks.versions(execution(**{**fields, **changes}), manifest, task)
-    assert found.reason is reason
-    assert found.state == ("ok" if reason is None else "failed")
+    result = execution_checks.versions(execution(**{**fields, **changes}), manifest, task)
+    assert result.reason is reason
+    assert result.state == ("ok" if reason is None else "failed")
 
 
 # fault: Processors | a server reports another processor than the verification's | check
@@ -379,14 +371,14 @@ def test_another_kind_of_processor_is_reported_where_outputs_differ() -> None:
     saturating = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=False)
     recipe = MANIFEST.recipe.model_copy(update={"int8_products": "exact"})
     proved = MANIFEST.model_copy(update={"processor": exact, "saturable": True, "recipe": recipe})
-    found = execution_checks.versions(execution(processor=saturating), proved, TASK)
-    assert (found.state, found.reason) == ("failed", Reason.PROCESSOR_MISMATCH)
-    assert "x86_64: AVX2" in found.message
+    result = execution_checks.versions(execution(processor=saturating), proved, TASK)
+    assert (result.state, result.reason) == ("failed", Reason.PROCESSOR_MISMATCH)
+    assert "x86_64: AVX2" in result.message
     assert execution_checks.versions(execution(processor=exact), proved, TASK).state == "ok"
     harmless = proved.model_copy(update={"saturable": False})
     assert execution_checks.versions(execution(processor=saturating), harmless, TASK).state == "ok"
     assert execution_checks.versions(execution(), proved, TASK).state == "ok"  # a server of before
-    came = proved.model_copy(update={"recipe": MANIFEST.recipe})  # quantised: golden decides
+    came = proved.model_copy(update={"recipe": MANIFEST.recipe})  # quantized: golden decides
     assert execution_checks.versions(execution(processor=saturating), came, TASK).state == "ok"
 
 
@@ -401,16 +393,16 @@ def test_opsets_are_supported_as_the_image_said(changes: Any, supported: bool) -
 def test_an_engine_without_a_digest_is_unknown() -> None:
     task = TASK.model_copy(update={"engine_key": "b" * 64})
     manifest = MANIFEST.model_copy(update={"engine": ENGINE})
-    found = execution_checks.versions(execution(engine_key="b" * 64), manifest, task)
-    assert found.state == "unknown"
+    result = execution_checks.versions(execution(engine_key="b" * 64), manifest, task)
+    assert result.state == "unknown"
 
 
 def test_nodes_are_counted_with_engines_opened() -> None:
     manifest = MANIFEST.model_copy(update={"engine": ENGINE})
     facts = PlacementFacts(nodes={GPU: 1, CPU: 1}, elsewhere=("det (Det)",), context_nodes=("e0",))
     seen = execution(placement=facts)
-    found = execution_checks.fallback(seen, manifest, TASK, None)
-    assert execution_checks.original_nodes(facts, GPU, found) == {GPU: 3, CPU: 1}
+    elsewhere = execution_checks.fallback(seen, manifest, TASK, None)
+    assert execution_checks.original_nodes(facts, GPU, elsewhere) == {GPU: 3, CPU: 1}
 
 
 # All of it together, in given time.
@@ -454,19 +446,12 @@ class Pod:
 REPLACED = execution(session=2, placement=PlacementFacts(nodes={CPU: 4}), providers=(CPU,))
 
 
-def test_a_pod_is_admitted_by_its_first_good_turn() -> None:
-    pod = Pod()
-    assert not pod.pod_state.ready
-    pod.turn()
-    assert pod.pod_state.ready
-
-
 def test_a_replaced_session_is_reported_and_held_until_the_operator_releases_the_pod() -> None:
     pod = Pod()
     pod.turn()
     pod.turn(REPLACED)
-    found = pod.state(Check.PLACEMENT)
-    assert (found.state, found.reason) == ("failed", Reason.SESSION_REPLACED)
+    placement = pod.state(Check.PLACEMENT)
+    assert (placement.state, placement.reason) == ("failed", Reason.SESSION_REPLACED)
     verdict = pod.pod_state.verdict()
     assert verdict.ready
     assert verdict.fallback is not None
@@ -497,38 +482,34 @@ def test_a_replaced_session_is_reported_and_held_until_the_operator_releases_the
         ("-5", 0),
         ("١٠٦٠", 0),
         ("9" * 400, 0),
-        (str(1000 + RELEASE_SECONDS + 61), 0),  # nobody may take a pod away for good
+        (str(1000 + RELEASE_SECONDS + 61), 0),  # no annotation takes a pod away for good
     ],
 )
 def test_an_annotation_holds_until_its_time_and_never_for_long(annotation: str, left: int) -> None:
     assert seconds_left(annotation, 1000.0) == left
 
 
-def test_a_replaced_session_with_the_same_placement_is_fine() -> None:
-    pod = Pod()
+@pytest.mark.parametrize(
+    ("promise", "told", "active"),
+    [
+        ({}, execution(session=3), False),
+        ({"policy": "Budget", "max_node_share": 0.3}, execution(session=2, placement=MIXED), False),
+        ({"policy": "Allow"}, REPLACED, True),
+    ],
+    ids=["same placement", "within the budget", "allowed"],
+)
+def test_replaced_session_that_keeps_the_promise_is_no_failure(
+    promise: dict[str, Any], told: Execution, active: bool
+) -> None:
+    pod = Pod(**promise)
     pod.turn()
-    pod.turn(execution(session=3))
-    assert pod.state(Check.PLACEMENT).state == "ok"
-
-
-def test_a_replaced_session_within_the_budget_is_no_fallback() -> None:
-    pod = Pod(policy="Budget", max_node_share=0.3)
-    pod.turn()
-    pod.turn(execution(session=2, placement=MIXED))
-    assert pod.state(Check.PLACEMENT).state == "ok"
-    fallback = pod.pod_state.verdict().fallback
-    assert fallback is not None
-    assert not fallback.active
-
-
-def test_under_allow_a_replaced_session_is_fallback_and_no_failure() -> None:
-    pod = Pod(policy="Allow")
-    pod.turn()
-    pod.turn(REPLACED)
+    pod.turn(told)
     assert pod.state(Check.PLACEMENT).state == "ok"
     fallback = pod.pod_state.verdict().fallback
     assert fallback is not None
-    assert (fallback.active, fallback.reason) == (True, Reason.SESSION_REPLACED)
+    assert (fallback.active, fallback.reason) == (
+        (True, Reason.SESSION_REPLACED) if active else (False, None)
+    )
     pod.pod_state.release(60)
     assert pod.pod_state.ready
 
@@ -578,20 +559,18 @@ def test_wrong_answers_take_readiness_until_a_right_one_however_long_no_probe_ru
     assert pod.pod_state.ready
 
 
-def test_one_wrong_sample_of_several_is_failed_whichever_was_asked_last() -> None:
-    clock = Clock()
-    pod_state = PodState(TASK, MANIFEST, 2, clock)
+def test_each_sample_must_be_right_whichever_was_asked_last() -> None:
+    pod_state = PodState(TASK, MANIFEST, 2, Clock())
+
+    def golden() -> tuple[str, str]:
+        verdicts = pod_state.verdict().checks
+        return next((each.state, each.message) for each in verdicts if each.check is Check.GOLDEN)
+
+    pod_state.golden(ProbeResult("s1", 0.01, 0.0, compared=1), 1.0)
+    assert golden()[0] == "unknown", "not all samples have been asked"
     pod_state.golden(ProbeResult("s0", 0.01, 0.0, wrong="s0 is wrong"), 1.0)
     pod_state.golden(ProbeResult("s1", 0.01, 0.0, compared=1), 1.0)
-    golden = next(each for each in pod_state.verdict().checks if each.check is Check.GOLDEN)
-    assert (golden.state, golden.message) == ("failed", "s0 is wrong")
-
-
-def test_not_all_samples_asked_is_not_proven() -> None:
-    pod_state = PodState(TASK, MANIFEST, 2, Clock())
-    pod_state.golden(ProbeResult("s0", 0.01, 0.0, compared=1), 1.0)
-    golden = next(each for each in pod_state.verdict().checks if each.check is Check.GOLDEN)
-    assert golden.state == "unknown"
+    assert golden() == ("failed", "s0 is wrong")
 
 
 def test_probes_that_are_never_answered_in_time_are_slow() -> None:
@@ -638,15 +617,15 @@ def test_a_server_that_only_hangs_stays_admitted() -> None:
 
 def test_a_higher_rate_ends_by_itself_unless_it_is_asked_for_again() -> None:
     pod = Pod()
-    found = [pod.pod_state.probe_facts.probing]
+    rates = [pod.pod_state.probe_facts.probing]
     for asked, seconds in ((True, 0.0), (True, PROBING_SECONDS - 1.0), (False, 1.0)):
         pod.clock.now += seconds
         if asked:
             pod.pod_state.probe()
-        found.append(pod.pod_state.probe_facts.probing)
+        rates.append(pod.pod_state.probe_facts.probing)
     pod.clock.now += PROBING_SECONDS - 1.0
-    found.append(pod.pod_state.probe_facts.probing)
-    assert found == [False, True, True, True, False]
+    rates.append(pod.pod_state.probe_facts.probing)
+    assert rates == [False, True, True, True, False]
 
 
 def test_a_second_of_a_higher_rate_does_not_lower_the_baseline() -> None:

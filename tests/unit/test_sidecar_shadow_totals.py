@@ -9,16 +9,16 @@ def test_figures_are_the_worst_and_the_mean_of_all_answers() -> None:
     totals = ShadowTotals("r2")
     for relative, top1 in ((0.1, 1.0), (0.4, 0.5), (0.1, 0.0)):
         totals.add([OutputChange(name="y", relative=relative, max_abs=relative * 10, top1=top1)])
-    found = totals.document
-    (output,) = found.outputs
-    assert (found.revision, found.compared) == ("r2", 3)
+    document = totals.document
+    (output,) = document.outputs
+    assert (document.revision, document.compared) == ("r2", 3)
     assert (output.name, output.answers, output.incomparable) == ("y", 3, 0)
     assert (output.max_abs, output.worst) == (4.0, 0.4)
     assert output.mean == pytest.approx(0.2)
     assert output.top1 == pytest.approx(0.5)
 
 
-def test_what_is_not_comparable_is_counted_and_is_no_difference_of_zero() -> None:
+def test_incomparable_answers_are_counted_apart() -> None:
     totals = ShadowTotals("r2")
     totals.add([OutputChange(name="y", form="has shape [2], expected [1]")])
     (output,) = totals.document.outputs
@@ -45,7 +45,7 @@ def test_an_output_that_few_requests_ask_for_has_its_own_count() -> None:
     assert {each.name: each.answers for each in totals.document.outputs} == {"y": 2, "z": 1}
 
 
-def test_of_too_many_outputs_those_that_changed_most_are_reported() -> None:
+def test_most_changed_outputs_are_reported() -> None:
     totals = ShadowTotals("r2")
     changes = [OutputChange(name=f"o{index:03}", relative=index / 1000) for index in range(100)]
     totals.add([*changes, OutputChange(name="shape", form="differs")])
@@ -53,10 +53,10 @@ def test_of_too_many_outputs_those_that_changed_most_are_reported() -> None:
     assert names == [*(f"o{index:03}" for index in range(101 - OUTPUTS, 100)), "shape"]
 
 
-def test_what_was_not_compared_is_counted_by_cause() -> None:
+def test_uncompared_answers_are_counted_by_cause() -> None:
     totals = ShadowTotals("r2")
     totals.rejected, totals.failed = 1, 2
     totals.dropped.update({"NotKept": 4, "CanaryBusy": 3, "TooLarge": 0})
-    found = totals.document
-    assert (found.compared, found.rejected, found.failed, found.dropped) == (0, 1, 2, 7)
-    assert found.dropped_by == {"NotKept": 4, "CanaryBusy": 3}
+    document = totals.document
+    assert (document.compared, document.rejected, document.failed, document.dropped) == (0, 1, 2, 7)
+    assert document.dropped_by == {"NotKept": 4, "CanaryBusy": 3}

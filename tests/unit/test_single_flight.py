@@ -1,4 +1,4 @@
-"""One prepare Job for all models that are to be prepared alike, whoever leads and whatever becomes of it."""
+"""One prepare Job for all models that are to be prepared alike, whichever leads and however it ends."""
 
 from datetime import timedelta
 from typing import Any
@@ -24,8 +24,8 @@ def world() -> ManyModels:
 
 
 def job(world: ManyModels) -> str:
-    (found,) = world.running_jobs()
-    return str(found["metadata"]["name"])
+    (result,) = world.running_jobs()
+    return str(result["metadata"]["name"])
 
 
 # event: Jobs | several models of a namespace are to be prepared alike | what each serves | Ready `SharedPreparation`,
@@ -92,7 +92,7 @@ def test_a_single_model_is_as_ever() -> None:
         {"parity": {"rtol": "0.1"}},
     ],
 )
-def test_models_whose_jobs_may_end_differently_share_none(spec: Json) -> None:
+def test_jobs_that_may_end_differently_are_not_shared(spec: Json) -> None:
     world = ManyModels().apply("a").apply("b", **spec)
     assert world.leading() == ["a", "b"]
     assert "SharedPreparation" not in world.ready("b")
@@ -123,14 +123,14 @@ def test_a_permanent_failure_is_shared(world: ManyModels) -> None:
     assert len(world.prepare_jobs()) == 1
     world.restart().after(days=1)
     world.jobs_are_cleaned_away().resync()
-    assert world.prepare_jobs() == [], "nobody repeats it"
+    assert world.prepare_jobs() == [], "it is not repeated"
     # the usual means: each on its own
     world.apply("b", build={"timeout": "2h"})
     assert world.leading() == ["b"]
     world.job_succeeds()
     assert world.prepared() == ["b"]
     world.delete("c").apply("c")
-    assert world.leading() == ["c"], "a model that is applied anew is tried anew"
+    assert world.leading() == ["c"], "a model that is applied again is tried again"
 
 
 def test_a_transient_failure_is_retried_by_the_leader_alone(world: ManyModels) -> None:
@@ -176,7 +176,7 @@ def test_the_next_one_takes_over_while_a_leader_waits_for_its_retry(world: ManyM
     assert world.leading() == ["b"]
 
 
-def test_a_job_that_somebody_suspends_holds_nobody_up(world: ManyModels) -> None:
+def test_suspended_job_holds_up_no_other(world: ManyModels) -> None:
     first = world.job()
     first["spec"]["suspend"] = True
     world.kube.changed(first)
@@ -198,7 +198,7 @@ def test_a_job_in_a_queue_keeps_its_place() -> None:
     assert world.ready("b") == FOLLOWS
 
 
-def test_a_leader_whose_job_the_api_server_refuses_holds_nobody_up() -> None:
+def test_leader_with_a_refused_job_holds_up_no_other() -> None:
     world = ManyModels().refuse_jobs_of("a")
     for name in ("a", "b"):
         world.put(name)
@@ -234,9 +234,7 @@ def test_two_that_are_planned_at_the_same_moment_make_one_job() -> None:
     assert world.prepared() == ["a", "b"]
 
 
-def test_a_job_that_may_have_been_created_holds_the_others_back(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_possibly_created_job_holds_others_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """The API server creates it, and its response is lost."""
     world = ManyModels()
     for name in ("a", "b"):
@@ -244,14 +242,14 @@ def test_a_job_that_may_have_been_created_holds_the_others_back(
     world.watch()
     apply = world.kube.apply
 
-    async def lost(obj: Json, *, force: bool = True, manager: str = FIELD_MANAGER) -> Json:
+    async def lose(obj: Json, *, force: bool = True, manager: str = FIELD_MANAGER) -> Json:
         stored = await apply(obj, force=force, manager=manager)
         if obj["kind"] == "Job":
             raise Transient("timed out", code=504)
         return stored
 
     with monkeypatch.context() as patch:
-        patch.setattr(world.kube, "apply", lost)
+        patch.setattr(world.kube, "apply", lose)
         world.reconcile(ModelKey(NAMESPACE, "a"))
     world.reconcile(ModelKey(NAMESPACE, "b"))
     world.settle()
@@ -259,7 +257,7 @@ def test_a_job_that_may_have_been_created_holds_the_others_back(
     assert len(world.prepare_jobs()) == 1
 
 
-def test_a_model_whose_writes_keep_failing_holds_the_others_back_only_so_long() -> None:
+def test_failing_writes_hold_others_back_for_minutes_only() -> None:
     late = Transient("the webhook does not answer", code=500)
     world = ManyModels().refuse_jobs_of("a", late)
     for name in ("a", "b"):
@@ -301,7 +299,7 @@ def test_a_job_that_no_status_names_yet_leads() -> None:
     assert world.prepared() == ["a", "b", "c"]
 
 
-def test_a_job_that_ended_while_the_operator_was_down_is_shared(
+def test_job_that_ended_unseen_is_shared(
     world: ManyModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those that follow are planned before the leader has read its Job."""
@@ -386,7 +384,7 @@ def test_one_that_waits_follows_the_retry_which_reads_again(world: ManyModels) -
     assert world.prepared() == ["a", "b", "c", "d"]
 
 
-def test_what_serves_is_rebuilt_without_waiting_for_others(world: ManyModels) -> None:
+def test_rebuild_of_a_serving_model_waits_for_no_other(world: ManyModels) -> None:
     world.job_succeeds()
     assert world.prepared() == list(NAMES)
     world.all_available().after(hours=1)
@@ -399,7 +397,7 @@ def test_what_serves_is_rebuilt_without_waiting_for_others(world: ManyModels) ->
 
 
 @pytest.mark.parametrize("event", ["deleted", "unreadable", "refused"])
-def test_one_whose_turn_it_is_and_that_does_not_take_it_holds_nobody_up(event: str) -> None:
+def test_untaken_turn_holds_up_no_other(event: str) -> None:
     """A newer model lets it go first, before what happens to it is known."""
     world = ManyModels().apply("a", "b")
     world.put("d")
@@ -419,14 +417,14 @@ def test_one_whose_turn_it_is_and_that_does_not_take_it_holds_nobody_up(event: s
     assert world.leading() == ["d"]
 
 
-def test_a_leader_whose_move_its_user_pauses_gives_way() -> None:
+def test_paused_leader_gives_way() -> None:
     world = serving()
     world.new_runtime_image(like=image_facts("cpu", "1.32.0"))
     assert world.status["preparation"]["sharedHash"]
     world.job_fails(Reason.SOURCE_UNREACHABLE, "fetch")
     world.edit(rollout={"paused": True})
     assert world.conditions()["Ready"][1] == "Suspended"
-    assert "sharedHash" not in world.status.get("preparation", {}), "nobody waits for its retry"
+    assert "sharedHash" not in world.status.get("preparation", {}), "no other waits for its retry"
     world.edit(rollout=None).later(minutes=1)
     shared = world.job()["metadata"]["annotations"][SHARED_PREPARATION]
     assert world.status["preparation"]["sharedHash"] == shared

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: never two prepare Jobs for the same, and every model is prepared or has failed.
+"""In any order of events, no two prepare Jobs do the same, and every model is prepared or has failed.
 
 Hypothesis plays users, the cluster and crashes of the operator; after every step the operator works until nothing
 changes.
@@ -118,8 +118,8 @@ class Namespace(RuleBasedStateMachine):
     def nobody_waits_for_nothing(self) -> None:
         leading = set(self.world.leading())
         for each in self.world.all("InferenceModel"):
-            known = each.get("status", {}).get("preparation") or {}
-            if leader := known.get("leader"):
+            preparation = each.get("status", {}).get("preparation") or {}
+            if leader := preparation.get("leader"):
                 led = self.world.status(leader).get("preparation") or {}
                 assert leader in leading or led.get("failure"), (each["metadata"]["name"], leader)
 

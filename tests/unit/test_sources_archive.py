@@ -147,11 +147,8 @@ def test_modes_and_owners_are_our_own(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) & 0o7111 == 0
 
 
-# Bombs
-
-
 @pytest.mark.parametrize("pack", [zipped, tarred])
-def test_content_that_grows_too_much(
+def test_archive_bomb(
     pack: Callable[[dict[str, bytes]], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archive, "_FREE_BYTES", 1 << 20)
@@ -174,7 +171,7 @@ def test_a_member_that_says_that_it_is_huge(tmp_path: Path) -> None:
     assert caught.value.reason is Reason.MODEL_TOO_LARGE
 
 
-def test_a_sparse_member_counts_as_what_it_becomes(tmp_path: Path) -> None:
+def test_sparse_member_counts_in_full(tmp_path: Path) -> None:
     """GNU's sparse format: 1 byte of content that says it is a gigabyte and more."""
     content = b"1\n1073741824\n1\n".ljust(512, b"\0") + b"x"
     entry = regular("GNUSparseFile.0/zeros", content)

@@ -40,9 +40,7 @@ class Failing(io.BytesIO):
         (errno.EROFS, Reason.INTERNAL_ERROR, "cannot write m.onnx to the work folder: it failed"),
     ],
 )
-def test_only_a_full_disk_is_called_full(
-    tmp_path: Path, number: int, reason: Reason, message: str
-) -> None:
+def test_full_disk_is_named(tmp_path: Path, number: int, reason: Reason, message: str) -> None:
     transfer = Transfer("m.onnx", Failing(number), DiskQuota(tmp_path, "a model", 1 << 20))
     with pytest.raises(StageFailure, match=message) as failed:
         transfer.receive(b"x")
@@ -62,7 +60,7 @@ async def test_a_full_disk_is_reported_with_the_files_name(tmp_path: Path, size:
 
 
 class WrittenTo(DiskQuota):
-    """Has somebody write to the source whenever a part of it has arrived, as often as it says."""
+    """Writes to the source whenever a part of it has arrived, a limited number of times."""
 
     def __init__(self, folder: Path, source: Path, written: bytes, times: int) -> None:
         super().__init__(folder, "a model", 1 << 30)
@@ -98,7 +96,7 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.param(b"", "from 100 to 100 bytes", id="in its place"),
     ],
 )
-def test_a_file_that_always_changes_is_copied_a_few_times(
+def test_changing_file_is_copied_a_few_times(
     tmp_path: Path, source: Path, written: bytes, sizes: str
 ) -> None:
     quota = WrittenTo(tmp_path, source, written, times=1000)
@@ -128,7 +126,7 @@ def test_a_file_that_has_come_to_rest_is_copied_whole(tmp_path: Path, source: Pa
         (11 << 30, "has 10.0 GiB in all, of which 512.0 MiB", "give nodes a larger disk"),
     ],
 )
-def test_what_no_freeing_makes_fit_needs_a_larger_disk(
+def test_too_large_file_needs_a_larger_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, cause: str, advice: str
 ) -> None:
     """Neither is lasting: another node may have the space."""
@@ -160,7 +158,7 @@ def test_what_no_freeing_makes_fit_needs_a_larger_disk(
         ("hf://org/repo@main/what?.onnx", "hf://org/repo@main/what?.onnx"),
     ],
 )
-def test_no_message_and_no_line_of_the_log_has_a_signature(
+def test_signatures_are_never_shown(
     text: str, shown: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     failure = StageFailure(Reason.SOURCE_UNREACHABLE, f"{text} failed", remedy=f"see {text}")

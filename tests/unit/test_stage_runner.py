@@ -32,7 +32,7 @@ from tests.support.preparing import Workplace
         (OSError(28, "No space left on device"), Reason.STORAGE_FULL, ExitCode.TRANSIENT),
     ],
 )
-def test_every_exception_becomes_a_report(
+def test_exceptions_become_reports(
     error: Exception, reason: Reason, code: ExitCode, tmp_path: Path
 ) -> None:
     for name in ("work", "store", "dev"):

@@ -29,10 +29,10 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def chart_pattern() -> str:
     schema = json.loads(Path("charts/enginewright/values.schema.json").read_text())
-    found: str = schema["properties"]["store"]["properties"]["bucket"]["properties"]["uri"][
+    pattern: str = schema["properties"]["store"]["properties"]["bucket"]["properties"]["uri"][
         "pattern"
     ]
-    return found
+    return pattern
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_addresses_of_stores(uri: str) -> None:
         "az://account.blob.core.windows.net/c/a?sv=1&sig=hunter2", "s3://b/a#hunter2", "s3://b/a?",
     ],
 )  # fmt: skip
-def test_what_is_no_address_of_a_store_is_refused_and_not_repeated(uri: str) -> None:
+def test_invalid_address_is_refused_and_not_repeated(uri: str) -> None:
     with pytest.raises(ValidationError):
         BucketSettings(uri=uri)
     assert not re.fullmatch(chart_pattern().removeprefix("^$|"), uri)
@@ -98,7 +98,7 @@ def test_the_chart_has_the_pattern_of_the_settings() -> None:
         ("az://account.blob.core.windows.net:x/c/a", {}, "the storage account in the address has no valid"),
     ],
 )  # fmt: skip
-def test_invalid_settings_are_named_and_not_repeated(
+def test_invalid_settings_are_not_repeated(
     uri: str, settings: dict[str, str], reported: str
 ) -> None:
     with pytest.raises(StageFailure, match=reported) as caught:
@@ -118,9 +118,9 @@ def test_a_variable_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch)
     ["http://minio", "https://minio.shop.svc:9000", "http://[::1]:9000", "http://h/p/q/"],
 )
 def test_endpoints(endpoint: str) -> None:
-    found = bucket("s3://b/a", Secret({**KEYS, "AWS_ENDPOINT_URL": endpoint}))
-    assert found.settings["endpoint"] == endpoint.rstrip("/")
-    found.open()
+    store = bucket("s3://b/a", Secret({**KEYS, "AWS_ENDPOINT_URL": endpoint}))
+    assert store.settings["endpoint"] == endpoint.rstrip("/")
+    store.open()
 
 
 def test_the_user_of_an_endpoint_is_not_in_a_message() -> None:

@@ -52,28 +52,26 @@ TASKS = st.builds(
 
 
 @given(artefacts(), TASKS)
-def test_what_is_needed_or_was_used_lately_stays(found: list[Stored], asked: CollectTask) -> None:
-    plan = plan_collection(found, asked)
+def test_needed_or_recent_artefacts_stay(result: list[Stored], asked: CollectTask) -> None:
+    plan = plan_collection(result, asked)
     for each in plan.removed:
         assert each.artifact.key[:KEPT_CHARACTERS] not in asked.keep
         assert each.used <= NOW - timedelta(seconds=asked.min_age_seconds)
         assert each.artifact.key in KEYS
     assert {each.artifact for each in plan.needed} == {
-        each.artifact for each in found if each.artifact.key[:KEPT_CHARACTERS] in asked.keep
+        each.artifact for each in result if each.artifact.key[:KEPT_CHARACTERS] in asked.keep
     }
 
 
 @given(artefacts(), TASKS)
 @example([stored(KEYS[0], 9, "files/7"), stored(KEYS[1], 8, "files/7")], task(max_bytes=0))
-def test_no_more_is_removed_than_the_limits_ask_for(
-    found: list[Stored], asked: CollectTask
-) -> None:
-    plan = plan_collection(found, asked)
+def test_no_more_is_removed_than_needed(result: list[Stored], asked: CollectTask) -> None:
+    plan = plan_collection(result, asked)
     if asked.max_age_seconds is None and asked.max_bytes is None:
         assert plan.removed == ()
         return
     last = plan.removed[-1:]
-    before = [each for each in found if each not in plan.removed or each in last]
+    before = [each for each in result if each not in plan.removed or each in last]
     for each in last:
         is_old = asked.max_age_seconds is not None and each.used <= NOW - timedelta(
             seconds=asked.max_age_seconds
@@ -83,11 +81,9 @@ def test_no_more_is_removed_than_the_limits_ask_for(
 
 
 @given(artefacts(), TASKS)
-def test_what_stays_could_not_go_or_is_within_the_limits(
-    found: list[Stored], asked: CollectTask
-) -> None:
-    plan = plan_collection(found, asked)
-    remaining = [each for each in found if each not in plan.removed]
+def test_rest_is_needed_or_within_limits(result: list[Stored], asked: CollectTask) -> None:
+    plan = plan_collection(result, asked)
+    remaining = [each for each in result if each not in plan.removed]
     kept_since = NOW - timedelta(seconds=asked.min_age_seconds)
     free = [
         each
@@ -111,10 +107,10 @@ def test_a_needed_engine_does_not_need_its_prepared_model() -> None:
     assert plan.needed == (engine,)
 
 
-def test_what_only_removed_artefacts_share_is_counted_once() -> None:
+def test_shared_files_are_counted_once() -> None:
     """Neither frees the file alone; a third one is not removed, too."""
-    found = [stored(KEYS[number], 9 - number, "files/7") for number in range(2)]
-    found += [stored(KEYS[2], 5, "files/3")]
-    plan = plan_collection(found, task(max_bytes=20))
-    assert plan.removed == tuple(found[:2])
-    assert total_bytes(found) == 128 + 8 + 3
+    result = [stored(KEYS[number], 9 - number, "files/7") for number in range(2)]
+    result += [stored(KEYS[2], 5, "files/3")]
+    plan = plan_collection(result, task(max_bytes=20))
+    assert plan.removed == tuple(result[:2])
+    assert total_bytes(result) == 128 + 8 + 3

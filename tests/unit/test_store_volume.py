@@ -42,19 +42,19 @@ def corrupt_manifest(root: Path, **changes: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-def test_what_was_published_is_read(root: Path, tmp_path: Path) -> None:
+def test_published_artefact_is_read(root: Path, tmp_path: Path) -> None:
     assert publish(root, KEY, content(tmp_path / "a")) is False
     assert publish(root, KEY, content(tmp_path / "b")) is True
-    found = Store(root).read(KEY, tmp_path / "artifact")
-    assert [file.path for file in found.files] == list(FILES)
+    copied = Store(root).read(KEY, tmp_path / "artifact")
+    assert [file.path for file in copied.files] == list(FILES)
     for name in FILES:
         assert (tmp_path / "artifact" / name).read_bytes() == b"content" + Path(name).name.encode()
     kept = (tmp_path / "artifact/manifest.json").read_text()
-    assert Manifest.model_validate_json(kept) == found
+    assert Manifest.model_validate_json(kept) == copied
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_was_never_published_is_missing(root: Path, tmp_path: Path) -> None:
+def test_unpublished_artefact_is_missing(root: Path, tmp_path: Path) -> None:
     assert Store(root).find(KEY) is None
     with pytest.raises(StageFailure, match="no prepared model with key abababababab") as caught:
         Store(root).read(KEY, tmp_path / "artifact")
@@ -108,7 +108,7 @@ def test_damaged_files(damage: Callable[[Path], None], root: Path, tmp_path: Pat
     assert caught.value.reason is Reason.ARTIFACT_CORRUPT
 
 
-def test_publishing_again_mends_what_is_damaged(root: Path, tmp_path: Path) -> None:
+def test_publishing_again_repairs_damage(root: Path, tmp_path: Path) -> None:
     publish(root, KEY, content(tmp_path / "a"))
     (artifact(root) / FILES[0]).write_bytes(b"damaged")
     assert publish(root, KEY, content(tmp_path / "b")) is False
@@ -128,9 +128,9 @@ def test_publishing_again_mends_what_is_damaged(root: Path, tmp_path: Path) -> N
 )  # fmt: skip
 def test_a_manifest_that_points_outside(path: str, root: Path, tmp_path: Path) -> None:
     publish(root, KEY, content(tmp_path / "a"))
-    files = [ArtifactFile(path=path, sha256="0" * 64, size_bytes=0).model_dump()]
-    known = json.loads((artifact(root) / "manifest.json").read_text())["files"]
-    corrupt_manifest(root, files=[*known, *files])
+    more = [ArtifactFile(path=path, sha256="0" * 64, size_bytes=0).model_dump()]
+    files = json.loads((artifact(root) / "manifest.json").read_text())["files"]
+    corrupt_manifest(root, files=[*files, *more])
     with pytest.raises(StageFailure, match="which is not inside the artefact"):
         Store(root).read(KEY, tmp_path / "artifact")
     assert not (tmp_path / "escape").exists()
@@ -143,8 +143,8 @@ def test_the_longest_paths_that_every_pod_can_create(root: Path, tmp_path: Path)
         longest, folder / NAMES[0]
     )
     Store(root).publish(KEY, files, lambda listed: manifest(KEY, listed))
-    found = Store(root).read(KEY, tmp_path / "artifact")
-    assert {file.path for file in found.files} == {*FILES, *longest}
+    copied = Store(root).read(KEY, tmp_path / "artifact")
+    assert {file.path for file in copied.files} == {*FILES, *longest}
 
 
 def test_a_path_that_no_pod_can_create_is_not_published(root: Path, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_path_that_no_pod_can_create_is_not_published(root: Path, tmp_path: Pa
         ({"files": None}, "cannot be read"),
     ],
 )
-def test_a_manifest_that_is_no_good(
+def test_invalid_manifest(
     changes: dict[str, object], reported: str, root: Path, tmp_path: Path
 ) -> None:
     publish(root, KEY, content(tmp_path / "a"))
@@ -176,9 +176,7 @@ def test_a_manifest_that_is_no_good(
 
 
 @pytest.mark.parametrize("data", [{}, {"samples": "5" * 64}])
-def test_a_prepared_model_under_the_key_of_another_one(
-    data: dict[str, str], root: Path, tmp_path: Path
-) -> None:
+def test_artefact_under_another_key(data: dict[str, str], root: Path, tmp_path: Path) -> None:
     described = manifest(KEY, ())
     own = prepared_key(described.model_digest, described.recipe, data)
     folder = content(tmp_path / "a")
@@ -205,7 +203,6 @@ ENGINE_KEY = engine_key(ENGINE_INFO.prepared_key, ENGINE_INFO.recipe)
 
 
 def as_engine(manifest: Manifest) -> Manifest:
-    """Return the manifest with an engine in it."""
     return manifest.model_copy(update={"key": ENGINE_KEY, "engine": ENGINE_INFO})
 
 

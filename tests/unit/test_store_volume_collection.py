@@ -72,7 +72,7 @@ def listed(root: Path) -> set[str]:
     return {path.name for path in (root / "prepared").iterdir()}
 
 
-def test_what_is_not_needed_goes_by_age(root: Path) -> None:
+def test_unneeded_artefacts_go_by_age(root: Path) -> None:
     done = gc(root, KEYS[0], max_age_seconds=28.5 * DAY)
     assert listed(root) == {KEYS[0], KEYS[2]}
     assert [each.artifact.key for each in done.removed] == [KEYS[1]]
@@ -87,7 +87,7 @@ def test_what_is_not_needed_goes_by_age(root: Path) -> None:
     Store(root).read(KEYS[0], root / "read")
 
 
-def test_what_is_not_needed_goes_by_size(root: Path) -> None:
+def test_unneeded_artefacts_go_by_size(root: Path) -> None:
     size = gc(root).result(dry_run=True).bytes // 3
     gc(root, KEYS[0], max_bytes=2 * size)
     assert listed(root) == {KEYS[0], KEYS[2]}, "the longest unused of what is not needed"
@@ -128,10 +128,7 @@ def test_a_damaged_artefact_goes_as_any_other(root: Path) -> None:
     assert listed(root) == set(KEYS[1:])
 
 
-# Use
-
-
-def test_what_a_job_finds_is_used(root: Path) -> None:
+def test_artefact_that_a_job_finds_is_used(root: Path) -> None:
     before = time.time()
     assert Store(root).find_intact(KEYS[0]) is not None
     assert found(root, KEYS[0]).used.timestamp() >= before - 1
@@ -139,13 +136,13 @@ def test_what_a_job_finds_is_used(root: Path) -> None:
     assert listed(root) == {KEYS[0]}
 
 
-def test_what_was_used_within_an_hour_is_not_touched_again(root: Path) -> None:
+def test_recent_use_is_not_recorded_again(root: Path) -> None:
     then = last_used(root, KEYS[0], 3000)
     assert Store(root).find_intact(KEYS[0]) is not None
     assert found(root, KEYS[0]).used.timestamp() == pytest.approx(then, abs=1e-3)
 
 
-def test_what_is_published_again_is_used(root: Path, tmp_path: Path) -> None:
+def test_published_again_counts_as_used(root: Path, tmp_path: Path) -> None:
     assert publish(root, KEYS[0], content(tmp_path / "again")) is True
     gc(root, max_age_seconds=DAY)
     assert listed(root) == {KEYS[0]}
@@ -158,13 +155,11 @@ def test_reading_it_is_no_use(root: Path, tmp_path: Path) -> None:
     assert found(root, KEYS[0]) == before
 
 
-def test_what_may_not_be_touched_is_still_found(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(*_: object, **__: object) -> None:
+def test_read_only_artefact_is_still_found(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "utime", refused)
+    monkeypatch.setattr(os, "utime", refuse)
     assert Store(root).find_intact(KEYS[0]) is not None
 
 
@@ -190,7 +185,7 @@ def touch(aside: Path) -> None:
     os.utime(aside / "manifest.json")
 
 
-def test_what_is_used_after_it_was_listed_stays(root: Path) -> None:
+def test_artefact_used_after_the_listing_stays(root: Path) -> None:
     listed_before = found(root, KEYS[0])
     assert Store(root).find_intact(KEYS[0]) is not None
     assert medium(root).discard([listed_before]) == []
@@ -199,29 +194,25 @@ def test_what_is_used_after_it_was_listed_stays(root: Path) -> None:
 
 # fault: Store | a Job finds an artefact in the moment in which it is removed as garbage | its manifest's time, looked at
 #   again after the rename; it is put back | prevented
-def test_what_is_used_while_it_is_renamed_is_put_back(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_used_while_renamed_is_put_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert during_removal(root, monkeypatch, touch) == []
     assert Store(root).find_intact(KEYS[0]) is not None
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_was_published_in_its_place_stays(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def replaced(aside: Path) -> None:
+def test_replacement_stays(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace_it(aside: Path) -> None:
         touch(aside)
         assert Store(root).find(KEYS[0]) is None, "all of it is gone"
         assert publish(root, KEYS[0], content(tmp_path / "other", b"other")) is False
 
-    assert during_removal(root, monkeypatch, replaced) == []
+    assert during_removal(root, monkeypatch, replace_it) == []
     Store(root).read(KEYS[0], tmp_path / "artifact")
     assert (tmp_path / "artifact" / FILES[0]).read_bytes().startswith(b"other")
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_nobody_uses_meanwhile_is_removed(
+def test_unused_artefact_is_removed(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def is_missing(_: Path) -> None:
@@ -233,28 +224,24 @@ def test_what_nobody_uses_meanwhile_is_removed(
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_was_not_removed_yet_is_put_back_at_a_signal(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ended(_: float) -> None:
+def test_signal_puts_back_unremoved_artefact(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end_process(_: float) -> None:
         assert listed(root) == {KEYS[2]}
         sys.exit(143)  # as at SIGTERM
 
-    monkeypatch.setattr(time, "sleep", ended)
+    monkeypatch.setattr(time, "sleep", end_process)
     with pytest.raises(SystemExit):
         VolumeMedium(root).discard([found(root, key) for key in KEYS[:2]])
     assert listed(root) == set(KEYS)
     assert Store(root).find_intact(KEYS[0]) is not None
 
 
-def test_what_is_half_deleted_at_a_signal_is_not_put_back(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def ended(folder: Path, **_: object) -> None:
+def test_signal_leaves_half_deleted_artefact(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def end_process(folder: Path, **_: object) -> None:
         (folder / FILES[0]).unlink()
         sys.exit(143)
 
-    monkeypatch.setattr(shutil, "rmtree", ended)
+    monkeypatch.setattr(shutil, "rmtree", end_process)
     with pytest.raises(SystemExit):
         medium(root).discard([found(root, key) for key in KEYS[:2]])
     assert listed(root) == set(KEYS[1:])
@@ -263,16 +250,14 @@ def test_what_is_half_deleted_at_a_signal_is_not_put_back(
 
 # fault: Store | an artefact is removed as garbage while it is read | its manifest, looked at again: it is missing, not
 #   damaged | the next file
-def test_what_is_removed_while_it_is_read_is_missing(
-    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removal_during_a_read(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     copy = VolumeMedium.copy
 
-    def removed_first(self: VolumeMedium, *arguments: Any) -> Copied | None:
+    def remove_first(self: VolumeMedium, *arguments: Any) -> Copied | None:
         gc(root, max_bytes=0)
         return copy(self, *arguments)
 
-    monkeypatch.setattr(VolumeMedium, "copy", removed_first)
+    monkeypatch.setattr(VolumeMedium, "copy", remove_first)
     with pytest.raises(StageFailure) as caught:
         Store(root).read(KEYS[0], tmp_path / "artifact")
     assert caught.value.reason is Reason.ARTIFACT_MISSING
@@ -286,16 +271,16 @@ class KilledError(Exception):
 # fault: Store | a Job that removes garbage is killed | the artefact is in tmp/ with the time of its manifest; after a day,
 #   it is put back if it was used meanwhile, else removed | the next publication or collection after a day
 @pytest.mark.parametrize("is_used", [True, False])
-def test_an_interrupted_removal_is_completed(
+def test_interrupted_removal_completes(
     is_used: bool, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def killed(aside: Path) -> None:
+    def kill(aside: Path) -> None:
         if is_used:
             touch(aside)
         raise KilledError
 
     with pytest.raises(KilledError):
-        during_removal(root, monkeypatch, killed)
+        during_removal(root, monkeypatch, kill)
     monkeypatch.undo()
     assert gc(root).leftovers == (), "whoever removes it may still be at work"
     (aside,) = (root / "tmp").iterdir()
@@ -307,23 +292,18 @@ def test_an_interrupted_removal_is_completed(
     assert not list((root / "tmp").iterdir())
 
 
-def test_what_may_not_be_renamed_stays_and_the_others_go(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unrenamable_artefact_stays(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename = Path.rename
 
-    def refused(self: Path, target: Path) -> Path:
+    def refuse(self: Path, target: Path) -> Path:
         if self.name == KEYS[0]:
             raise PermissionError(13, "Permission denied")
         return rename(self, target)
 
-    monkeypatch.setattr(Path, "rename", refused)
+    monkeypatch.setattr(Path, "rename", refuse)
     done = gc(root, max_age_seconds=0)
     assert listed(root) == {KEYS[0]}
     assert (len(done.removed), done.stays) == (2, 1)
-
-
-# Reports and caches
 
 
 def test_old_reports_and_caches_go(root: Path) -> None:

@@ -32,7 +32,7 @@ def wanted(extras: str, system: str) -> set[str]:
     """Return the names of packages that `pip install 'enginewright[extras]'` asks for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     environment: dict[str, Any] = {**SYSTEMS[system], "extra": ""}
-    found: set[str] = set()
+    names: set[str] = set()
     pending = [*extras.split(",")]
     while pending:
         for text in project["optional-dependencies"][pending.pop()]:
@@ -42,15 +42,15 @@ def wanted(extras: str, system: str) -> set[str]:
             if each.name == "enginewright":
                 pending += each.extras
             else:
-                found.add(each.name)
-    return found
+                names.add(each.name)
+    return names
 
 
 # fault: Commands | another system than Linux: a failing `pip install` or a traceback | markers in
 #   pyproject.toml; preflight's first line | at once
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 @pytest.mark.parametrize("extras", ASKED)
-def test_what_has_no_wheels_is_not_asked_for(extras: str, system: str) -> None:
+def test_package_without_wheels_is_not_required(extras: str, system: str) -> None:
     names = wanted(extras, system)
     assert not [each for each in names if LINUX_ONLY.fullmatch(each)]
     assert {"typer", "rich", "kubernetes"} <= names

@@ -134,14 +134,14 @@ BUILD_ERRORS = [
 
 @pytest.mark.parametrize(("text", "reason", "reported"), BUILD_ERRORS)
 def test_builds(text: str, reason: Reason, reported: str) -> None:
-    found = failure(BuildResult(built=False, parsed=True, errors=(text,)), ABOUT)
-    assert found.reason is reason
-    assert reported in found.message
-    assert "/_src" not in found.message
-    assert "::build" not in found.message
+    finding = failure(BuildResult(built=False, parsed=True, errors=(text,)), ABOUT)
+    assert finding.reason is reason
+    assert reported in finding.message
+    assert "/_src" not in finding.message
+    assert "::build" not in finding.message
 
 
-def test_what_cuda_misses_without_a_device_is_not_the_cause() -> None:
+def test_missing_device_is_not_the_cause() -> None:
     text = BUILD_ERRORS[5][0]
     answer = BuildResult(built=False, parsed=True, errors=(NO_DEVICE, text, NO_DEVICE))
     assert failure(answer, ABOUT).reason is Reason.SHAPE_PROFILE_INVALID
@@ -183,9 +183,9 @@ PARSER_ERRORS = [
 
 @pytest.mark.parametrize(("errors", "reason", "reported"), PARSER_ERRORS)
 def test_parsing(errors: list[ParserError], reason: Reason, reported: str) -> None:
-    found = failure(BuildResult(built=False, parsed=False, parser=tuple(errors)), ABOUT)
-    assert found.reason is reason
-    assert reported in found.message
+    finding = failure(BuildResult(built=False, parsed=False, parser=tuple(errors)), ABOUT)
+    assert finding.reason is reason
+    assert reported in finding.message
 
 
 @pytest.mark.parametrize(
@@ -200,22 +200,22 @@ def test_parsing(errors: list[ParserError], reason: Reason, reported: str) -> No
     ],
 )
 def test_weights_that_cannot_be_read(text: str) -> None:
-    found = failure(BuildResult(built=False, parsed=False, errors=(text,)), ABOUT)
-    assert found.reason is Reason.EXTERNAL_DATA_MISSING
-    assert "/work" not in found.message
+    finding = failure(BuildResult(built=False, parsed=False, errors=(text,)), ABOUT)
+    assert finding.reason is Reason.EXTERNAL_DATA_MISSING
+    assert "/work" not in finding.message
 
 
 def test_values_of_an_input_that_is_a_shape() -> None:
-    found = failure(BuildResult(built=False, parsed=True, unprofiled=("size",)), ABOUT)
-    assert found.reason is Reason.SHAPE_PROFILE_MISSING
-    assert "needs a shape profile of input size; add it to spec.shapes" in found.message
+    finding = failure(BuildResult(built=False, parsed=True, unprofiled=("size",)), ABOUT)
+    assert finding.reason is Reason.SHAPE_PROFILE_MISSING
+    assert "needs a shape profile of input size; add it to spec.shapes" in finding.message
 
 
 def test_a_library_that_gives_no_reason() -> None:
     for answer in (BuildResult(built=False, parsed=True), BuildResult(built=False, parsed=False)):
-        found = failure(answer, ABOUT)
-        assert found.reason is Reason.BUILD_FAILED
-        assert "gives no reason" in found.message
+        finding = failure(answer, ABOUT)
+        assert finding.reason is Reason.BUILD_FAILED
+        assert "gives no reason" in finding.message
 
 
 def test_a_sentence_is_not_endless() -> None:
@@ -247,12 +247,12 @@ MIB = 1 << 20
 )
 def test_the_next_workspace(errors: list[str], expected: list[int]) -> None:
     space: workspace.Workspace | None = workspace.Workspace.first(expected[0] * MIB)
-    found = []
+    lines = []
     for error in [*errors, "due to insufficient workspace"]:
         if space is None:
             break
-        found.append(space.limit // MIB)
+        lines.append(space.limit // MIB)
         assert workspace.is_out_of_memory([error])
         space = space.after([error])
-    assert found == expected
+    assert lines == expected
     assert space is None

@@ -12,7 +12,7 @@ NAMED = [each for tests in thorough.TESTS.values() for each in tests]
 
 
 @pytest.mark.parametrize("name", [*NAMED, *sorted(thorough.KEPT), *thorough.SPREAD])
-def test_what_it_names_exists(name: str) -> None:
+def test_named_tests_exist(name: str) -> None:
     file, _, test = name.partition("::")
     text = (TESTS / file).read_text()
     function, _, case = test.partition("[")
@@ -22,7 +22,7 @@ def test_what_it_names_exists(name: str) -> None:
     assert all(part in text for part in parts), f"no case {case} in {file}"
 
 
-def test_each_is_named_once_and_kept_only_from_what_is_left_out() -> None:
+def test_each_test_is_named_once() -> None:
     assert len(NAMED) == len(set(NAMED))
     for test in NAMED:
         assert "::" not in test or test.partition("::")[0] not in NAMED, (

@@ -50,9 +50,7 @@ class SlowSession:
         raise RuntimeError("ended")
 
 
-def test_what_is_ended_for_time_took_too_long_and_what_is_larger_is_not_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_timeout_skips_larger_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "_RUN_SECONDS", 0.02)
     problem = pose((TensorSpec(name="x", dtype="float32", shape=("n",)),), (), frozenset(), Clues())
     session: Any = SlowSession()
