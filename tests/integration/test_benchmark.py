@@ -66,8 +66,6 @@ def test_which_samples_are_run() -> None:
 
 
 class Files:
-    """Models and inputs in a folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.inputs = folder / "inputs.npz"

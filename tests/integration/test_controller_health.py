@@ -94,7 +94,7 @@ def test_models_that_are_not_ready_are_named_stalled_ones_first_and_no_more_than
     assert "enginewright_model_not_ready_omitted 3.0" in generate_latest(registry).decode()
 
 
-def test_a_log_line_says_what_it_is_about_and_stays_one_line() -> None:
+def test_a_log_line_names_its_object_and_stays_one_line() -> None:
     record = logging.LogRecord("a.b", logging.INFO, "", 0, 'said "%s"\nand more', ("so",), None)
     record.created = 0.25
     with log_context(controller="inferencemodel", namespace="ns", name="m"):

@@ -31,5 +31,5 @@ def test_types_pass_through_operators_and_bodies(models: Path) -> None:
         helper.make_node("Exp", ["half"], ["power"]),
         helper.make_node("Shape", ["power"], ["y"]),
     ]
-    found = types_of(build(nodes, [value("x", 1, 4)], [value("y", 2, kind=INT64)]))
-    assert (found["power"], found["y"]) == ("tensor(float16)", "tensor(int64)")
+    kinds = types_of(build(nodes, [value("x", 1, 4)], [value("y", 2, kind=INT64)]))
+    assert (kinds["power"], kinds["y"]) == ("tensor(float16)", "tensor(int64)")

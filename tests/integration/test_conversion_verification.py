@@ -90,7 +90,7 @@ def test_a_changed_model_that_does_not_load_is_refused(tmp_path: Path) -> None:
         prove(tmp_path, relu(), changed, x=X)
 
 
-def test_what_the_checker_has_against_the_source_too_is_no_objection(tmp_path: Path) -> None:
+def test_checker_errors_of_the_source_are_no_objection(tmp_path: Path) -> None:
     """ONNX Runtime loads nodes in any order, and onnx.checker does not."""
     assert prove(tmp_path, unsorted(), unsorted(), x=X).differs is None
     unchecked = copy(unsorted())
@@ -159,7 +159,7 @@ def test_weights_that_folding_made_large_are_reported() -> None:
     assert form_differs(relu(), large, recipe()) == "its weights grow from 0 to 33554432 bytes"
 
 
-def test_halves_are_allowed_what_their_sums_cost() -> None:
+def test_halves_are_allowed_the_error_of_their_sums() -> None:
     halves = attention(24)
     halves.graph.initializer[0].CopyFrom(numpy_helper.from_array(np.ones((8, 8), np.float16), "w"))
     assert verification._weights(halves)[TensorProto.FLOAT16] == 64

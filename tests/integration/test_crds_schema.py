@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.unit.test_crds_schema import REPOSITORY
 
 
-def test_the_files_are_what_the_models_say() -> None:
+def test_the_files_match_the_models() -> None:
     subprocess.run([str(REPOSITORY / "hack/crds"), "--check"], check=True, timeout=60)
 
 

@@ -54,7 +54,7 @@ def nvml(folder: Path, **differs: int) -> str:
     ],
     ids=["a device without MIG", "MIG is disabled", "a slice"],
 )
-def test_what_a_device_uses(differs: dict[str, int], use: DeviceUse, tmp_path: Path) -> None:
+def test_utilization_of_a_device(differs: dict[str, int], use: DeviceUse, tmp_path: Path) -> None:
     meter = DeviceMeter.open(nvml(tmp_path, **differs))
     assert meter is not None
     assert meter.read() == use

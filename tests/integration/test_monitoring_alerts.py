@@ -72,7 +72,7 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
     )
 
 
-def test_the_webhook_refuses_what_is_no_notification(tmp_path: Path) -> None:
+def test_the_webhook_refuses_invalid_notifications(tmp_path: Path) -> None:
     port = free_port()
     command = [
         sys.executable, f"{REPOSITORY}/hack/monitoring/webhook.py",

@@ -49,7 +49,6 @@ class Run:
 
     @property
     def document(self) -> Any:
-        """Return its JSON."""
         return json.loads(self.done.stdout)
 
     @property
@@ -155,7 +154,7 @@ def test_real_results_follow_it(rendered: Run, refused: Run) -> None:
         assert problems(each, made, made) == []
 
 
-def test_it_notices_what_does_not_follow(rendered: Run) -> None:
+def test_the_check_notices_violations(rendered: Run) -> None:
     made = schema()
     one = made["$defs"]["Result"]
     good = rendered.document

@@ -74,24 +74,24 @@ RISC_V = "processor\t: 0\nhart\t\t: 2\nisa\t\t: rv64imafdc\n"
         ("", "arm64", [], False),  # macOS has no such file
     ],
 )
-def test_what_the_kernel_reports(
+def test_the_features_that_the_kernel_reports(
     text: str, architecture: str, features: list[str], exact: bool
 ) -> None:
-    found = parse(text, architecture)
-    assert [*found.features] == features
-    assert found.architecture == architecture
-    assert has_exact_products(found.features) is exact
-    assert architecture in found.described
+    facts = parse(text, architecture)
+    assert [*facts.features] == features
+    assert facts.architecture == architecture
+    assert has_exact_products(facts.features) is exact
+    assert architecture in facts.described
 
 
-def test_only_what_all_cores_have_counts() -> None:
-    found = parse(ALDER_LAKE + SKYLAKE, "x86_64")
-    assert found.features == (Feature.AVX2,)
-    assert found.model == "12th Gen Intel(R) Core(TM)"
+def test_only_features_of_all_cores_count() -> None:
+    facts = parse(ALDER_LAKE + SKYLAKE, "x86_64")
+    assert facts.features == (Feature.AVX2,)
+    assert facts.model == "12th Gen Intel(R) Core(TM)"
 
 
 @pytest.mark.timeout(TIMEOUT)
-def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
+def test_measured_products_agree_with_the_kernel() -> None:
     here = processor.read()
     assert here.exact_products is has_exact_products(here.features)
     program = (
@@ -106,14 +106,14 @@ def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["saturable", "verified_on", "serving", "exact_products"])
-def test_what_is_not_known_raises_no_alarm(unknown: str) -> None:
-    known: dict[str, Any] = {"saturable": True, "verified_on": VNNI, "serving": AVX2}
-    assert "outputs differ" in str(mismatch(**known))
+def test_unknown_processors_raise_no_alarm(unknown: str) -> None:
+    fields: dict[str, Any] = {"saturable": True, "verified_on": VNNI, "serving": AVX2}
+    assert "outputs differ" in str(mismatch(**fields))
     if unknown == "exact_products":
-        known["serving"] = AVX2.model_copy(update={"exact_products": None})
+        fields["serving"] = AVX2.model_copy(update={"exact_products": None})
     else:
-        known[unknown] = None
-    assert mismatch(**known) is None
+        fields[unknown] = None
+    assert mismatch(**fields) is None
 
 
 def test_only_a_processor_that_gives_other_outputs_is_another_kind() -> None:
@@ -144,7 +144,7 @@ def test_which_kind_of_processor_times_are_of() -> None:
 
 def test_which_models_saturate(tmp_path: Path) -> None:
     feeds = {"x": random(4, 64)}
-    for name, form, backend, wanted in [
+    for name, form, backend, expected in [
         ("reduced", form_of("INT8", "cpu"), "cpu", False),
         ("full", form_of("INT8", "cpu", "exact"), "cpu", True),
         ("full-openvino", form_of("INT8", "openvino", "exact"), "openvino", True),
@@ -154,7 +154,7 @@ def test_which_models_saturate(tmp_path: Path) -> None:
         ("signed-openvino", form_of("INT8", "tensorrt"), "openvino", True),
     ]:
         path = quantized_by(form, dense(), feeds, tmp_path / name)
-        assert saturable(graphs.parse(path), path.parent, backend) is wanted, name
+        assert saturable(graphs.parse(path), path.parent, backend) is expected, name
     assert not saturable(dense(), tmp_path, "cpu")
 
 
@@ -294,7 +294,7 @@ def test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits(
     command = without_vnni(python=str(openvino_python))
     arguments = [str(tmp_path / "x.npz"), *map(str, paths)]
     subprocess.run([*command, "-c", _OPENVINO, *arguments], check=True, timeout=TIMEOUT)
-    wanted = run(dense(), feeds)[0]
-    reduced, full = (1 - cosine(wanted, np.load(f"{path}.npy")) for path in paths)
+    expected = run(dense(), feeds)[0]
+    reduced, full = (1 - cosine(expected, np.load(f"{path}.npy")) for path in paths)
     assert reduced < 1e-3
     assert full > 2e-3

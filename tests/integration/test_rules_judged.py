@@ -28,10 +28,10 @@ def test_rule_finds(case: Broken, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     if case.files is not None:
         case.files(tmp_path / "model")
-    found = judge(tmp_path, case.model(), case.backend, case.precision)
-    mine = [each for each in found if each["rule"] == case.rule]
-    assert len(mine) == 1, found
-    assert {each["rule"] for each in found} - {case.rule} == case.also
+    findings = judge(tmp_path, case.model(), case.backend, case.precision)
+    mine = [each for each in findings if each["rule"] == case.rule]
+    assert len(mine) == 1, findings
+    assert {each["rule"] for each in findings} - {case.rule} == case.also
     rule = next(rule for rule in table.RULES if rule.name == case.rule)
     assert (mine[0]["severity"], mine[0]["reason"]) == (case.severity, rule.reason)
     assert case.reported in mine[0]["cause"]

@@ -34,7 +34,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from tests.support.effort import examples
-from tests.support.serving import linear_model, write_artifact
+from tests.support.serving import binary_inputs, linear_model, write_artifact
 
 FP32 = BY_ONNX["tensor(float)"]
 INT8 = BY_ONNX["tensor(int8)"]
@@ -175,21 +175,9 @@ def test_a_large_body_grows_as_it_arrives(length: int, header: int) -> None:
     assert address % ALIGNMENT == 0
 
 
-def request_of(
-    arrays: dict[str, np.ndarray[Any, Any]], kinds: dict[str, str]
-) -> tuple[bytes, bytes]:
-    inputs = [
-        {
-            "name": name,
-            "datatype": kinds[name],
-            "shape": list(array.shape),
-            "parameters": {"binary_data_size": array.nbytes},
-        }
-        for name, array in arrays.items()
-    ]
-    return json.dumps({"inputs": inputs}).encode(), b"".join(
-        array.tobytes() for array in arrays.values()
-    )
+def request_of(**arrays: np.ndarray[Any, Any]) -> tuple[bytes, bytes]:
+    document, tensors = binary_inputs(**arrays)
+    return json.dumps(document).encode(), tensors
 
 
 @pytest.mark.parametrize(("odd", "copied"), [(4, False), (3, True)])
@@ -203,7 +191,7 @@ def test_tensors_are_views_of_the_body_unless_that_would_misalign_them(
         "i": np.arange(odd, dtype=np.int8),
         "x": np.arange(6, dtype=np.float32).reshape(2, 3),
     }
-    header, tensors = request_of(arrays, {"i": "INT8", "x": "FP32"})
+    header, tensors = request_of(**arrays)
     for _ in range(2):  # the second time from memory
         body = Body(len(header) + len(tensors), len(header))
         body.view()[:] = header + tensors
@@ -262,7 +250,7 @@ async def _serve_one(root: Path, task: ServeTask, request: bytes) -> tuple[Watch
 def test_tensors_of_a_compressed_body_are_aligned_too(tmp_path: Path) -> None:
     values = np.tile(np.arange(8, dtype=np.float32), (50_000, 1))
     task = write_artifact(tmp_path, linear_model(), [{"x": values[:2]}])
-    header, tensors = request_of({"x": values}, {"x": "FP32"})
+    header, tensors = request_of(x=values)
     body = zlib.compress(header + tensors)
     head = (
         b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n"
@@ -277,7 +265,7 @@ def test_tensors_of_a_compressed_body_are_aligned_too(tmp_path: Path) -> None:
 def test_the_session_reads_the_memory_that_the_socket_was_read_into(tmp_path: Path) -> None:
     values = np.random.default_rng(1).random((50_000, 8), np.float32)  # 1.6 MB
     task = write_artifact(tmp_path, linear_model(), [{"x": values[:2]}])
-    header, tensors = request_of({"x": values}, {"x": "FP32"})
+    header, tensors = request_of(x=values)
     head = (
         b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n"
         b"Inference-Header-Content-Length: %d\r\n\r\n" % (len(header) + len(tensors), len(header))

@@ -25,6 +25,7 @@ from enginewright_serving.server.startup.baseline import measure
 from enginewright_serving.server.startup.prepare import prepare
 from onnx import TensorProto, helper
 
+from tests.support.broken_models import initializer, parsed
 from tests.support.serving import (
     Feeds,
     Server,
@@ -208,11 +209,9 @@ def test_an_input_that_the_protocol_cannot_carry_is_refused(tmp_path: Path) -> N
 
 
 def test_every_corner_of_a_shape_profile_is_run_before_ready(tmp_path: Path) -> None:
-    pairing = model(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, "n")],
-        [tensor("y", TensorProto.FLOAT, 2, "half")],
-        {"shape": np.array([2, -1])},
+    pairing = parsed(
+        "(float[n] x) => (float[2, half] y) { y = Reshape(x, shape) }",
+        initializer("shape", np.array([2, -1]), None),
     )
     profile = ShapeProfile(input="x", min=(2,), opt=(4,), max=(7,))
     task = write_artifact(tmp_path, pairing, [{"x": np.ones(4, np.float32)}], shapes=[profile])
@@ -231,14 +230,10 @@ def test_a_profile_for_no_input_is_refused(tmp_path: Path) -> None:
 
 def noisy(scale: float) -> onnx.ModelProto:
     """Return a model whose only output is drawn from normal(0, `scale`)."""
-    return model(
-        [helper.make_node("RandomNormalLike", ["x"], ["y"], scale=scale)],
-        [tensor("x", TensorProto.FLOAT, "n")],
-        [tensor("y", TensorProto.FLOAT, "n")],
-    )
+    return parsed(f"(float[n] x) => (float[n] y) {{ y = RandomNormalLike <scale = {scale}> (x) }}")
 
 
-def test_a_random_output_whose_distribution_is_unknown_is_not_compared(
+def test_an_unknown_distribution_is_not_compared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = write_artifact(tmp_path, noisy(1.0), [{"x": np.ones(64, np.float32)}])
@@ -282,7 +277,7 @@ def get(server: Server, path: str) -> int:
         return 0
 
 
-def test_while_it_loads_the_server_is_live_and_says_what_it_does(
+def test_while_loading_the_server_is_live_and_reports_progress(
     held: tuple[Server, Callable[[], None]],
 ) -> None:
     server, go_on = held
@@ -349,9 +344,9 @@ def test_ipv6_is_served_too(tmp_path: Path, task: ServeTask) -> None:
 
 
 def test_p99_is_measured_where_a_hundred_runs_fit_into_a_few_seconds() -> None:
-    found = measure(lambda _: time.sleep(0.025), "opt", {})
-    assert found is not None
-    assert (found.samples, found.p99 is None) == (100, False)
+    quick = measure(lambda _: time.sleep(0.025), "opt", {})
+    assert quick is not None
+    assert (quick.samples, quick.p99 is None) == (100, False)
     slow = measure(lambda _: time.sleep(0.2), "opt", {})
     assert slow is not None
     assert slow.p50 >= 0.2

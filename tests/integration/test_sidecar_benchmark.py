@@ -27,9 +27,9 @@ def test_a_pod_that_starts_slow_is_found_by_the_real_sidecar(
     with Server(tmp_path, task) as server:
         change_manifest(tmp_path, engine=engine(figure("s0", p50)))
         with Sidecar(tmp_path, task, server.port, pace=0.1) as sidecar:
-            found = sidecar.until_state(Check.CLASS_LATENCY, state, 60)
+            verdict = sidecar.until_state(Check.CLASS_LATENCY, state, 60)
             ratio = value(sidecar.metrics(), "enginewright_latency_ratio", check="class-latency")
             assert ratio is not None
             assert (ratio > 2) is (state == "failed")
             if state == "failed":
-                assert found.reason is Reason.SLOWER_THAN_BENCHMARK
+                assert verdict.reason is Reason.SLOWER_THAN_BENCHMARK

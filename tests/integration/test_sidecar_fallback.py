@@ -13,15 +13,13 @@ import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import parsed
 from tests.support.serving import (
     REPLACES_SESSION,
     Server,
     asks_openvino_for,
     linear_model,
-    model,
-    tensor,
 )
 from tests.support.sidecar import Sidecar, artifact, prepared, promising, value
 
@@ -31,16 +29,9 @@ OPENVINO = "OpenVINOExecutionProvider"
 
 def mixed() -> Any:
     """Return a model of which OpenVINO takes three nodes and not the determinant."""
-    return model(
-        [
-            helper.make_node("MatMul", ["x", "x"], ["a"], name="product"),
-            helper.make_node("Relu", ["a"], ["b"], name="relu"),
-            helper.make_node("Add", ["b", "x"], ["c"], name="sum"),
-            helper.make_node("Det", ["c"], ["y"], name="determinant"),
-        ],
-        [tensor("x", TensorProto.FLOAT, 2, 3, 3)],
-        [tensor("y", TensorProto.FLOAT, 2)],
-    )
+    return parsed("""(float[2, 3, 3] x) => (float[2] y) {
+        [product] a = MatMul(x, x) [relu] b = Relu(a) [sum] c = Add(b, x)
+        [determinant] y = Det(c) }""")
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +67,9 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
     copied: ServeTask, openvino_python: Path, tmp_path: Path
 ) -> None:
     with pod(tmp_path, copied, openvino_python) as (_, sidecar):
-        found = sidecar.until_state(Check.PLACEMENT, "failed")
-        assert found.reason is Reason.NODE_FALLBACK
-        assert "determinant (Det)" in found.message
+        placement = sidecar.until_state(Check.PLACEMENT, "failed")
+        assert placement.reason is Reason.NODE_FALLBACK
+        assert "determinant (Det)" in placement.message
         sidecar.until_state(Check.GOLDEN, "ok")
         verdict = sidecar.verdict()
         assert (verdict.ready, verdict.admitted) == (False, False)
@@ -165,11 +156,7 @@ def test_a_provider_refused_by_openvino_has_its_own_reason(
 def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_path: Path) -> None:
     task = prepared(
         tmp_path,
-        model(
-            [helper.make_node("MatMul", ["x", "x"], ["y"], name="product")],
-            [tensor("x", TensorProto.FLOAT, 3, 3)],
-            [tensor("y", TensorProto.FLOAT, 3, 3)],
-        ),
+        parsed("(float[3, 3] x) => (float[3, 3] y) { [product] y = MatMul(x, x) }"),
         backend="openvino",
         python=openvino_python,
     )
@@ -190,6 +177,6 @@ def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_pa
         assert sidecar.verdict().admitted
         sidecar.annotate(None)
         sidecar.until(sidecar.is_ready, "it is held back again")
-        found = sidecar.check(Check.PLACEMENT)
-        assert (found.state, found.reason) == ("failed", Reason.SESSION_REPLACED)
-        assert "product (MatMul)" in found.message
+        placement = sidecar.check(Check.PLACEMENT)
+        assert (placement.state, placement.reason) == ("failed", Reason.SESSION_REPLACED)
+        assert "product (MatMul)" in placement.message

@@ -29,16 +29,16 @@ def documented() -> dict[str, tuple[str, frozenset[str]]]:
 
 def exposed(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
     """Return type and labels by name, as Prometheus' parser finds them."""
-    found = {}
+    described = {}
     for family in families:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = {key for sample in family.samples for key in sample.labels}
         assert {"model", "revision"} <= labels
-        found[name] = (family.type, frozenset(labels - {"model", "revision", "le"}))
-    return found
+        described[name] = (family.type, frozenset(labels - {"model", "revision", "le"}))
+    return described
 
 
-def test_the_exposition_is_what_the_table_says(tmp_path: Path) -> None:
+def test_the_exposition_matches_the_documentation(tmp_path: Path) -> None:
     sample = {"x": np.ones((2, 8), np.float32)}
     task = artifact(tmp_path, linear_model(), [sample])
     with (
@@ -75,9 +75,9 @@ def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Pa
             Sidecar(root, task, server.port, pace=0.1) as sidecar,
         ):
             sidecar.until_ready()
-            found = value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
-            assert found is not None
-            figures.append(found)
+            usual = value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
+            assert usual is not None
+            figures.append(usual)
     quick, slow = figures
     assert slow > 2 * quick
     assert slow - quick > 0.001

@@ -73,7 +73,7 @@ def archive_digest(content: bytes) -> str:
         (b"\xfd7zXZ\x00", "it is xz-compressed"),
     ],
 )
-def test_what_an_archive_must_hold(packed: bytes, reported: str | None, place: Workplace) -> None:
+def test_an_archive_needs_one_model(packed: bytes, reported: str | None, place: Workplace) -> None:
     outcome = place.fetch(place.put("packed", packed))
     if reported is None:
         assert outcome.code == 0, outcome.message

@@ -240,7 +240,7 @@ def test_progress_moves_while_it_builds(models: Path, tmp_path: Path) -> None:
     with ThreadPoolExecutor(1) as pool:
         built = pool.submit(build.run, task, paths, port)
 
-        def ended() -> bool:
+        def has_ended() -> bool:
             with contextlib.suppress(OSError):  # not yet, or not any more
                 url = f"http://127.0.0.1:{port}/progress"
                 with urllib.request.urlopen(url, timeout=5) as answer:
@@ -249,7 +249,7 @@ def test_progress_moves_while_it_builds(models: Path, tmp_path: Path) -> None:
                     seen.append(reported)
             return built.done()
 
-        until(ended)
+        until(has_ended)
         assert built.result().ok
     percents = [reported.percent for reported in seen]
     assert percents == sorted(percents)
@@ -337,10 +337,10 @@ print(comparison.measured("openvino", work, verify.read_manifest(work)).to_json(
 
 def on_openvino(python: Path, work: Path) -> BackendLatency:
     """Return what an image `openvino` measures."""
-    found = subprocess.run(
+    ended = subprocess.run(
         [python, "-c", _COMPARE, str(work)], capture_output=True, check=True, timeout=300
     )
-    return BackendLatency.model_validate_json(found.stdout.splitlines()[-1])
+    return BackendLatency.model_validate_json(ended.stdout.splitlines()[-1])
 
 
 def test_a_backend_that_runs_a_part_of_the_model_is_excluded(
@@ -352,9 +352,9 @@ def test_a_backend_that_runs_a_part_of_the_model_is_excluded(
     place = EnginePlace(tmp_path, in_process=True)
     key = place.prepare_model(model)
     open_store(Paths.under(tmp_path)).read(key, tmp_path / "work/prepared")
-    found = on_openvino(openvino_python, tmp_path / "work")
-    assert found.latency is None
-    assert "determinant (Det)" in found.excluded
+    result = on_openvino(openvino_python, tmp_path / "work")
+    assert result.latency is None
+    assert "determinant (Det)" in result.excluded
 
 
 # fault: Engines | a backend is chosen as the fastest that computes something else, or only a part of the model | the
@@ -425,7 +425,7 @@ def test_the_task_of_another_job(tmp_path: Path) -> None:
     assert "ENGINEWRIGHT_TASK is not a valid EngineTask: engine_key" in log
 
 
-def test_what_the_wrapper_must_be(place: EnginePlace, tmp_path: Path) -> None:
+def test_the_wrapper_must_match_the_engine(place: EnginePlace, tmp_path: Path) -> None:
     task = place.engine_task()
     for stage in ("lookup", "build"):
         place.engine_stage(stage, task)

@@ -187,7 +187,7 @@ POSITIVE = np.maximum(NUMBERS, 0)
 
 
 @pytest.mark.parametrize("samples", [None, {"a/x": NUMBERS}, {"a/x": NUMBERS, "a/y": POSITIVE}])
-def test_what_only_the_device_may_run(samples: dict[str, Any] | None, place: Workplace) -> None:
+def test_a_model_for_the_device_alone(samples: dict[str, Any] | None, place: Workplace) -> None:
     """The reference has no kernel; what the operator means is known all the same."""
     model = broken.parsed("(int64[4] x) => (int64[4] y) { y = Relu(x) }")
     golden = only_on_device(place, model, samples)
@@ -207,7 +207,9 @@ Y3 = np.ones((1, 2, 2), np.float32)
 
 
 @pytest.mark.parametrize("samples", [None, {"a/x": X3}, {"a/x": X3, "a/y": Y3}])
-def test_what_nobody_knows_but_the_device(samples: dict[str, Any] | None, place: Workplace) -> None:
+def test_an_operator_without_a_definition_needs_outputs(
+    samples: dict[str, Any] | None, place: Workplace
+) -> None:
     """An operator of ONNX Runtime for CUDA has no definition: outputs must be given."""
     golden = only_on_device(place, split_gelu(), samples)
     if samples is None or "a/y" not in samples:

@@ -101,8 +101,8 @@ def test_from_source_to_artifact(
     assert sum(cost.share for cost in manifest.node_costs) == pytest.approx(1, abs=1e-3)
     # constants are folded, and nothing is invented but what two nodes are fused into
     assert sum(cost.count for cost in manifest.node_costs) <= real.nodes
-    known = {cost.label for cost in manifest.node_costs}
-    assert known.issuperset(manifest.shape_nodes)
+    labels = {cost.label for cost in manifest.node_costs}
+    assert labels.issuperset(manifest.shape_nodes)
     if real.backend == "openvino":
         check_placement(place.python, folder / manifest.model, manifest, real.elsewhere)
     else:
@@ -149,7 +149,7 @@ def check_coverage(source: Path, manifest: Manifest) -> None:
     assert 0 < left.compute_share < 1
 
 
-def test_what_openvino_cannot_load_is_changed_until_it_can(
+def test_models_are_changed_until_openvino_loads_them(
     models: Path, openvino_python: Path, tmp_path: Path
 ) -> None:
     """It refuses values of dynamic rank, which come from Ifs that the served sizes decide."""

@@ -108,7 +108,7 @@ def test_types_and_sizes_that_only_the_runtime_infers_are_in_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("backend", "batch"), [("cpu", ANY_SIZE), ("tensorrt-rtx", "1..32")])
-def test_the_sizes_of_an_engine_are_those_it_is_built_for(
+def test_the_signature_has_the_sizes_of_the_engine(
     backend: str, batch: str, tmp_path: Path
 ) -> None:
     _, published, _ = publish(Workplace(tmp_path), linear_model(), backend=backend)

@@ -42,7 +42,7 @@ def patch(path: Path, offset: int, value: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_the_header_says_what_was_built(built: tuple[bytes, EngineInfo], engine: Path) -> None:
+def test_the_header_describes_the_engine(built: tuple[bytes, EngineInfo], engine: Path) -> None:
     assert read_header(engine) == EngineHeader(VERSION, len(built[0]), ("8.6",))
     check_engine(engine, built[1], "8.6", VERSION)
     check_engine(engine, built[1], None, None)

@@ -276,7 +276,6 @@ def _of_onnx_runtime() -> list[Clash]:
 
 
 def clashes() -> list[Clash]:
-    """Return them all."""
     return [
         *_elementwise(),
         *_joined(),

@@ -81,22 +81,18 @@ class Forked:
         return None if end is None else end.code
 
     def wait(self, timeout: float) -> int:
-        """Wait until it ends; return the exit code."""
         end = self._child.wait(timeout)
         if end is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout)
         return end.code
 
     def send_signal(self, number: int) -> None:
-        """Signal it."""
         self._child.send_signal(signal.Signals(number))
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it."""
         self.send_signal(signal.SIGKILL)
 
     def close(self) -> None:

@@ -52,13 +52,11 @@ class Outcome:
 
     @property
     def published(self) -> Published:
-        """Return what was published."""
         assert self.report.published is not None, self.message
         return self.report.published
 
     @property
     def message(self) -> str:
-        """Return its message, as people read it."""
         return self.report.outcome
 
 
@@ -119,7 +117,6 @@ class Workplace:
             (self.root / folder / key).write_text(value)
 
     def fetch(self, uri: str, secret: Mapping[str, str] | None = None) -> Outcome:
-        """Fetch a model, with a Secret if there is one."""
         if secret is not None:
             self.give(secret)
         return self.stage("fetch", self.task(uri))
@@ -151,7 +148,6 @@ class Workplace:
         )
 
     def stage(self, name: str, task: PrepareTask) -> Outcome:
-        """Run one stage."""
         if not self.in_process:
             return self._run(["stage", name], task.to_json())
         self._termination_log().unlink(missing_ok=True)
@@ -180,7 +176,6 @@ class Workplace:
         return self._run(["fetch-artifact"], task.to_json())
 
     def probe(self) -> ImageFacts:
-        """Run `probe` in the environment."""
         done = self.start(["probe"], "")
         text, _ = done.communicate(timeout=STAGE_SECONDS)
         assert done.returncode == 0
@@ -190,7 +185,6 @@ class Workplace:
     def start(
         self, arguments: Sequence[str], task: str, **environment: str
     ) -> "subprocess.Popen[str]":
-        """Start the command."""
         return subprocess.Popen(
             [self.python, "-m", "enginewright_runtime", *arguments],
             stdout=subprocess.PIPE,

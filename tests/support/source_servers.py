@@ -67,7 +67,6 @@ class SourceServers:
         }
 
     def host(self, name: str) -> str:
-        """Return host and port of a server."""
         return self.addresses[name].removeprefix("http://")
 
     def put_s3(self, bucket: str, files: Mapping[str, bytes]) -> None:
@@ -85,7 +84,6 @@ class SourceServers:
             obstore.put(store, key, content)
 
     def put_gcs(self, bucket: str, files: Mapping[str, bytes]) -> None:
-        """Put objects into a bucket of Google's storage."""
         base = self.addresses["gcs"]
         body = json.dumps({"name": bucket}).encode()
         with _existing():
@@ -98,7 +96,6 @@ class SourceServers:
             _send("POST", url, content, Content_Type="application/octet-stream")
 
     def put_azure(self, container: str, files: Mapping[str, bytes]) -> None:
-        """Put blobs into a container of Azure's storage."""
         version, date = "2021-08-06", email.utils.formatdate(usegmt=True)
         resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{container}\nrestype:container"
         signed = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:{version}\n{resource}"
@@ -148,14 +145,12 @@ class SourceServers:
         return self.push_manifest(repository, tag, manifest)
 
     def push_manifest(self, repository: str, tag: str, manifest: Mapping[str, Any]) -> str:
-        """Push a manifest and return its digest."""
         body = json.dumps(manifest).encode()
         url = f"{self.addresses['registry']}/v2/{repository}/manifests/{tag}"
         _send("PUT", url, body, Content_Type=str(manifest["mediaType"]))
         return "sha256:" + hashlib.sha256(body).hexdigest()
 
     def push_blob(self, repository: str, content: bytes) -> dict[str, Any]:
-        """Push a blob and return its descriptor."""
         digest = "sha256:" + hashlib.sha256(content).hexdigest()
         base = f"{self.addresses['registry']}/v2/{repository}/blobs/uploads/"
         location = _send("POST", base, b"")["Location"]
@@ -214,13 +209,11 @@ class GoServers:
         self.addresses = dict(json.loads(line))
 
     def kill(self) -> None:
-        """Kill it, whatever it does."""
         assert self._process
         self._process.kill()
         self._process.wait(20)
 
     def stop(self) -> None:
-        """End it."""
         process = self._process
         assert process
         assert process.stdin
