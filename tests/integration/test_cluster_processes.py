@@ -12,6 +12,8 @@ from driver.errors import ClusterError
 from driver.layout import Cluster
 from driver.processes import Processes, end, run, start_time
 
+from tests.support.optional import present
+
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
@@ -37,8 +39,7 @@ def test_stopping_kills_processes_that_ignore_signals(processes: Processes) -> N
     command = ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"]
     processes.start("deaf", command)
     processes.wait("deaf", "its trap", lambda: "deaf" in processes.tail("deaf"), 5)
-    pid = processes.pid("deaf")
-    assert pid is not None
+    pid = present(processes.pid("deaf"))
     processes.stop("deaf", seconds=0.3)
     assert start_time(pid) is None
     assert processes.names() == []
@@ -48,8 +49,7 @@ def test_a_pid_that_was_given_to_another_is_not_ours(processes: Processes, tmp_p
     processes.start("one", ["sleep", "60"])
     mark = tmp_path / "x" / "processes" / "one.json"
     original = mark.read_text()
-    born = start_time(os.getpid())
-    assert born is not None
+    born = present(start_time(os.getpid()))
     mark.write_text(json.dumps({"pid": os.getpid(), "start": born - 1}))
     assert not processes.alive("one")
     processes.stop("one")  # would end this very test

@@ -1,7 +1,4 @@
-"""What is planned for a model's versions: nothing where they suit, a way down, or a refusal.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""What is planned for a model's versions: nothing where they suit, a way down, or a refusal."""
 
 from pathlib import Path
 

@@ -1,7 +1,4 @@
-"""The generated definitions: whole, bounded, described, and never behind the models.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The generated definitions: whole, bounded, described, and never behind the models."""
 
 import subprocess
 import sys

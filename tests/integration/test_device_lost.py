@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import pytest
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 from enginewright_runtime.core.nvml import XidEvents
@@ -22,7 +21,8 @@ from enginewright_serving.server.settings import ServerSettings
 
 from tests.support.broken_models import parsed
 from tests.support.extensions import compile_c, compile_failing, cube
-from tests.support.serving import Feeds, Server, json_inputs
+from tests.support.optional import present
+from tests.support.serving import Feeds, Server, json_inputs, read_report
 from tests.support.sidecar import Sidecar, artifact, change_manifest, value
 from tests.support.waiting import until
 
@@ -96,10 +96,7 @@ def test_a_server_with_failing_runs_is_restarted_with_a_reason(
         assert sidecar.check(Check.GOLDEN).state == "failed", "it goes on to be asked"
         server.terminate()  # as the kubelet does
         assert server.wait() == ExitCode.TRANSIENT
-        termination_message = read_termination_message(
-            (tmp_path / "dev/termination-log").read_text()
-        )
-        assert termination_message is not None
+        termination_message = read_report(tmp_path)
         assert (termination_message.reason, said in termination_message.outcome) == (reason, True)
 
 
@@ -163,8 +160,7 @@ def test_a_device_lost_before_the_start_is_named_too(
         assert server.wait() == ExitCode.TRANSIENT
     finally:
         server.stop()
-    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert termination_message is not None
+    termination_message = read_report(tmp_path)
     assert termination_message.reason is Reason.DEVICE_LOST
     assert (
         "CUDA failure 700: an illegal memory access was encountered" in termination_message.outcome
@@ -174,8 +170,7 @@ def test_a_device_lost_before_the_start_is_named_too(
 
 def cudart() -> ctypes.CDLL:
     """Return the CUDA runtime that comes with the TensorRT-RTX provider; it needs no driver for this."""
-    spec = importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx")
-    assert spec is not None
+    spec = present(importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx"))
     assert spec.origin is not None
     library = ctypes.CDLL(str(next(Path(spec.origin).parent.glob("libcudart.so*"))))
     library.cudaGetErrorString.restype = ctypes.c_char_p
@@ -233,8 +228,7 @@ def test_only_a_golden_sample_decides() -> None:
         health.failed()
     assert health.next_test(0.25) == 0.75, "a flood of failures costs one run a second"
     health.tested("it is dry", 1.0)
-    trouble = health.why_not_ready()
-    assert trouble is not None
+    trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.RUNS_FAIL
     assert health.why_not_live(30.9) is None
     assert health.why_not_live(31.0) == trouble
@@ -246,8 +240,7 @@ def test_the_device_s_own_word_comes_first_and_stays() -> None:
     health = RunHealth(ServerSettings())
     for at, error in enumerate(["it is dry", LOST_DEVICE, "CUDA failure 719: x"]):
         health.tested(error, float(at))
-    trouble = health.why_not_ready()
-    assert trouble is not None
+    trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.DEVICE_LOST
     assert trouble.message.endswith("CUDA failure 700: an illegal memory access was encountered")
     assert health.why_not_live(4.9) is None
@@ -262,8 +255,7 @@ def test_an_xid_asks_for_a_trial_and_names_the_device() -> None:
     assert health.why_not_ready() is None, "it was another process's"
     health.reported(79)
     health.tested("TensorRT EP execution context enqueue failed.", 2.0)
-    trouble = health.why_not_ready()
-    assert trouble is not None
+    trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.DEVICE_LOST
     assert trouble.message.endswith("TensorRT EP execution context enqueue failed. (Xid 79)")
     assert health.stuck(60).reason is Reason.DEVICE_LOST
@@ -296,8 +288,7 @@ def nvml(folder: Path, registered: int) -> str:
 
 
 def test_xids_are_read_as_nvml_h_lays_them_out(tmp_path: Path) -> None:
-    events = XidEvents.open(nvml(tmp_path, 0))
-    assert events is not None
+    events = present(XidEvents.open(nvml(tmp_path, 0)))
     assert [events.wait(1) for _ in range(4)] == [None, 79, None, 79]
     with pytest.raises(OSError, match="fails with 999"):
         events.wait(1)

@@ -1,7 +1,4 @@
-"""What a failed run's words are taken for, and how a search goes on after a crash.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""What a failed run's words are taken for, and how a search goes on after a crash."""
 
 import json
 from pathlib import Path
@@ -11,7 +8,6 @@ from tests.support.open_models import OPEN
 
 
 def test_after_a_crash_nothing_runs_twice_and_the_point_is_left_out(tmp_path: Path) -> None:
-    """The journal of a process that ended in the midst of its fifth run."""
     model = OPEN["voice_activity"]()
     whole = discover_here(tmp_path / "whole.onnx", model)
     journal = (tmp_path / "whole.jsonl").read_text().splitlines()

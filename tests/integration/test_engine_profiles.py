@@ -113,7 +113,6 @@ class _arg:  # noqa: N801 - a NodeArg in one line
 # fault: Requests | a request of sizes, or values that are sizes, that the engine was not built
 #   for
 def test_values_that_are_sizes_are_limited_as_the_engine_is(tmp_path: Path) -> None:
-    """By a real engine: the target of its Reshape is an input."""
     size = ShapeProfile(input="size", min=(2,), opt=(2,), max=(2,), low=1, high=8)
     x = ShapeProfile(input="x", min=(1, 8), opt=(8, 8), max=(8, 8), low=0, high=1)
     model = reshaping(by_input=True)

@@ -1,7 +1,4 @@
-"""What engines can be built for, and which of them can be served: each table against its library.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""What engines can be built for, and which of them can be served: each table against its library."""
 
 from importlib import metadata
 from pathlib import Path
@@ -112,7 +109,6 @@ def test_no_engine_is_built_that_cannot_be_served(capability: str, tmp_path: Pat
 
 
 def test_builder_and_provider_carry_one_version() -> None:
-    """What is installed here: the lock of the image is that of the tests."""
     assert tensorrt_rtx.TensorRtRtxBackend().conflict() is None
     version = metadata.version("tensorrt-rtx-cu13-libs")
     assert tensorrt_rtx.TensorRtRtxBackend().version() == version

@@ -12,7 +12,6 @@ import onnx
 import pytest
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import Extension, PrepareTask, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Limits
@@ -21,7 +20,7 @@ from enginewright_runtime.session.extensions import elf, libraries, verification
 
 from tests.support.extensions import compile_library, cube, listed, place
 from tests.support.preparing import Workplace
-from tests.support.serving import Server, json_inputs
+from tests.support.serving import Server, json_inputs, read_report
 
 NEWER = "API=999"
 
@@ -133,7 +132,6 @@ def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
 
 
 def test_a_plug_in_is_left_to_tensorrt(tmp_path: Path) -> None:
-    """No TensorRT in a prepare Job: of a plug-in only the file is looked at there."""
     library = compile_library(tmp_path / "extensions", "PLUGIN", "CRASH")
     findings = verification.verify_libraries(
         model_with(library), (listed(library, "TensorRTPlugin"),)
@@ -170,7 +168,6 @@ def extended(place: Workplace, extension: Extension, *, backend: str = "cpu") ->
 
 
 def test_the_operator_goes_into_the_artefact(place: Workplace, tmp_path: Path) -> None:
-    """Validated, run for golden samples, profiled, stored, fetched, served."""
     library = compile_library(tmp_path / "built")
     task = extended(place, listed(library))
     place_extension(place, task, library)
@@ -205,8 +202,7 @@ def test_the_operator_goes_into_the_artefact(place: Workplace, tmp_path: Path) -
         assert server.wait() == ExitCode.PERMANENT
     finally:
         server.stop()
-    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert termination_message is not None
+    termination_message = read_report(tmp_path)
     assert termination_message.reason is Reason.EXTENSION_FAILED
     assert "The requested API version [999] is not available" in termination_message.outcome
 

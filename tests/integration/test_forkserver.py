@@ -149,7 +149,6 @@ def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_child_costs_little_beside_a_python(tmp_path: Path) -> None:
-    """What the server is for: in processor time, which other load does not change much."""
     path = tmp_path / "model.onnx"
     path.write_bytes(broken.relu().SerializeToString())
     Call(surroundings, "looking").run()

@@ -1,7 +1,4 @@
-"""The client over real HTTP on loopback: requests as they go out, answers as errors come back.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The client over real HTTP on loopback: requests as they go out, answers as errors come back."""
 
 import json
 from collections.abc import AsyncIterator, Callable

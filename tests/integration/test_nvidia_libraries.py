@@ -109,7 +109,6 @@ def test_tensorrt_is_found_by_the_provider_and_by_its_version(
 
 
 def test_a_library_that_no_package_has_is_named(index: WebServer, tmp_path: Path) -> None:
-    """The bindings are linked to all three."""
     address = nvidia_index.offer(index, tmp_path / "wheel", nvidia_index.LIBRARIES[:1])
     done = install(tmp_path / "nvidia", address)
     assert done.returncode == 1

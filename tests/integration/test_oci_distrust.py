@@ -17,6 +17,7 @@ from enginewright_runtime.oci.record import PushRecord
 from enginewright_runtime.store import Store
 from typing_extensions import override
 
+from tests.support.optional import present
 from tests.support.pushing import CONTENT, KEY, filled, push
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
@@ -47,8 +48,7 @@ def pushed_to(
 def test_an_image_that_another_has_put_under_the_tag_is_replaced(
     servers: SourceServers, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    artifact = store.find(KEY)
-    assert artifact is not None
+    artifact = present(store.find(KEY))
     tag = layout.tag_of(artifact)
     repository = f"{servers.host('registry')}/team/replaced"
     reverse = {name: each[::-1] for name, each in CONTENT.items()}
@@ -56,8 +56,7 @@ def test_an_image_that_another_has_put_under_the_tag_is_replaced(
     with monkeypatch.context() as patched:
         patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
         theirs = push(others, tmp_path, repository).reference
-    ours = push(store, tmp_path, repository).reference
-    assert ours is not None
+    ours = present(push(store, tmp_path, repository).reference)
     assert ours != theirs
     with monkeypatch.context() as patched:
         patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
@@ -105,8 +104,7 @@ class InParts(BaseHTTPRequestHandler):
 
 
 def test_a_manifest_that_arrives_in_parts_is_read_whole(store: Store, tmp_path: Path) -> None:
-    artifact = store.find(KEY)
-    assert artifact is not None
+    artifact = present(store.find(KEY))
     layers = layout.layers_of(artifact)
     digests = [f"sha256:{number:064}" for number, _ in enumerate(layers)]
     InParts.image = layout.image_of(artifact, layers, digests)
@@ -200,8 +198,7 @@ def test_a_store_that_cannot_be_read_in_time(
     is_taken: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end counts for what is read too, and says whether the next Job gets further."""
-    artifact = store.find(KEY)
-    assert artifact is not None
+    artifact = present(store.find(KEY))
     slow = layout.layers_of(artifact)[1 if is_taken else 0].files[0]
     chunks = layout.ImageLayer.chunks
     late: list[bytes] = []
@@ -248,8 +245,7 @@ def test_a_damaged_object_is_not_pushed(servers: SourceServers, tmp_path: Path) 
     servers.put_s3("images", {})
     bucket = Place("s3://images/damaged", servers.s3()).store()
     filled(bucket, tmp_path / "files")
-    artifact = bucket.find(KEY)
-    assert artifact is not None
+    artifact = present(bucket.find(KEY))
     for file, content, reported in (
         (artifact.files[0], CONTENT[FILES[0]][:-1], "300015 bytes instead of 300016"),
         (artifact.files[0], b"x" + CONTENT[FILES[0]][1:], "has sha256"),

@@ -20,6 +20,7 @@ from enginewright_runtime.store import ENGINE, Store
 from tests.support import broken_models as broken
 from tests.support.containerd import containerd
 from tests.support.manifests import engine_info
+from tests.support.optional import present
 from tests.support.preparing import Outcome, Workplace
 from tests.support.pushing import CONTENT, KEY, filled, push
 from tests.support.source_cutter import Cutter
@@ -94,8 +95,7 @@ def test_a_node_pulls_and_mounts_an_image(servers: SourceServers, tmp_path: Path
     """Its runtime stacks the layers, of which there are as many as an image may have."""
     content = {**CONTENT, **{f"model/parts/{number}": b"%d" % number for number in range(40)}}
     store = filled(tmp_path / "store", tmp_path / "files", content)
-    reference = push(store, tmp_path, f"{servers.host('registry')}/team/node").reference
-    assert reference is not None
+    reference = present(push(store, tmp_path, f"{servers.host('registry')}/team/node").reference)
     with containerd() as runtime, runtime.mounted(reference) as image:
         for name, each in content.items():
             assert (image / name).read_bytes() == each
@@ -213,8 +213,7 @@ def test_lost_or_foreign_content_is_pushed_again(
     servers.blob_file(layer).unlink()
     assert push(store, tmp_path, repository) == pushed
     assert servers.blob_file(layer).exists()
-    artifact = store.find(KEY)
-    assert artifact is not None
+    artifact = present(store.find(KEY))
     servers.push("team/lost", layout.tag_of(artifact), {"net.onnx": b"x"})
     assert push(store, tmp_path, repository) == pushed
 

@@ -19,6 +19,7 @@ from enginewright_contract.verdict import Check, Verdict
 
 from tests.support.broken_models import parsed
 from tests.support.monitoring import RULES, evaluate
+from tests.support.optional import present
 from tests.support.plan_world import World
 from tests.support.serving import (
     REPLACES_SESSION,
@@ -197,8 +198,7 @@ def test_the_first_cause_is_named_and_the_others_listed() -> None:
     libraries = Finding(reason=Reason.PROVIDER_MISSING, cause="no libcudart")
     driver = Finding(reason=Reason.DRIVER_MISSING, cause="no libcuda")
     nodes = Finding(reason=Reason.NODE_FALLBACK, cause="4 of 4 nodes")
-    cause = causes.first([nodes, driver, libraries])
-    assert cause is not None
+    cause = present(causes.first([nodes, driver, libraries]))
     assert cause.reason is Reason.PROVIDER_MISSING
     assert (
         cause.cause == "no libcudart; and DriverMissing: no libcuda; and NodeFallback: 4 of 4 nodes"

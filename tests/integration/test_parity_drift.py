@@ -24,6 +24,7 @@ from onnx import (
 
 from tests.support import broken_models as broken
 from tests.support.converting import real
+from tests.support.optional import present
 from tests.support.programs import run_program
 
 Feeds = dict[str, np.ndarray[Any, Any]]
@@ -120,8 +121,7 @@ def test_one_node_was_tampered_with(
 ) -> None:
     pair = Pair(tmp_path, onnx.load(real(models, file)), feeds)
     name = tamper(pair.model)
-    drift = pair.find()
-    assert drift is not None
+    drift = present(pair.find())
     assert drift.label.startswith(f"{name} (")
     assert "of its elements (largest absolute error" in str(drift)
 
@@ -134,8 +134,7 @@ def test_a_node_inside_an_if_is_reported_by_the_if(models: Path, tmp_path: Path)
         if held.data_type == TensorProto.FLOAT and len(held.dims) == 3:
             array = numpy_helper.to_array(held) * np.float32(1.3)
             held.CopyFrom(numpy_helper.from_array(array))
-    drift = pair.find()
-    assert drift is not None
+    drift = present(pair.find())
     assert drift.label.endswith("(If)")
 
 
@@ -155,8 +154,7 @@ def test_noise_inside_is_no_drift(tmp_path: Path) -> None:
     pair = Pair(tmp_path, model, feeds)
     model.graph.node[0].attribute[0].f = 2.0  # another seed: other noise, of the same distribution
     model.graph.initializer[1].CopyFrom(broken.initializer("weight", 0.6))
-    drift = pair.find()
-    assert drift is not None
+    drift = present(pair.find())
     assert drift.label == "product (Mul)"
 
 
@@ -176,8 +174,7 @@ def test_external_weights_are_shared(tmp_path: Path) -> None:
     )
     pair.model = onnx.load(pair.right)
     scale_weight(pair.model, "MatMul", 1)
-    drift = pair.find()
-    assert drift is not None
+    drift = present(pair.find())
     assert (drift.label, drift.tensor) == ("b (MatMul)", "xab")
 
 
@@ -219,8 +216,7 @@ def test_outputs_that_are_not_numbers(
     pair = Pair(tmp_path, model, feeds)
     pair.model = ModelProto.FromString(model.SerializeToString())
     pair.model.graph.initializer[0].CopyFrom(weight)
-    drift = pair.find()
-    assert drift is not None
+    drift = present(pair.find())
     assert drift.label == label
     assert "differs in" in drift.description
 
@@ -233,8 +229,7 @@ def test_the_tolerance_decides_the_drift(tmp_path: Path) -> None:
     pair = Pair(tmp_path, model, {"x": np.linspace(1, 2, 4, dtype=np.float32)[None]})
     pair.model.graph.initializer[0].CopyFrom(broken.initializer("a", 1.0002))
     assert pair.find() is None
-    drift = pair.find(rtol=1e-5)
-    assert drift is not None
+    drift = present(pair.find(rtol=1e-5))
     assert drift.label == "first (Mul)"
 
 

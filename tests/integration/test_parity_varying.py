@@ -203,7 +203,6 @@ def test_golden_publishes_varying_outputs(place: Workplace, tmp_path: Path) -> N
 
 
 def test_a_conversion_that_changes_the_noise_is_refused(place: Workplace, tmp_path: Path) -> None:
-    """The golden stage compares the converted model with what it found in the source."""
     task = place.task(place.put("model.onnx", broken.random_output()), target_opset=18)
     place.complete(task)
     converted = tmp_path / "work/converted/model.onnx"

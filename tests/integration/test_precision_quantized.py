@@ -156,7 +156,6 @@ def test_reduced_weights_never_exceed_16_bits() -> None:
 
 
 def test_processors_that_are_not_known_get_weights_that_do_not_saturate(tmp_path: Path) -> None:
-    """Their outputs are the same wherever they run: those of quantisation that is simulated in FP32."""
     for source, feeds in ((dense(), X), (dense(operator="MatMul"), X), (convolutions(), IMAGE)):
         folder = tmp_path / source.graph.node[0].name
         folder.mkdir()
@@ -242,7 +241,6 @@ def test_tensorrts_form_is_in_front_of_inputs_alone_and_symmetric(tmp_path: Path
     ("precision", "per_channel"), [("INT8", True), ("FP8", True), ("FP8", False)]
 )
 def test_tensorrt_builds_it(precision: str, per_channel: bool, tmp_path: Path) -> None:
-    """Convolutions and products in one model, ahead of time for compute capability 8.9."""
     form = form_of(precision, "tensorrt-rtx")
     source = convolutions(2)
     del source.graph.output[:]
@@ -351,7 +349,6 @@ def test_shared_weights_and_activations_are_quantised_once(tmp_path: Path) -> No
 
 
 def test_a_result_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:
-    """The form for integers quantises results, of which one is read twice and one is an output."""
     source = convolutions(2)
     source.graph.output.append(value("c0", "n", 8, 16, 16))  # in front of the activation
     path, _ = written(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")

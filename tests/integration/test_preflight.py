@@ -142,7 +142,6 @@ def test_the_kind_of_cpu_decides_the_form_of_int8(name: str, products: str | Non
 def test_each_kind_of_cpu_has_its_form(
     desk: Desk,
 ) -> None:
-    """On any machine: INT8 without VNNI is proven everywhere, with it where the machine is exact."""
     here = processor.read()
     names = [f"cpu:{each.lower()}" for each in ("AVX2", "AVX512", "VNNI", "AMX")]
     model = desk.save(dense())

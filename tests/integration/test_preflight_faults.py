@@ -139,7 +139,6 @@ def test_an_interrupt_while_many_models_are_looked_at(desk: Desk) -> None:
 
 
 def test_a_full_disk(desk: Desk, models: Path, mounted: Callable[..., Path]) -> None:
-    """A model of 3 MB: no room for what is made of it."""
     magika = next(models.rglob("standard_v3_3/model.onnx"))
     desk.scratch = mounted("size=5m")
     done = desk.run(magika, *CPU)

@@ -285,8 +285,6 @@ def test_hostile_names_are_shown_and_do_nothing(
 
 @given(st.text(), st.text())
 def test_text_is_never_markup(content: str, title: str) -> None:
-    """What a parser reads back is what was written, whatever it was."""
-
     class Reader(HTMLParser):
         def __init__(self) -> None:
             super().__init__(convert_charrefs=True)

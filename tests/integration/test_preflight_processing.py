@@ -40,7 +40,6 @@ def finding(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_sample_is_checked_and_served(desk: Desk, tmp_path: Path) -> None:
-    """Preflight answers its request as the server does that the manifest asks for."""
     arguments = (text_steps.MODEL, "--target=cpu", BEFORE, AFTER, *EXTENSION, SENT)
     code, document = desk.run_json(*arguments)
     assert code == 0, document

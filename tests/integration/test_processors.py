@@ -18,13 +18,14 @@ from enginewright_contract.processors import (
     timing_mismatch,
 )
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import StageReport, read_termination_message
+from enginewright_contract.report import StageReport
 from enginewright_contract.task import Int8Products, PrepareTask, Recipe, ServeTask
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.session import processor
 
+from tests.support.optional import present
 from tests.support.preparing import Workplace
 from tests.support.processors import (
     TIMEOUT,
@@ -33,7 +34,7 @@ from tests.support.processors import (
     without_vnni,
 )
 from tests.support.quantizing import cosine, dense, quantized_by, random, recipe, run, work
-from tests.support.serving import Server
+from tests.support.serving import Server, read_report
 
 VNNI = Processor(architecture="x86_64", features=(Feature.AVX2, Feature.VNNI), exact_products=True)
 AVX2 = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=False)
@@ -121,8 +122,7 @@ def test_only_a_processor_that_gives_other_outputs_is_another_kind() -> None:
     assert mismatch(saturable=True, verified_on=VNNI, serving=other) is None
     assert mismatch(saturable=True, verified_on=AVX2, serving=AVX2) is None
     assert mismatch(saturable=False, verified_on=VNNI, serving=AVX2) is None  # 7 bits, or no INT8
-    message = mismatch(saturable=True, verified_on=AVX2, serving=VNNI)
-    assert message is not None
+    message = present(mismatch(saturable=True, verified_on=AVX2, serving=VNNI))
     assert "exact on this processor" in message
     assert "saturating on the one" in message
 
@@ -191,7 +191,6 @@ def prepare(root: Path, model: onnx.ModelProto, **recipe: Any) -> tuple[ServeTas
 #   golden samples | before the pod is ready
 @pytest.mark.timeout(TIMEOUT)
 def test_int8_that_was_proved_here_serves_without_vnni(tmp_path: Path, haswell: Path) -> None:
-    """Of processors that nothing is known of: the golden outputs of this one are those of the other."""
     root = tmp_path / "a"
     task, manifest = prepare(root, dense(), precision="INT8", int8_products="any")
     assert (manifest.precision, manifest.saturable) == ("INT8", False)
@@ -209,7 +208,6 @@ def test_int8_that_was_proved_here_serves_without_vnni(tmp_path: Path, haswell: 
 def test_int8_for_exact_products_is_refused_where_they_saturate(
     tmp_path: Path, haswell: Path
 ) -> None:
-    """By the server, with the reason: golden samples may agree by luck where requests do not."""
     root = tmp_path / "a"
     task, manifest = prepare(root, dense(), precision="INT8", int8_products="exact")
     assert manifest.saturable
@@ -218,9 +216,8 @@ def test_int8_for_exact_products_is_refused_where_they_saturate(
     server = Server(root, task, python=haswell, fresh=True)
     code = server.wait(TIMEOUT)
     server.stop()
-    termination_message = read_termination_message((root / "dev/termination-log").read_text())
+    termination_message = read_report(root)
     assert code == ExitCode.PERMANENT
-    assert termination_message is not None
     assert termination_message.reason is Reason.PROCESSOR_MISMATCH
     assert "INT8 products are saturating on this processor" in termination_message.outcome
     assert "spec.cpuFeatures" in termination_message.outcome
@@ -247,7 +244,6 @@ for root in sys.argv[1:]:
 #   in the prepare Job
 @pytest.mark.timeout(TIMEOUT)
 def test_stage_quantize_knows_the_processor_that_it_runs_on(tmp_path: Path) -> None:
-    """It proves no form that its kernels are wrong for, and warns of a model that came with one."""
     feeds = {"x": random(4, 64)}
     full = quantized_by(form_of("INT8", "cpu", "exact"), dense(), feeds, tmp_path / "q")
     asked = recipe(precision="INT8", int8_products="exact")

@@ -1,7 +1,4 @@
-"""Every rule finds what it is for and nothing else, and no rule cries wolf.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""Every rule finds what it is for and nothing else, and no rule cries wolf."""
 
 from pathlib import Path
 from typing import Any
@@ -48,7 +45,6 @@ LOADABLE = [case for case in GOOD if case[2] == "cpu"]
 
 @pytest.mark.parametrize("case", LOADABLE, ids=lambda case: case[0])
 def test_onnx_runtime_loads_the_good_models(case: Any, tmp_path: Path) -> None:
-    """What is called good above must be."""
     _, model, _, files = case
     (tmp_path / "model").mkdir()
     if files is not None:

@@ -18,6 +18,7 @@ from enginewright_serving.server.startup import model_loading, runtime_cache
 from enginewright_serving.server.startup.runtime_cache import RuntimeCache
 
 from tests.support import rtx_devices
+from tests.support.optional import present
 from tests.support.serving import linear_model, write_artifact
 
 DEVICE = Device(Driver(needed=True, present=True, version="13.1"), "8.9")
@@ -25,9 +26,7 @@ ENGINE, OTHER = "e" * 64, "f" * 64
 
 
 def started(root: Path, engine: str = ENGINE, device: Device = DEVICE) -> RuntimeCache:
-    cache = RuntimeCache.open(root, engine, device)
-    assert cache is not None
-    return cache
+    return present(RuntimeCache.open(root, engine, device))
 
 
 def ready(root: Path, kernels: bytes = b"kernels") -> RuntimeCache:
@@ -121,10 +120,11 @@ def test_the_session_that_compiles_ends_before_the_one_that_serves(
         weakref.finalize(loaded.session, (folder / "part-0").write_bytes, b"kernels")
         return loaded
 
-    cache = model_loading.open_cache(
-        tmp_path / "cache", task, artifact, manifest, load, DEVICE, steps.append
+    cache = present(
+        model_loading.open_cache(
+            tmp_path / "cache", task, artifact, manifest, load, DEVICE, steps.append
+        )
     )
-    assert cache is not None
     assert (cache.reused, cache.bytes) == (False, 7)
     assert [each for each in steps if "rows" in each] == ["warming up 4 rows, 1 of 1"]
     assert "wrote no runtime cache" not in caplog.text

@@ -16,8 +16,7 @@ import onnxruntime as ort
 import pytest
 import uvloop
 from enginewright_contract.task import ServeTask
-from enginewright_runtime.core.request_errors import RequestError
-from enginewright_runtime.session.datatypes import BF16, BY_ONNX
+from enginewright_runtime.session.datatypes import BY_ONNX
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature, Tensor
 from enginewright_serving.server.api.app import ServerApp
@@ -93,60 +92,6 @@ def test_any_bytes_are_a_head_or_an_error(data: bytes) -> None:
     with contextlib.suppress(HeadError):
         request = HeadParser().parse(memoryview(data + b"\r\n\r\n"))
         assert request is None or request.method
-
-
-scalars = st.none() | st.booleans() | st.integers(-3, 2**65) | st.floats() | st.text(max_size=3)
-trees = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
-documents = st.fixed_dictionaries(
-    {},
-    optional={
-        "id": trees,
-        "parameters": trees
-        | st.dictionaries(st.sampled_from(["timeout", "binary_data_output"]), trees),
-        "outputs": trees
-        | st.lists(
-            st.fixed_dictionaries({"name": st.just("y")}, optional={"parameters": trees}),
-            max_size=2,
-        ),
-        "inputs": trees
-        | st.lists(
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "name": st.sampled_from(["x", "i", "s", "b", "q"]) | trees,
-                    "datatype": st.sampled_from(["FP32", "INT8", "BYTES", "BF16"]) | trees,
-                    "shape": trees | st.lists(st.integers(-1, 3), max_size=3),
-                    "data": trees,
-                    "parameters": trees
-                    | st.dictionaries(st.just("binary_data_size"), st.integers(-1, 20) | trees),
-                },
-            ),
-            max_size=5,
-        ),
-    },
-)
-
-
-@settings(max_examples=examples(200))
-@given(documents, st.binary(max_size=20))
-def test_any_json_is_a_request_or_an_error_for_its_sender(
-    document: dict[str, Any], tensors: bytes
-) -> None:
-    decoder = Decoder(
-        signature(
-            Tensor("x", FP32, (-1, -1), (FREE, FREE)),
-            Tensor("i", INT8, (-1,), (FREE,)),
-            Tensor("s", STRING, (-1,), (FREE,)),
-            Tensor("b", BF16, (), ()),
-        )
-    )
-    header = json.dumps(document).encode()
-    for json_length, data in ((None, header), (len(header), header + tensors)):
-        body = Body(len(data), json_length or 0)
-        body.view()[:] = data
-        with contextlib.suppress(RequestError):
-            _, feeds = decoder.decode(body, json_length)
-            assert feeds.keys() == {"x", "i", "s", "b"}
 
 
 @given(st.integers(0, 3000), st.integers(0, 3000))

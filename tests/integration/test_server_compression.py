@@ -47,8 +47,7 @@ def doubling_model() -> Any:
 def linear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The linear model, with an access log of every request in the file `access`."""
     root = tmp_path_factory.mktemp("linear")
-    task = write_artifact(root, linear_model(), [{"x": X}])
-    task = task.model_copy(update={"access_log": AccessLogTask(share=1.0)})
+    task = write_artifact(root, linear_model(), [{"x": X}], access_log=AccessLogTask(share=1.0))
     log = f"import os\nos.dup2(os.open({str(root / 'access')!r}, os.O_CREAT | os.O_WRONLY), 1)"
     with Server(root, task, before=log) as server:
         yield server

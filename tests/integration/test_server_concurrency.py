@@ -54,8 +54,9 @@ def second(slow: Server) -> int:
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The model whose time can be chosen, with two runs at a time and a queue of two."""
     root = tmp_path_factory.mktemp("slow")
-    task = write_artifact(root, slow_model(), [{"turns": np.array([1])}], max_queue=2)
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(
+        root, slow_model(), [{"turns": np.array([1])}], max_queue=2, concurrent_runs=None
+    )
     patient = "enginewright_serving.server.inference.job_queue._LEAST_PATIENCE = 60.0\n"
     imports = "import enginewright_serving.server.inference.job_queue\n"
     with Server(root, task, before=TWO + imports + patient) as server:
@@ -141,8 +142,7 @@ def test_only_runs_without_neighbours_are_timed(slow: Server, second: int) -> No
 def test_a_run_that_takes_too_long_is_stopped_but_not_its_neighbour(
     tmp_path: Path, second: int
 ) -> None:
-    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], concurrent_runs=None)
     with (
         Server(tmp_path, task, before=TWO, run_seconds=2.0, sweep_seconds=0.05) as server,
         server.wire() as endless,
@@ -165,8 +165,7 @@ def test_a_run_that_takes_too_long_is_stopped_but_not_its_neighbour(
 def test_a_run_that_hangs_beside_others_makes_the_server_not_live(
     tmp_path: Path, second: int
 ) -> None:
-    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], concurrent_runs=None)
     with (
         Server(tmp_path, task, before=TWO, stuck_seconds=1.0) as server,
         server.wire() as endless,
@@ -183,8 +182,7 @@ def test_a_run_that_hangs_beside_others_makes_the_server_not_live(
 
 
 def test_a_drain_waits_for_all_runs(tmp_path: Path, second: int) -> None:
-    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], concurrent_runs=None)
     with Server(tmp_path, task, before=TWO, drain_linger=0.1) as server, ExitStack() as stack:
         wires = [stack.enter_context(server.wire()) for _ in range(4)]
         for wire in wires:
@@ -200,8 +198,9 @@ def test_many_clients_of_a_real_model_get_the_answers_that_it_gives_alone(tmp_pa
     rng = np.random.default_rng(11)
     # widths differ, so that neighbours need other memory
     given = [rng.random((1, 3, 48, 96 + 32 * (each % 4)), np.float32) for each in range(48)]
-    task = write_artifact(tmp_path, path, [{"x": array} for array in given[:3]])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(
+        tmp_path, path, [{"x": array} for array in given[:3]], concurrent_runs=None
+    )
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def ask(server: Server, array: NDArray[np.float32]) -> NDArray[Any]:
@@ -226,8 +225,7 @@ def test_a_bad_request_fails_beside_good_ones(tmp_path: Path) -> None:
         "(int64[2] ids) => (float[2, 4] y) { y = Gather(table, ids) }",
         initializer("table", table, None),
     )
-    task = write_artifact(tmp_path, built, [{"ids": np.array([1, 2])}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(tmp_path, built, [{"ids": np.array([1, 2])}], concurrent_runs=None)
     # its runs are short, which would take place in the event loop
     in_thread = f"{TWO}\nfrom enginewright_serving.server.startup import batch_proof\n"
     in_thread += "batch_proof._TURN_SECONDS = 0.0\n"
@@ -272,8 +270,9 @@ def test_a_user_may_have_one_run_at_a_time(tmp_path: Path) -> None:
 
 
 def test_short_runs_stay_in_the_event_loop(tmp_path: Path) -> None:
-    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(
+        tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}], concurrent_runs=None
+    )
     with Server(tmp_path, task, before=TWO) as server:
         report = concurrency(server)
     assert report["max_runs"] == 1

@@ -76,7 +76,7 @@ class Clients:
 
 
 async def status(client: Streams, sent: bytes, seconds: float = 20) -> int | None:
-    """Send, and return the status of the response; None: there is none within so many seconds."""
+    """Send, and return the status of the response, if there is one within so many seconds."""
     reader, writer = client
     writer.write(sent)
     try:

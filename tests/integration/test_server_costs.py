@@ -150,7 +150,6 @@ def test_as_many_strings_as_allowed_in_binary_stop_nobody(server: Server) -> Non
 
 
 def test_a_large_request_keeps_its_timeout(server: Server) -> None:
-    """Decoding it takes longer than that, the queue is empty."""
     asked = document(numbers(900_000), 900_000, rest=b',"parameters":{"timeout":10000}')
     answer = server.post(asked)
     assert answer.status == 504

@@ -15,7 +15,7 @@ import pytest
 from enginewright_contract.execution import Execution
 from enginewright_contract.manifest import EngineInfo, Manifest
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import StageReport, read_termination_message
+from enginewright_contract.report import StageReport
 from enginewright_contract.task import Promise, ServeTask, ShapeProfile
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.session import loading
@@ -30,6 +30,7 @@ from tests.support.serving import (
     asks_openvino_for,
     json_inputs,
     linear_model,
+    read_report,
     write_artifact,
 )
 
@@ -57,10 +58,9 @@ def refused(root: Path, task: ServeTask, **how: Any) -> tuple[int, StageReport]:
     server = Server(root, task, **how)
     try:
         code = server.wait()
-        termination_message = read_termination_message((root / "dev/termination-log").read_text())
+        termination_message = read_report(root)
     finally:
         server.stop()
-    assert termination_message is not None, server.log()
     assert "Traceback" not in server.log()
     return code, termination_message
 

@@ -248,7 +248,6 @@ def leave_unread(server: Server, count: int) -> None:
 # fault: Hostile | clients do not read large responses | responses are charged until they are written,
 #   and what is not read in 10 s is closed, under pressure first | prevented
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
-    """Sixty of them, of 16 MB each."""
     with spread_out(tmp_path, 16_000_000, 128 * MIB) as server:
         leave_unread(server, 60)
 

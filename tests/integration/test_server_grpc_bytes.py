@@ -218,7 +218,6 @@ def test_responses_that_nobody_reads_are_limited_and_make_space(
 
 
 def test_small_responses_that_nobody_reads_are_limited(server: Server) -> None:
-    """None is large enough to be charged before it is sent."""
     before, runs = memory_of(server.process.pid), computed(server)
     message = request(spread=3000).SerializeToString()  # 12 kB
     with ExitStack() as stack:

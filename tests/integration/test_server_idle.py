@@ -1,7 +1,4 @@
-"""Golden inferences wait for a moment in which they delay nobody, and not for ever.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""Golden inferences wait for a moment in which they delay nobody, and not for ever."""
 
 import threading
 from collections.abc import Iterator

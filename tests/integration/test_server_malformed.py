@@ -201,7 +201,6 @@ def test_changed_bytes_of_a_body_are_answered_or_refused(
 def test_changed_requests_are_answered_or_refused(
     server: Server, data: st.DataObject, binary: bool
 ) -> None:
-    """Request line, headers and lengths too; what is incomplete is refused for its time."""
     document, tensors = http_body(binary=binary)
     request = data.draw(changed_bytes(server.infer_request(document, tensors)))
     assume(request.strip(b"\r\n"))

@@ -192,7 +192,6 @@ def runs(server: Server) -> float:
 
 
 def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening: Server) -> None:
-    """Who does not read the first answer leaves no space for others."""
     request = widening_request(widening)
     attempt = 0
     while True:

@@ -345,7 +345,6 @@ def test_a_library_that_ends_its_process_fails_one_request(tmp_path: Path) -> No
 
 
 def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
-    """As by the kernel, when memory is short: between two requests, nobody notices."""
     onnx.save(doubling(), tmp_path / "step.onnx")
     with StepProcess({"before-0": tmp_path / "step.onnx"}, tmp_path / "m/m.onnx", None) as steps:
         feeds = {"x": np.ones(2, np.float32)}

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
 from tests.support.broken_models import initializer, parsed
+from tests.support.optional import present
 from tests.support.serving import (
     Feeds,
     Server,
@@ -490,8 +491,7 @@ def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> Non
 # fault: Latency | a percentile of mixed shapes or of too few runs | one shape; absent below 100
 #   runs | prevented
 def test_the_usual_latency_is_of_one_shape(linear: Server) -> None:
-    usual = Execution.model_validate(linear.get("/v2/models/m/execution").json()).usual
-    assert usual is not None
+    usual = present(Execution.model_validate(linear.get("/v2/models/m/execution").json()).usual)
     assert (usual.shapes, usual.samples) == ("opt", 200)
     assert usual.p99 is not None
     assert usual.p90 is not None

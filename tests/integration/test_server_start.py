@@ -26,12 +26,14 @@ from enginewright_serving.server.startup.prepare import prepare
 from onnx import TensorProto, helper
 
 from tests.support.broken_models import initializer, parsed
+from tests.support.optional import present
 from tests.support.serving import (
     Feeds,
     Server,
     Wire,
     linear_model,
     model,
+    read_report,
     tensor,
     write_artifact,
 )
@@ -51,10 +53,9 @@ def refused(root: Path, task: ServeTask) -> tuple[int, StageReport]:
     server = Server(root, task)
     try:
         code = server.wait()
-        termination_message = read_termination_message((root / "dev/termination-log").read_text())
+        termination_message = read_report(root)
     finally:
         server.stop()
-    assert termination_message is not None, server.log()
     assert termination_message.stage == "serve"
     assert not termination_message.ok
     assert termination_message.outcome.replace('"', '\\"') in server.log()
@@ -110,7 +111,6 @@ def test_a_refused_start_is_reported_in_exit_code_termination_message_and_log(
 def test_a_model_that_came_quantised_is_judged_by_golden_samples_on_another_processor(
     tmp_path: Path, task: ServeTask, factor: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its products are other ones than where it was proved: that is the cause where answers differ."""
     here = processor.read()
     other = here.model_copy(update={"exact_products": not here.exact_products})
     change_manifest(tmp_path, processor=other, saturable=True)
@@ -313,10 +313,9 @@ def test_a_native_crash_while_it_loads_leaves_its_reason(
     server, _ = held
     server.process.send_signal(signal.SIGSEGV)
     assert server.wait(5) == -signal.SIGSEGV
-    termination_message = read_termination_message(
-        (server.root / "dev/termination-log").read_text()
+    termination_message = present(
+        read_termination_message((server.root / "dev/termination-log").read_text())
     )
-    assert termination_message is not None
     assert termination_message.reason is Reason.BACKEND_CRASHED
 
 
@@ -344,10 +343,8 @@ def test_ipv6_is_served_too(tmp_path: Path, task: ServeTask) -> None:
 
 
 def test_p99_is_measured_where_a_hundred_runs_fit_into_a_few_seconds() -> None:
-    quick = measure(lambda _: time.sleep(0.025), "opt", {})
-    assert quick is not None
+    quick = present(measure(lambda _: time.sleep(0.025), "opt", {}))
     assert (quick.samples, quick.p99 is None) == (100, False)
-    slow = measure(lambda _: time.sleep(0.2), "opt", {})
-    assert slow is not None
+    slow = present(measure(lambda _: time.sleep(0.2), "opt", {}))
     assert slow.p50 >= 0.2
     assert (slow.samples <= 10, slow.p99) == (True, None)

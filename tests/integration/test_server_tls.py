@@ -16,7 +16,6 @@ import grpc
 import numpy as np
 import pytest
 from enginewright_contract.reasons import ExitCode
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import ServeTask
 from enginewright_serving.server.protocol.grpc.messages import InferResponse
 
@@ -41,6 +40,7 @@ from tests.support.serving import (
     binary_inputs,
     json_inputs,
     linear_model,
+    read_report,
     run_json,
     write_artifact,
 )
@@ -251,7 +251,6 @@ def test_a_renewed_certificate_is_used_without_a_restart(
 def test_a_certificate_that_cannot_be_read_is_read_again(
     tmp_path: Path, authority: Authority
 ) -> None:
-    """No file can be opened when it is renewed."""
     task = secured(tmp_path, authority.issue().files)
     with Server(tmp_path, task, sweep_seconds=0.02) as server:
         before = serial(server.port)
@@ -282,8 +281,7 @@ def test_without_a_usable_certificate_the_server_does_not_start(
     files = authority.issue().files | change
     task = secured(tmp_path, {name: each for name, each in files.items() if each is not None})
     assert Server(tmp_path, task).wait() == ExitCode.TRANSIENT
-    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert report is not None
+    report = read_report(tmp_path)
     assert report.reason == "SecretUnusable"
     assert "the Secret of spec.serving.tls.secretRef" in report.outcome
     assert reason in report.outcome

@@ -127,7 +127,6 @@ def test_a_handshake_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 # fault: Hostile | clients do not read large responses
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
-    """Forty of them, of 16 MB each, encrypted only as they are read."""
     task = artifact(tmp_path, spread_model(16_000_000), [{"x": np.array([2], np.float32)}])
     with Server(tmp_path, secured(tmp_path, task), inflight_bytes=128 * MIB) as server:
         leave_unread(server, 40)

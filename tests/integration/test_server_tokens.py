@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 from enginewright_contract.reasons import ExitCode
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.serving_options import AccessLogTask
 from enginewright_contract.task import ServeTask
 
@@ -26,7 +25,7 @@ from tests.integration.test_sidecar_shadow import (
     watched,
 )
 from tests.support.secret_volumes import write_secret
-from tests.support.serving import Server, json_inputs, linear_model, write_artifact
+from tests.support.serving import Server, json_inputs, linear_model, read_report, write_artifact
 from tests.support.sidecar import Sidecar, artifact
 from tests.support.waiting import until
 
@@ -42,7 +41,7 @@ SECONDS = 20.0
 def guarded(root: Path, **tokens: str) -> ServeTask:
     """Return a task that requires one of `tokens`."""
     write_secret(root / "run/enginewright/tokens", **tokens)
-    return write_artifact(root, linear_model(), SAMPLES).model_copy(update={"auth": True})
+    return write_artifact(root, linear_model(), SAMPLES, auth=True)
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +111,6 @@ def test_two_tokens_are_ambiguous(server: Server) -> None:
 
 
 def test_a_body_is_refused_before_it_is_sent(server: Server) -> None:
-    """Its length is announced, and nothing of it has arrived."""
     head = f"POST {INFER_PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n"
     answer = server.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
     assert (answer.status, answer.headers["connection"]) == (401, "close")
@@ -230,8 +228,7 @@ def test_without_any_token_the_server_does_not_start(
         volume.rename(tmp_path / "elsewhere")
     server = Server(tmp_path, task)
     assert server.wait() == ExitCode.TRANSIENT
-    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert report is not None
+    report = read_report(tmp_path)
     assert report.reason == "SecretUnusable"
     assert "the Secret of spec.serving.auth.secretRef does not exist or has no" in report.outcome
     assert "create or correct the Secret" in report.outcome

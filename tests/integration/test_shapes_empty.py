@@ -86,7 +86,6 @@ def test_an_empty_batch_does_not_end_the_process(tmp_path: Path, operator: str) 
 
 # fault: Requests | an empty batch ends the process in LSTM or GRU on ONNX Runtime's CPU kernels
 def test_an_empty_batch_of_a_real_recurrent_model_is_refused(tmp_path: Path) -> None:
-    """Silero's voice detector, whose LSTM is inside an If."""
     state = np.zeros((2, 1, 128), np.float32)
     feeds = {"input": np.zeros((1, 512), np.float32), "state": state, "sr": np.array(16000)}
     task = artifact(tmp_path, onnx.load(real_model("silero_vad.onnx")), [feeds])

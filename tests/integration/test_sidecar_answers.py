@@ -20,6 +20,7 @@ from enginewright_serving.sidecar.client import Client, ServerResponse, Unreacha
 from enginewright_serving.sidecar.inferences import Inferences
 
 from tests.support.broken_models import parsed
+from tests.support.optional import present
 from tests.support.serving import Feeds, Server, linear_model, scaled
 from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest
 
@@ -213,8 +214,7 @@ def test_a_restart_of_the_server_does_not_repeat_the_comparison(tmp_path: Path) 
         Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
     ):
         sidecar.until(lambda: answers(sidecar) is not None, "answers are compared")
-        change = answers(sidecar)
-        assert change is not None
+        change = present(answers(sidecar))
         assert [each.relative for each in change.outputs] == pytest.approx([1.0, 1.0], rel=1e-5)
         asked = len(proxy.asked)
         assert sum(body in stable for body in proxy.asked) == len(SAMPLES)
@@ -248,10 +248,7 @@ class Answering:
 def steps(
     root: Path, outcomes: list[int | Exception], processes: Iterator[int] | None = None
 ) -> tuple[AnswerComparison, Answering]:
-    """Return a comparison after as many steps as use up the outcomes.
-
-    Each is of the next of `processes`; None: all are of the same one.
-    """
+    """Return a comparison after as many steps as use up the outcomes, each of the next of `processes`, if given."""
     pair(root, scaled(1.0), linear_model())
     own = Manifest.model_validate_json((root / "artifact/manifest.json").read_bytes())
     client: Any = Answering(outcomes)

@@ -15,6 +15,7 @@ from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 
 from tests.support.broken_models import parsed
+from tests.support.optional import present
 from tests.support.serving import (
     REPLACES_SESSION,
     Server,
@@ -78,8 +79,7 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
         assert value(metrics, "enginewright_placement_nodes", provider=OPENVINO) == 3
         assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 1
         assert value(metrics, "enginewright_fallback_nodes") == 1
-        ratio = value(metrics, "enginewright_fallback_ratio")
-        assert ratio is not None
+        ratio = present(value(metrics, "enginewright_fallback_ratio"))
         assert 0 < ratio < 1
         active = {"kind": "NodeFallback", "reason": "NodeFallback"}
         assert value(metrics, "enginewright_fallback_reason", **active) == 1
@@ -103,8 +103,7 @@ def test_a_part_elsewhere_under_budget_and_allow(
         sidecar.until_state(Check.GOLDEN, "ok")
         sidecar.until(lambda: sidecar.verdict().fallback is not None, "placement known")
         assert sidecar.is_ready() is ready
-        fallback = sidecar.verdict().fallback
-        assert fallback is not None
+        fallback = present(sidecar.verdict().fallback)
         assert (fallback.nodes_total, fallback.nodes_elsewhere) == (4, 1)
         active = not (policy == "Budget" and ready)
         assert fallback.active is active
@@ -125,8 +124,7 @@ def test_the_incident_whole_and_silent_on_the_cpu(gpu_python: Path, tmp_path: Pa
         provider = sidecar.check(Check.PROVIDER)
         assert provider.state == "failed"
         assert provider.reason in (Reason.PROVIDER_MISSING, Reason.DRIVER_MISSING)
-        fallback = sidecar.verdict().fallback
-        assert fallback is not None
+        fallback = present(sidecar.verdict().fallback)
         assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_MISSING)
         assert fallback.nodes_elsewhere == fallback.nodes_total == 2
         metrics = sidecar.metrics()
@@ -146,8 +144,7 @@ def test_a_provider_refused_by_openvino_has_its_own_reason(
     with pod(tmp_path, task, openvino_python, before) as (_, sidecar):
         sidecar.until_ready()
         assert sidecar.check(Check.PROVIDER).reason is Reason.PROVIDER_REFUSED
-        fallback = sidecar.verdict().fallback
-        assert fallback is not None
+        fallback = present(sidecar.verdict().fallback)
         assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_REFUSED)
 
 

@@ -1,7 +1,4 @@
-"""The sidecar's metrics as they are exposed, against the table that promises them.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The sidecar's metrics as they are exposed, against the table that promises them."""
 
 import re
 from collections.abc import Iterable
@@ -12,6 +9,7 @@ from enginewright_contract.verdict import Check
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.optional import present
 from tests.support.serving import Server, linear_model, slow_model
 from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest, value
 
@@ -64,7 +62,6 @@ def test_the_exposition_matches_the_documentation(tmp_path: Path) -> None:
 
 # fault: Latency | a pod is slow from its start, without engines
 def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Path) -> None:
-    """The same model twice, of which one computes ten times as much, as a throttled one would."""
     figures: list[float] = []
     for name, turns in (("quick", 5), ("slow", 50)):
         root = tmp_path / name
@@ -75,8 +72,9 @@ def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Pa
             Sidecar(root, task, server.port, pace=0.1) as sidecar,
         ):
             sidecar.until_ready()
-            usual = value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
-            assert usual is not None
+            usual = present(
+                value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
+            )
             figures.append(usual)
     quick, slow = figures
     assert slow > 2 * quick

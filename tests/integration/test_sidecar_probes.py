@@ -96,7 +96,6 @@ def test_probes_are_answered_beside_costly_requests(path: str, sidecar: Sidecar)
 
 
 def test_probes_are_answered_beside_connections_that_never_read(sidecar: Sidecar) -> None:
-    """Each of them asks for more than the kernel keeps for it."""
     with contextlib.ExitStack() as stack:
         for _ in range(CLIENTS):
             silent = stack.enter_context(socket.create_connection(("127.0.0.1", sidecar.port)))

@@ -16,13 +16,13 @@ import onnx
 import pytest
 from enginewright_contract.manifest import VaryingOutput
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_contract.verdict import Check
 from onnx import TensorProto, helper
 
 from tests.support.adversary import honest
 from tests.support.broken_models import parsed
+from tests.support.optional import present
 from tests.support.programs import run_program
 from tests.support.serving import (
     Feeds,
@@ -30,6 +30,7 @@ from tests.support.serving import (
     json_inputs,
     linear_model,
     model,
+    read_report,
     scaled,
     slow_model,
     tensor,
@@ -150,7 +151,6 @@ def test_a_model_that_throws_dice_is_admitted(tmp_path: Path) -> None:
 # fault: Outputs | another distribution from the server of another model | check `golden`: never
 #   admitted | first golden inference
 def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
-    """The server serves another model than that whose proofs the sidecar has."""
     served, reported = (tmp_path / name for name in ("served", "reported"))
     wild = artifact(served, dice(1e6), [DICE])
     task = artifact(reported, dice(), [DICE])
@@ -166,7 +166,6 @@ def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
 # fault: Outputs | an output varies and the source's does not | every comparison | first golden
 #   inference
 def test_outputs_that_vary_though_the_source_is_stable_are_wrong(tmp_path: Path) -> None:
-    """An artefact of which nothing is known to vary: noise does not excuse itself."""
     served, reported = (tmp_path / name for name in ("served", "reported"))
     wild = artifact(served, dice(), [DICE])
     task = artifact(reported, dice(), [DICE])
@@ -290,8 +289,7 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
         Sidecar(tmp_path, task, server.port, pace=QUICK, baseline_probes=4) as sidecar,
     ):
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 200)
-        baseline = sidecar.verdict().baseline
-        assert baseline is not None
+        baseline = present(sidecar.verdict().baseline)
         before = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
         time_left = 20 * baseline.p50
         assert time_left > 0.5, "the model is too quick for this test"
@@ -508,8 +506,7 @@ def refused(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
     finally:
         sidecar.stop()
     assert "Traceback" not in sidecar.log()
-    termination_message = read_termination_message((root / "dev/termination-log").read_text())
-    assert termination_message is not None
+    termination_message = read_report(root)
     assert termination_message.stage == "sidecar"
     return code, termination_message.reason
 
@@ -538,8 +535,7 @@ def test_the_command_and_its_imports(tmp_path: Path, task: ServeTask) -> None:
         timeout=60,
         code=ExitCode.TRANSIENT,
     )
-    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert termination_message is not None
+    termination_message = read_report(tmp_path)
     assert (termination_message.stage, termination_message.reason) == (
         "sidecar",
         Reason.ARTIFACT_MISSING,

@@ -18,6 +18,7 @@ from enginewright_contract.shadow import SHADOW_SECONDS
 from enginewright_contract.task import ServeTask
 
 from tests.support.broken_models import initializer, parsed
+from tests.support.optional import present
 from tests.support.ports import free_port
 from tests.support.process_memory import memory_of
 from tests.support.serving import (
@@ -86,8 +87,7 @@ def counts(sidecar: Sidecar) -> tuple[int, int, int, int]:
 
 
 def outputs(sidecar: Sidecar) -> dict[str, ShadowOutput]:
-    shadow = measured(sidecar)
-    assert shadow is not None
+    shadow = present(measured(sidecar))
     assert shadow.revision == CANARY
     return {each.name: each for each in shadow.outputs}
 
@@ -310,7 +310,6 @@ def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, tmp_path
 # fault: Devices | answers to copied requests of millions of numbers in JSON exceed the sidecar's
 #   memory
 def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> None:
-    """Almost as large as the server keeps them."""
     count = 1_900_000
     wide = parsed(
         f"(float[1] x) => (float[{count}] y) {{ wide = Expand(x, shape) y = Add(wide, one) }}",
@@ -333,7 +332,6 @@ def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> 
 def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
     tmp_path: Path,
 ) -> None:
-    """Half a million short strings."""
     repeating = parsed("(string[1] x, int64[1] n) => (string[count] y) { y = Expand(x, n) }")
     sample = {"x": np.array(["a"], object), "n": np.array([2])}
     task = artifact(tmp_path, repeating, [sample])
@@ -346,8 +344,7 @@ def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
         start(sidecar)
         send(server, server.infer_request(request), 1)
         sidecar.until(lambda: counts(sidecar)[3] == 1, "counted")
-        shadow = measured(sidecar)
-        assert shadow is not None
+        shadow = present(measured(sidecar))
         assert shadow.dropped_by == {"TooLarge": 1}
         assert "is not compared with the canary's" in sidecar.log()
         assert peak(sidecar) < sidecar_memory(None)
@@ -490,7 +487,6 @@ def test_only_the_sidecar_takes_copies(tmp_path: Path) -> None:
 
 
 def test_a_copy_is_refused_where_clients_wait_and_counts_for_itself_only(tmp_path: Path) -> None:
-    """So a stranger who marks requests as copies gets less for them, and hides nobody's but these."""
     task = artifact(tmp_path, slow_model(), [{"turns": np.array([1], np.int64)}])
     with Server(tmp_path, task) as server:
         document = json_inputs(turns=np.array([1500]))

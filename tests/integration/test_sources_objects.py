@@ -194,7 +194,6 @@ def test_the_region_of_a_bucket_is_found_out(filled: SourceServers, place: Workp
 def test_a_bucket_that_only_points_elsewhere(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Amazon answers like that; whoever is asked for the region here tells none."""
     with ScriptedServer(lambda _: (301, {}, b"")) as server:
         monkeypatch.setattr(bucket_client, "_REGION_OF", server.url + "/{bucket}")
         keys = {"AWS_ACCESS_KEY_ID": "ann", "AWS_SECRET_ACCESS_KEY": "x"}

@@ -173,7 +173,6 @@ def test_bad_profiles_are_one_finding_and_the_model_is_loaded_all_the_same(
 
 
 def test_every_finding_is_collected_and_the_first_to_mend_is_reported(place: Workplace) -> None:
-    """A custom domain and an opset of the future at once; an open dimension harms nobody here."""
     model = broken.one_node("FooBar", "my.ops")
     model.opset_import[0].version = 99
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "width"

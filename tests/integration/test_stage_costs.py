@@ -47,7 +47,6 @@ REAL: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", REAL)
 def test_labels_match_the_serving_session(name: str, models: Path, tmp_path: Path) -> None:
-    """Of a session with all optimisations, as `backends` makes it: what placements will name."""
     path = next(path for path in models.rglob("*.onnx") if str(path).endswith(name))
     by_label = measure(path, REAL[name], tmp_path)
     session = loading.create("cpu", path).session

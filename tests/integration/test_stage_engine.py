@@ -30,6 +30,7 @@ from enginewright_runtime.store import ENGINE, Store, open_store
 
 from tests.support import broken_models as broken
 from tests.support.engines import EnginePlace, matmul, mixed, recipe, sizes
+from tests.support.optional import present
 from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
@@ -45,7 +46,6 @@ def place(tmp_path: Path) -> EnginePlace:
 
 
 def test_the_whole_job_and_again(tmp_path: Path) -> None:
-    """Through the command, as in a pod; the second time nothing is built."""
     place = EnginePlace(tmp_path, in_process=True)
     place.prepare_model(mixed())
     place.in_process = False
@@ -59,8 +59,7 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
     assert "not in the engine: 2 of 10 compute nodes, det_bad (Det)" in outcomes["build"].message
     assert "the serving pods check its outputs" in outcomes["verify"].message
     assert outcomes["benchmark"].message.startswith("not measured: ")
-    published = outcomes["publish-engine"].report.engine
-    assert published is not None
+    published = present(outcomes["publish-engine"].report.engine)
     assert published.cached is False
     assert published.elsewhere == ("det_bad (Det)", "add_out (Add)")
     assert (published.nodes_total, published.nodes_accelerated) == (10, 8)
@@ -77,8 +76,7 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
     ), "nothing that needs a device"
 
     manifest = place.engine_manifest(task)
-    engine = manifest.engine
-    assert engine is not None
+    engine = present(manifest.engine)
     assert (manifest.key, engine.prepared_key) == (task.engine_key, task.prepared_key)
     assert engine.recipe == task.recipe
     assert (engine.sha256, engine.size_bytes) == (published.sha256, published.size_bytes)
@@ -128,8 +126,7 @@ def test_a_damaged_engine_is_not_there_and_is_built_again(place: EnginePlace) ->
     path = place.engine_folder(task) / "model/model.engine"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert place.engine_stage("lookup", task).report.engine is None
-    published = place.build_engine(task)["publish-engine"].report.engine
-    assert published is not None
+    published = present(place.build_engine(task)["publish-engine"].report.engine)
     assert published.cached is False
     assert Store(place.root / "store", ENGINE).find_intact(task.engine_key) is not None
 
@@ -292,7 +289,6 @@ def test_an_interrupted_build_leaves_nothing(models: Path, tmp_path: Path) -> No
 
 
 def test_on_a_device(place: EnginePlace) -> None:
-    """The parts that run on one, on the CPU provider and the prepared model: no device is here."""
     folder = place.root / "store/prepared" / place.prepared
     outputs = folder / "golden/outputs.npz"
     files = GoldenFiles(folder / "golden/inputs.npz", outputs, outputs)
@@ -319,8 +315,7 @@ def test_on_a_device(place: EnginePlace) -> None:
         (replace(files, outputs=place.root / "wrong.npz"), "prepared"),
         (replace(files, expected=place.root / "wrong.npz"), "expected"),
     ):
-        failed = run_judged(replace(judged, files=one)).failed
-        assert failed is not None
+        failed = present(run_judged(replace(judged, files=one)).failed)
         assert failed.against == against
         assert "output 'y' of golden sample " in failed.description
         assert "is outside the tolerance" in failed.description
@@ -362,7 +357,6 @@ def test_a_backend_that_runs_a_part_of_the_model_is_excluded(
 def test_other_backends_are_verified_and_measured(
     place: EnginePlace, openvino_python: Path
 ) -> None:
-    """Each runs the prepared model in processes of its own; what cannot serve is excluded."""
     task = place.engine_task()
     for stage in ("lookup", "build", "verify"):
         place.engine_stage(stage, task)
@@ -394,22 +388,19 @@ def test_other_backends_are_verified_and_measured(
 
     own = BackendLatency(backend="tensorrt-rtx", latency=cpu.latency)
     EngineBenchmarked(backends=(own, cpu, cuda)).write(work)
-    published = place.engine_stage("publish-engine", task).report.engine
-    assert published is not None
+    published = present(place.engine_stage("publish-engine", task).report.engine)
     rtx, on_cpu, on_cuda = published.backends
     assert (rtx.backend, rtx.p50) == ("tensorrt-rtx", round(cpu.latency.p50, 6))
     assert (on_cpu.backend, on_cpu.shapes, on_cpu.excluded) == ("cpu", "opt", None)
     assert (on_cuda.backend, on_cuda.p50) == ("cuda", None)
     assert (on_cuda.excluded or "").startswith("ProviderMissing: ")
-    kept_engine = place.engine_manifest(task).engine
-    assert kept_engine is not None
+    kept_engine = present(place.engine_manifest(task).engine)
     assert kept_engine.backends == (own, cpu, cuda)
     again = place.engine_stage("lookup", task).report.engine
     assert again == published.model_copy(update={"cached": True})
 
 
 def test_verify_and_benchmark_ask_the_device(place: EnginePlace) -> None:
-    """A Job that has a device runs the engine; that there is none here is reported."""
     ahead, on_device = (place.engine_task(recipe(ahead_of_time=each)) for each in (True, False))
     assert place.engine_stage("build", ahead).code == 0
     for stage in ("verify", "benchmark"):

@@ -21,6 +21,7 @@ from enginewright_runtime.sources.http import HttpSource
 from enginewright_runtime.sources.quota import DiskQuota
 
 from tests.support import broken_models as broken
+from tests.support.optional import present
 from tests.support.preparing import Workplace
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import ScriptedServer
@@ -38,8 +39,7 @@ def command(tmp_path: Path) -> Workplace:
 
 def download(web: WebServer, target: Path, path: str = "/m.onnx") -> str:
     source = HttpSource(web.url + path, Secret())
-    name = source.find()
-    assert name is not None
+    name = present(source.find())
     return source.copy(name, target, DiskQuota(target.parent, "a model", 1 << 40)).sha256
 
 
@@ -488,8 +488,7 @@ def test_bytes_with_another_digest_are_refused(web: WebServer, place: Workplace,
     place.put("w.bin", broken.weights())
     web.routes["/samples.npz"] = npz(place, 1.0)
     task = place.task(uri, samples_uri=f"{web.url}/samples.npz")
-    first = place.stage("fetch", task).full
-    assert first is not None
+    first = present(place.stage("fetch", task).full)
     pinned = {"model": first["facts"]["digest"], "samples": first["facts"]["samples"]["sha256"]}
     task = task.model_copy(update={"pinned": pinned})
     assert place.stage("fetch", task).code == 0, "the same bytes"

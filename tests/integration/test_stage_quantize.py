@@ -164,7 +164,6 @@ def test_collapsed_outputs_are_refused_if_no_node_may_be_excluded(tmp_path: Path
 
 
 def test_fp16_keeps_nodes_that_overflow(models: Path, tmp_path: Path) -> None:
-    """The text detector whose variance overflows, with `convert` left out; TensorRT-RTX builds it."""
     source = real(models, "ch_PP-OCRv4_det_infer.onnx")
     about = work(tmp_path, source, [{"x": text(96, 160)}], recipe(RTX, precision="FP16"))
     report = succeeded(about)

@@ -20,6 +20,7 @@ from onnx import ModelProto
 
 from tests.support import broken_models as broken
 from tests.support.converting import DETECT, LISTEN, READ, SPEAK
+from tests.support.optional import present
 from tests.support.placements import TENSORRT
 from tests.support.placements import facts as placed
 from tests.support.placements import manifest as engine_of
@@ -84,8 +85,7 @@ def test_from_source_to_artifact(
             "8 of 207 nodes do not run on backend openvino: unnamed (GreaterOrEqual)"
             in outcomes["convert"].message
         )
-    published = place.stage("publish", task).report.published
-    assert published is not None
+    published = present(place.stage("publish", task).report.published)
     assert (published.nodes, published.cached) == (real.nodes, False)
     assert published.key == prepared_key(published.model_digest, task.recipe, {})
     again = place.stage("publish", task).report.published
@@ -172,8 +172,7 @@ def test_sizes_that_are_missing_are_proposed_and_work(models: Path, place: Workp
     uri = place.put("m.onnx", source)
     outcome = place.prepare(place.task(uri, backend="tensorrt"))[1]
     assert outcome.report.reason is Reason.SHAPE_PROFILE_MISSING
-    failure = outcome.report.failure
-    assert failure is not None
+    failure = present(outcome.report.failure)
     assert failure.proposal is not None
     proposed = failure.proposal.shapes
     assert [(each.input, each.min[-2], each.max[-2]) for each in proposed] == [

@@ -1,7 +1,4 @@
-"""The frame around a stage: every end is reported to each of its readers.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The frame around a stage: every end is reported to each of its readers."""
 
 import faulthandler
 import os

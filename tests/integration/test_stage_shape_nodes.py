@@ -314,7 +314,6 @@ OPERATORS = ("Add", "Mul", "Sub", "Max")
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_shape_arithmetic_gives_the_same_for_any_data(links: list[tuple[str, int, int]]) -> None:
-    """The promise behind the rule, run on ONNX Runtime: other values in, the same values out."""
     values = ["s", "i", "c"]
     nodes = [n("Shape", "x", "s")]
     for index, (operator, left, right) in enumerate(links):

@@ -17,6 +17,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from tests.support import broken_models as broken
 from tests.support.converting import LISTEN, READ
+from tests.support.optional import present
 from tests.support.preparing import Workplace
 from tests.support.serving import Server, linear_model, model, tensor
 
@@ -27,8 +28,7 @@ def publish(
     """Prepare the model; return what is reported at once, and the signature of the full report."""
     task = place.task(place.put("m.onnx", source), **recipe)
     outcome = place.complete(task)
-    full = Published.model_validate(outcome.full["published"]).signature
-    assert full is not None
+    full = present(Published.model_validate(outcome.full["published"]).signature)
     assert full.model_dump(mode="json") == outcome.full["facts"]["manifest"]["signature"]
     return task, outcome.published, full
 
@@ -125,8 +125,7 @@ def test_without_a_session_it_has_the_declared_sizes(tmp_path: Path) -> None:
         if refused:
             with pytest.raises(SessionError):
                 load(path)
-        signature = signature_of(path, declared, recipe)
-        assert signature is not None
+        signature = present(signature_of(path, declared, recipe))
         for texts, specs in (
             (signature.inputs, declared.inputs),
             (signature.outputs, declared.outputs),

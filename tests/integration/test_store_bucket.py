@@ -23,6 +23,7 @@ from enginewright_runtime.store import ENGINE, PREPARED, bucket
 from enginewright_runtime.store.bucket import BucketMedium
 
 from tests.support import broken_models as broken
+from tests.support.optional import present
 from tests.support.preparing import Workplace
 from tests.support.source_cutter import Cutter
 from tests.support.source_identities import FEDERATED_TOKEN, Identities
@@ -125,7 +126,6 @@ def test_reports_and_caches(any_place: Place) -> None:
 def test_a_used_artefact_is_not_removed(
     any_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of it, where the age of objects can be chosen, is in test_store_collection."""
     monkeypatch.setattr(bucket, "_RENEWED_AFTER", timedelta(0))
     store = any_place.store()
     publish(store, KEY, content(tmp_path / "a"))
@@ -135,8 +135,7 @@ def test_a_used_artefact_is_not_removed(
     earlier = replace(stored, used=stored.used - timedelta(hours=2))
     assert medium.discard([earlier]) == []
     before = any_place.objects()[MANIFEST]
-    artifact = store.find_intact(KEY)
-    assert artifact is not None
+    artifact = present(store.find_intact(KEY))
     assert any_place.objects()[MANIFEST] != before, "it is another version now"
     assert store.find(KEY) == artifact
     (stored,) = medium.stored([PREPARED, ENGINE])
@@ -336,7 +335,6 @@ def test_equal_artefacts_of_several_publishers_are_stored_once(
 
 
 def test_files_that_were_stored_before_are_not_stored_again(place: Place, tmp_path: Path) -> None:
-    """A publisher that ended before its manifest is continued."""
     folder = large(tmp_path / "a")
     interrupted(place, folder)
     assert place.store().find(KEY) is None

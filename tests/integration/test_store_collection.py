@@ -14,7 +14,6 @@ import pytest
 from enginewright_cli.app import app
 from enginewright_contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
 from enginewright_contract.reasons import Reason
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import TASK_VARIABLE
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
@@ -27,6 +26,7 @@ from typer.testing import CliRunner
 
 from tests.integration.test_store_bucket import give
 from tests.support.programs import run_program
+from tests.support.serving import read_report
 from tests.support.source_cutter import Cutter
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import MANIFEST, AgingPlace, Place
@@ -298,7 +298,6 @@ def volume_of(tmp_path: Path) -> tuple[Store, dict[str, str], Callable[[], None]
 # fault: Store | Jobs publish and find artefacts while garbage is collected | what a Job has found since the list of
 #   what is needed was made stays, or is published again | prevented
 def test_a_published_artefact_stays_while_others_collect(tmp_path: Path) -> None:
-    """In each round all artefacts are unused for long; then Jobs look for them while others collect."""
     store, variables, age = volume_of(tmp_path)
     keys = [f"{number:x}" * 64 for number in range(3)]
     folder = content(tmp_path / "content", b"x" * (2 << 20))  # to be verified for some time
@@ -351,8 +350,7 @@ def test_the_stage_reports_its_removals(place: AgingPlace, tmp_path: Path) -> No
         env=os.environ | give(place, tmp_path) | {TASK_VARIABLE: task.to_json()},
         timeout=120,
     )
-    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert report is not None
+    report = read_report(tmp_path)
     assert report.collected is not None
     assert (report.collected.artifacts, report.collected.removed_artifacts) == (2, 1)
     assert report.message.startswith("removed 1 of 2 artefacts")

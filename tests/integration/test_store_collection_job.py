@@ -10,11 +10,11 @@ from pathlib import Path
 from enginewright.plan.store.collection import Blocked, NamespaceObjects, collection, needed_keys
 from enginewright_contract.collection import MOST_KEPT
 from enginewright_contract.keys import sha256_text
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import TASK_VARIABLE
 from enginewright_runtime.store import Store
 
 from tests.support.programs import run_program
+from tests.support.serving import read_report
 from tests.support.store_process import publish
 from tests.unit.test_plan_collection import facts
 from tests.unit.test_plan_needed_keys import model, revision
@@ -49,8 +49,7 @@ def test_only_unnamed_artefacts_are_removed(tmp_path: Path) -> None:
     )
     assert TASK_VARIABLE in env
     assert done.returncode == 0, done.stderr
-    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert report is not None
+    report = read_report(tmp_path)
     assert report.collected is not None
     collected = report.collected
     assert (collected.artifacts, collected.needed_artifacts, collected.removed_artifacts) == (

@@ -1,8 +1,6 @@
 """Systems other than Linux: `pip install` does not fail, and the command says what it needs.
 
 What they lack is taken away from a Python of this system, after its own library has been imported.
-
-What of it starts something: the rest is in tests/unit.
 """
 
 import sys

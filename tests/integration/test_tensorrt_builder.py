@@ -139,7 +139,6 @@ def test_equal_orders_give_equal_bytes(models: Path, tmp_path: Path) -> None:
 
 
 def test_a_parsed_model_that_cannot_be_built(models: Path, tmp_path: Path) -> None:
-    """Only the build decides: the parser has nothing against this model."""
     source = alone(find(models, "silero_vad_half.onnx"), tmp_path)
     failure = refused(build_request(tmp_path, source, SPEAK))
     assert failure.reason is Reason.BUILD_FAILED
@@ -384,7 +383,6 @@ def as_tensorrt_builds(**given: Any) -> BuildResult:
 def test_networks_typed_by_a_flag_and_timings_that_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both differences of TensorRT proper that its sister's library can show."""
     plain = builder.build(build_request(tmp_path / "plain", matmul()))
     monkeypatch.setattr(native, "build", as_tensorrt_builds)
     asked = build_request(tmp_path / "flag", matmul())
@@ -462,7 +460,6 @@ def test_external_data_that_is_damaged(
 def test_a_build_is_held_to_the_containers_memory(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails and tells, instead of being killed with all its container."""
     source = alone(find(models, "rec_infer.onnx"), tmp_path)
     asked = build_request(tmp_path, source, READ)
     monkeypatch.setattr(builder, "memory", lambda _: isolation.Limits(memory_bytes=200 << 20))

@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import parsed, value
 from tests.support.engines import mixed, weights
+from tests.support.optional import present
 
 FLOAT = TensorProto.FLOAT
 RTX = FLAVORS["tensorrt-rtx"]
@@ -39,8 +40,7 @@ def chain(*operators: str) -> ModelProto:
 
 def test_a_part_runs_as_the_whole_does() -> None:
     model = chain("Relu", "Exp", "Neg", "Abs")
-    part = graph.Cutter(model, types(model)).part([1, 2])
-    assert part is not None
+    part = present(graph.Cutter(model, types(model)).part([1, 2]))
     assert (part.inputs, part.outputs, part.origins) == (("t1",), ("t3",), (1, 2))
     onnx.checker.check_model(part.model, full_check=True)
     session = ort.InferenceSession(part.model.SerializeToString())
@@ -56,14 +56,12 @@ def test_constants_go_wherever_they_are_used() -> None:
         weights("w", 4),
     )
     assert graph.computing(model, range(4)) == [1, 2, 3]
-    part = graph.Cutter(model, types(model)).part([1])
-    assert part is not None
+    part = present(graph.Cutter(model, types(model)).part([1]))
     assert (part.inputs, part.outputs) == (("x",), ("a",))
     assert [node.op_type for node in part.model.graph.node] == ["Constant", "Add"]
     assert [part.origin(index) for index in range(3)] == [0, 1, None]
     assert not part.model.graph.initializer
-    made = composed(model, [part])
-    assert made is not None
+    made = present(composed(model, [part]))
     assert [node.op_type for node in made.graph.node] == ["EPContext", "Constant", "Mul", "Sub"]
     assert [tensor.name for tensor in made.graph.initializer] == ["w"]
 
@@ -117,8 +115,7 @@ def test_parts_that_need_each_other_are_no_model() -> None:
     crossed = [graph.Cutter(model, types(model)).part(each) for each in ([0, 2], [1, 3])]
     assert composed(model, [part for part in crossed if part]) is None
     straight = [graph.Cutter(model, types(model)).part(each) for each in ([0, 1, 2], [3])]
-    made = composed(model, [part for part in straight if part])
-    assert made is not None
+    made = present(composed(model, [part for part in straight if part]))
     assert [node.name for node in made.graph.node] == ["part-0", "part-1", "out"]
 
 
@@ -126,8 +123,9 @@ def test_the_wrapper_has_the_models_face() -> None:
     model = mixed()
     model.metadata_props.add(key="author", value="somebody")
     whole = context.whole(model, "model", "model.engine")
-    made = context.compose(model, [whole], [context.node(whole, RTX, "1.7.1.116", "8.9")], {})
-    assert made is not None
+    made = present(
+        context.compose(model, [whole], [context.node(whole, RTX, "1.7.1.116", "8.9")], {})
+    )
     onnx.checker.check_model(made, full_check=True)
     assert (made.graph.input, made.graph.output) == (model.graph.input, model.graph.output)
     assert (made.ir_version, made.metadata_props) == (model.ir_version, model.metadata_props)
@@ -153,13 +151,11 @@ def test_inputs_that_are_weights_are_no_inputs_of_the_wrapper() -> None:
     model.graph.input.append(value("w1", 8, 3, 3, 3))
     whole = context.whole(model, "model", "model.engine")
     assert whole.inputs == ("x",)
-    made = context.compose(model, [whole], [context.node(whole, RTX, "1", "8.9")], {})
-    assert made is not None
+    made = present(context.compose(model, [whole], [context.node(whole, RTX, "1", "8.9")], {}))
     assert [each.name for each in made.graph.input] == ["x"]
 
 
 def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they lie beside the prepared model or are too large for one protobuf."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     held = [weights("w1", 64, 64), weights("w2", 64, 64)]
@@ -170,12 +166,10 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
         model, source / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
     )
     light = onnx.load(source / "model.onnx", load_external_data=False)
-    part = graph.Cutter(light, types(light)).part([0])
-    assert part is not None
+    part = present(graph.Cutter(light, types(light)).part([0]))
     assert [tensor.name for tensor in part.model.graph.initializer] == ["w1"]
     for limit, names in ((1 << 30, ["model.onnx"]), (1 << 10, ["model.onnx", "weights.bin"])):
-        made = composed(light, [part])
-        assert made is not None
+        made = present(composed(light, [part]))
         monkeypatch.setattr(context, "LARGEST_INSIDE", limit)
         target.mkdir(exist_ok=True)
         assert context.save(made, source, target) == names

@@ -73,7 +73,6 @@ def test_an_engine_of_another_kind_is_refused(
 def test_the_file_is_believed_more_than_its_manifest(
     built: tuple[bytes, EngineInfo], engine: Path
 ) -> None:
-    """A file that was put in the place of another, with a manifest that fits its digest."""
     patch(engine, 24, bytes([1, 6, 1, 120]))
     patch(engine, 32, struct.pack("<I", 8 | 16))
     info = rewritten(engine, built[1])

@@ -22,7 +22,7 @@ class Lie:
     name: str
     begin: Callable[[Proxy], None]
     seconds: float  # after which readiness is gone or the alert's expression holds, at the defaults
-    alert: str | None = None  # None: the pod loses readiness
+    alert: str | None = None  # else the pod loses readiness
     reason: str | None = None  # of the check that finds it, where it fails
 
 

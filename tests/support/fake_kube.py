@@ -34,7 +34,7 @@ _IMMUTABLE: Final = {
 class FakeKube:
     """`KubeApi`; `calls` counts verbs, `fail` makes the next calls of a verb raise.
 
-    `refused_after` is the number of writes after which one fails, as any may at any time; None: none does.
+    After `refused_after` writes, if set, one fails.
     `rewrite` changes what is applied, as a webhook or a schema may. No method ever waits.
     """
 

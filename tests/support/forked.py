@@ -54,15 +54,7 @@ class Forked:
         output: int,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin it.
-
-        Args:
-            python: interpreter out of whose fork server it comes.
-            call: "module:name" of a function that returns an exit code.
-            arguments: it is called with these, which JSON can hold.
-            output: descriptor for all that it prints.
-            environment: its variables; None: this process's.
-        """
+        """Call "module:name", which returns an exit code, with arguments that JSON can hold."""
         child = Child(
             call,
             *arguments,
@@ -103,15 +95,7 @@ class Forked:
 def pod_process(
     call: str, arguments: dict[str, Any], *, python: str | Path, log: Path, fresh: bool
 ) -> "Forked | subprocess.Popen[bytes]":
-    """Start a function of tests.support.pod_process.
-
-    Args:
-        call: the function's name.
-        arguments: it is called with these.
-        python: its interpreter.
-        log: file for all that it prints.
-        fresh: whether it starts Python itself, as a container does.
-    """
+    """Start a function of tests.support.pod_process; a fresh one imports all modules itself."""
     with log.open("wb") as output:
         if not fresh:
             return Forked(

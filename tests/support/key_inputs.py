@@ -53,7 +53,7 @@ class Keys:
     """The keys of one model on one class, and the recipes in them."""
 
     prepared: str
-    engine: str | None  # None: its backend has none
+    engine: str | None
     recipes: tuple[Message, ...]
 
 

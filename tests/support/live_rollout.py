@@ -90,10 +90,8 @@ class LiveRollout(PlayedNamespace):
     ) -> Ended:
         """Run it to its end, and remove what other tests would find.
 
-        Args:
-            stop: number of the operator's write at which it is killed, from 0; None: at none.
-            applied: that write is stored, but its response is not seen.
-            again: each further process is killed at its second write.
+        The operator is killed at write `stop`, which is stored if `applied`, and with `again` each further process at
+        its second write.
         """
         await self.client.make_namespace(self.name)
         try:

@@ -30,7 +30,7 @@ class Mixture:
     def __init__(
         self, server: Server, seed: int, *, images: bool, token: str = "", tls: bytes | None = None
     ) -> None:
-        """Create it; `tls` is the authority's certificate, None: neither port speaks TLS."""
+        """Create it; `tls` is the authority's certificate, if the ports speak TLS."""
         self.answers: Counter[str] = Counter()
         self._server = server
         self._random = random.Random(seed)  # noqa: S311 - no secret

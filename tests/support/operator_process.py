@@ -106,16 +106,7 @@ class OperatorProcess:
         images: Mapping[str, str] | None = None,
         program: Sequence[str] = (),
     ) -> None:
-        """Describe it.
-
-        Args:
-            kubeconfig: of the API server.
-            namespace: the operator's own.
-            folder: for its log.
-            settings: further than those that it cannot do without.
-            images: of the runtime, besides that for CPUs.
-            program: arguments of a new interpreter, as a container starts one; none: it is forked.
-        """
+        """Describe an operator; a `program` is run by a new interpreter, as in a container, instead of forked."""
         self._program = program
         self.port = free_port()
         self._log_path = folder / f"operator-{self.port}.log"

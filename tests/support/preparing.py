@@ -81,15 +81,7 @@ class Workplace:
         fresh: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the folders.
-
-        Args:
-            root: of all of them.
-            python: interpreter of the image.
-            in_process: stages have no process of their own, so that tests can change what they use.
-            fresh: stages start Python themselves, as in a container, instead of being forked.
-            environment: of stages with a process, in addition to this process's.
-        """
+        """Make the folders; stages run in this process, in forked ones, or in fresh ones as in a container."""
         self.root = root
         self.in_process = in_process
         self.fresh = fresh

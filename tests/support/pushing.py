@@ -8,6 +8,7 @@ from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import Store
 
+from tests.support.optional import present
 from tests.support.store_process import FILES, Describe, publish
 
 KEY = "ab" * 32
@@ -45,6 +46,5 @@ def push(
     paths.images_credentials.mkdir(exist_ok=True)
     for key, value in (secret or {"plain-http": "true"}).items():
         (paths.images_credentials / key).write_text(value)
-    artifact = store.find(KEY)
-    assert artifact is not None
+    artifact = present(store.find(KEY))
     return oci.push(paths, store, artifact, seconds)

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
+from enginewright_contract.report import StageReport, read_termination_message
 from enginewright_contract.task import Recipe, ServeTask, ShapeProfile
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
@@ -29,6 +30,7 @@ from onnx import numpy_helper
 
 from tests.support.broken_models import build, initializer, parsed, value
 from tests.support.forked import end, pod_process
+from tests.support.optional import present
 from tests.support.ports import free_port
 from tests.support.programs import run_program
 from tests.support.waiting import Deadline
@@ -84,6 +86,11 @@ enginewright_runtime.core.limits.threads = lambda: {count}
 concurrency._SHORTEST = 0.0
 concurrency.ConcurrencyProver._gains = lambda self, feeds, most, single: {{most: 2.0}}
 """
+
+
+def read_report(root: Path) -> StageReport:
+    """Return the termination message of the only container of a pod."""
+    return present(read_termination_message((root / "dev/termination-log").read_text()))
 
 
 def run_json(python: str | Path, program: str, *arguments: str, **environment: str) -> Any:

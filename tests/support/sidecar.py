@@ -165,7 +165,7 @@ class Sidecar:
         return Verdict.model_validate_json(self.get(f"/verdict{query}").body)
 
     def annotate(self, until: float | None) -> None:
-        """Write the annotation like the kubelet when the operator releases the pod; None: removed."""
+        """Write the annotation like the kubelet when the operator releases the pod, or remove it."""
         path = self.root / "podinfo/release"
         path.parent.mkdir(exist_ok=True)
         path.write_text("" if until is None else str(int(until)))

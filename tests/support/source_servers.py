@@ -126,7 +126,7 @@ class SourceServers:
         files: Mapping[str | None, bytes],
         **changes: object,
     ) -> str:
-        """Push an artefact as ORAS does, layers titled by file name (None: no title); return its digest."""
+        """Push an artefact as ORAS does, layers titled by file name, if it is not None; return its digest."""
         config = self.push_blob(repository, b"{}")
         layers = []
         for title, content in files.items():

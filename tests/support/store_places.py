@@ -62,7 +62,7 @@ class Place:
         }
 
     def put(self, name: str, content: bytes | None) -> None:
-        """Replace an object; None: delete it."""
+        """Replace an object, or delete it."""
         store = bucket(self.uri, Secret(self.secret))
         key = f"{store.path}/{name}"
         if content is None:
