@@ -1,7 +1,6 @@
 """Probes, metrics and log lines as their readers see them."""
 
 import logging
-import socket
 from typing import Any
 
 import aiohttp
@@ -12,11 +11,11 @@ from enginewright.controller.metrics import NAMED_MODELS, ModelCollector
 from enginewright.kube.resources import INFERENCE_MODELS
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests.support.ports import free_port
+
 
 async def test_probes_and_metrics_over_http() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     problems: list[str | None] = [None]
     registry = CollectorRegistry()
     ModelCollector(ObjectCache(), registry)

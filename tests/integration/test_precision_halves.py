@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from tests.support.broken_models import extend, initializer, parsed, unsorted
-from tests.support.converting import real
+from tests.support.converting import real, run
 from tests.support.quantizing import (
     build_engine,
     convolutions,
@@ -28,7 +28,6 @@ from tests.support.quantizing import (
     cosine,
     dense,
     random,
-    run,
     subject,
     text,
     weight,

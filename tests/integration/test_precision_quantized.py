@@ -27,6 +27,7 @@ from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceM
 from onnx import ModelProto
 
 from tests.support.broken_models import extend, parsed, value
+from tests.support.converting import run
 from tests.support.processors import TIMEOUT, needs_exact_products, without_vnni
 from tests.support.programs import run_program
 from tests.support.quantizing import (
@@ -38,7 +39,6 @@ from tests.support.quantizing import (
     dense,
     operators,
     random,
-    run,
     subject,
     weight,
 )
@@ -46,6 +46,7 @@ from tests.support.quantizing import (
 X = {"x": random(4, 64)}
 IMAGE = {"x": random(2, 3, 16, 16)}
 TENSORRT = form_of("INT8", "tensorrt-rtx")
+BASIC = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
 CPU = form_of("INT8", "cpu")
 DYNAMIC = dynamic_form()
 EXACT = form_of("INT8", "cpu", "exact")  # for processors that are known to have VNNI or the like
@@ -164,7 +165,7 @@ def test_processors_that_are_not_known_get_weights_that_do_not_saturate(tmp_path
         weights = [array for array in arrays if array.dtype == np.int8 and array.ndim > 1]
         assert weights
         assert max(np.abs(each.astype(int)).max() for each in weights) == 64
-        exact, served = run(path, feeds, "BASIC")[0], run(path, feeds, "ALL")[0]
+        exact, served = run(path, feeds, BASIC)[0], run(path, feeds)[0]
         step = np.abs(exact).max() / 255  # of a result that is rounded to the other side
         assert np.abs(exact - served).max() <= 4 * step
 

@@ -13,7 +13,8 @@ from enginewright_runtime.prepare.quantize.calibration import CalibrationData
 from enginewright_runtime.prepare.quantize.observing import ValueLimits
 
 from tests.support.broken_models import parsed
-from tests.support.quantizing import dense, random, run
+from tests.support.converting import run
+from tests.support.quantizing import dense, random
 
 
 def saved(root: Path, model: onnx.ModelProto) -> Path:

@@ -25,6 +25,7 @@ from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.session import processor
 
+from tests.support.converting import recipe, run
 from tests.support.optional import present
 from tests.support.preparing import Workplace
 from tests.support.processors import (
@@ -33,7 +34,7 @@ from tests.support.processors import (
     python_without_vnni,
     without_vnni,
 )
-from tests.support.quantizing import cosine, dense, quantized_by, random, recipe, run, work
+from tests.support.quantizing import cosine, dense, quantized_by, random, work
 from tests.support.serving import Server, read_report
 
 VNNI = Processor(architecture="x86_64", features=(Feature.AVX2, Feature.VNNI), exact_products=True)

@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -31,6 +30,7 @@ from enginewright_runtime.store import ENGINE, Store, open_store
 from tests.support import broken_models as broken
 from tests.support.engines import EnginePlace, matmul, mixed, recipe, sizes
 from tests.support.optional import present
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
@@ -229,10 +229,7 @@ def parent(number: int) -> int:
 def test_progress_moves_while_it_builds(models: Path, tmp_path: Path) -> None:
     place = EnginePlace(tmp_path, in_process=True)
     prepare_larger(place, models)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    task, paths = place.engine_task(), Paths.under(tmp_path)
+    port, task, paths = free_port(), place.engine_task(), Paths.under(tmp_path)
     seen: list[Progress] = []
     with ThreadPoolExecutor(1) as pool:
         built = pool.submit(build.run, task, paths, port)

@@ -1,7 +1,6 @@
 """Sources over real HTTP and real folders: what is brought, what is refused and how it is reported."""
 
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -22,6 +21,7 @@ from enginewright_runtime.sources.quota import DiskQuota
 
 from tests.support import broken_models as broken
 from tests.support.optional import present
+from tests.support.ports import free_port
 from tests.support.preparing import Workplace
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import ScriptedServer
@@ -149,8 +149,7 @@ def test_refusals_are_reported_with_their_status_and_without_the_query(
 
 
 def test_a_refused_connection(place: Workplace) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     outcome = place.fetch(f"http://127.0.0.1:{port}/m.onnx")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert f"cannot connect to 127.0.0.1:{port}: connect call failed" in outcome.message.lower()

@@ -23,7 +23,7 @@ from onnx import ModelProto, TensorProto
 
 from tests.support import extensions
 from tests.support.broken_models import extend, initializer, parsed
-from tests.support.converting import real
+from tests.support.converting import real, recipe, run
 from tests.support.preparing import Workplace
 from tests.support.programs import run_program
 from tests.support.quantizing import (
@@ -36,8 +36,6 @@ from tests.support.quantizing import (
     dense,
     operators,
     random,
-    recipe,
-    run,
     text,
     weight,
     work,

@@ -1,6 +1,6 @@
 """Models for conversion, and the stage `convert` run on them alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 from enginewright_contract.manifest import MODEL_NAME
 from enginewright_contract.report import StageReport
-from enginewright_contract.task import PrepareTask, Recipe, ShapeProfile
+from enginewright_contract.task import PrepareTask, Recipe
 from enginewright_runtime.core.handoff import MODEL_FOLDER, Converted, Validated
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
@@ -21,26 +21,23 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.support.broken_models import build, parsed, value
+from tests.support.engines import sizes
 
 FLOAT = TensorProto.FLOAT
 _NOISE = 1e-6  # of float32 arithmetic near zero
 _RANDOM = np.random.default_rng(0)
 
 
-def recipe(**changes: Any) -> Recipe:
+def recipe(backend: str = "cpu", /, **changes: Any) -> Recipe:
     """Return a recipe with the limits of the ONNX Runtime at hand."""
+    openvino = backend == "openvino"
     fields: dict[str, Any] = {
-        "backend": "cpu",
-        "ort_version": "1.31.1",
-        "max_opset": 26,
+        "backend": backend,
+        "ort_version": "1.24.1" if openvino else "1.31.1",
+        "max_opset": 25 if openvino else 26,
         "max_ir_version": 13,
     }
     return Recipe.model_validate(fields | changes)
-
-
-def sizes(name: str, low: Sequence[int], usual: Sequence[int], high: Sequence[int]) -> ShapeProfile:
-    """Return a profile."""
-    return ShapeProfile(input=name, min=tuple(low), opt=tuple(usual), max=tuple(high))
 
 
 DETECT = sizes("x", [1, 3, 64, 64], [1, 3, 160, 160], [2, 3, 160, 320])
@@ -114,13 +111,18 @@ def feeds(model: ModelProto, size: int = 2, low: float = 0.0) -> dict[str, NDArr
     }
 
 
-def run(model: ModelProto | Path, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    """Return the outputs by ONNX Runtime."""
+def run(
+    model: ModelProto | Path,
+    inputs: Mapping[str, NDArray[Any]],
+    level: ort.GraphOptimizationLevel = ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+) -> list[NDArray[Any]]:
+    """Return the outputs by ONNX Runtime's CPU provider."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.graph_optimization_level = level
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    outputs: list[NDArray[Any]] = session.run(None, inputs)
+    outputs: list[NDArray[Any]] = session.run(None, dict(inputs))
     return outputs
 
 

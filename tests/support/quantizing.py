@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from enginewright_contract.manifest import MODEL_NAME
 from enginewright_contract.report import StageReport
 from enginewright_contract.task import Calibration, PrepareTask, Quantization, Recipe
@@ -41,6 +40,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support import engines
 from tests.support.broken_models import parsed
+from tests.support.converting import run
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -128,20 +128,6 @@ def collapsing(layers: int = 8, width: int = 32, *, at: int = 5) -> ModelProto:
     return parsed(f'(float["n", {width}] x) => (float["n", {width}] y) {{ {nodes} }}', *weights)
 
 
-def run(model: ModelProto | Path, feeds: Arrays, level: str = "ALL") -> list[Array]:
-    """Run a model on ONNX Runtime's CPU provider."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = {
-        "ALL": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-        "BASIC": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    }[level]
-    content = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    results: list[Array] = session.run(None, dict(feeds))
-    return results
-
-
 def text(height: int, width: int, *, samples: int = 1, seed: int = 0) -> NDArray[np.float32]:
     """Return images in which a text detector sees text: dark strokes along a line."""
     generator = np.random.default_rng(seed)
@@ -168,18 +154,6 @@ def subject(root: Path, model: ModelProto, opset: int | None = None) -> SourceMo
     folder.mkdir(exist_ok=True)
     onnx.save_model(model, folder / MODEL_NAME)
     return SourceModel.load(folder / MODEL_NAME, opset)
-
-
-def recipe(backend: str = "cpu", **changes: Any) -> Recipe:
-    """Return a recipe with the limits of the ONNX Runtime at hand."""
-    openvino = backend == "openvino"
-    fields: dict[str, Any] = {
-        "backend": backend,
-        "ort_version": "1.24.1" if openvino else "1.31.1",
-        "max_opset": 25 if openvino else 26,
-        "max_ir_version": 13,
-    }
-    return Recipe.model_validate(fields | changes)
 
 
 def calibrated(share: float = 0.25, **changes: Any) -> Quantization:

@@ -25,6 +25,8 @@ from urllib.request import Request, urlopen
 import obstore
 from obstore.store import AzureStore, S3Store
 
+from tests.support.ports import free_port
+from tests.support.programs import run_program
 from tests.support.waiting import Deadline
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -179,9 +181,7 @@ def source_servers(folder: Path) -> Iterator[SourceServers]:
 
 
 def _programs() -> Path:
-    shown = subprocess.run(
-        [str(REPOSITORY / "hack/source-servers")], stdout=subprocess.PIPE, text=True, check=True
-    )
+    shown = run_program([REPOSITORY / "hack/source-servers"], timeout=None)
     return Path(shown.stdout.strip())
 
 
@@ -240,7 +240,7 @@ def _gcs() -> Iterator[str]:
     assert spec
     assert spec.origin
     program = Path(spec.origin).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
-    port = _free_port()
+    port = free_port()
     # objects are read from the host that it believes to be
     with _listening(
         [
@@ -254,7 +254,7 @@ def _gcs() -> Iterator[str]:
 
 @contextmanager
 def _azurite(program: Path) -> Iterator[str]:
-    port = _free_port()
+    port = free_port()
     with _listening(
         [
             "node", str(program), "--silent", "--inMemoryPersistence", "--skipApiVersionCheck",
@@ -263,11 +263,6 @@ def _azurite(program: Path) -> Iterator[str]:
         port,
     ):  # fmt: skip
         yield f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager
