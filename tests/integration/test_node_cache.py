@@ -29,6 +29,7 @@ from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from tests.e2e.harness import eventually
+from tests.support.manifests import manifest
 from tests.support.node_cache import SCOPE, CacheProcess, path_of, sha256
 from tests.support.node_cache import node_cache as running
 from tests.support.ports import free_port
@@ -267,7 +268,12 @@ def place(servers: SourceServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     store_place = Place(f"s3://store/{tmp_path.name}", servers.s3())
     folder = content(tmp_path / "published")
     (folder / Path(FILES[1]).name).write_bytes(LARGE)
-    publish(store_place.store(), KEY, folder)
+    publish(
+        store_place.store(),
+        KEY,
+        folder,
+        lambda files: manifest(key=KEY, model=FILES[0], files=files, varying=()),
+    )
     return store_place
 
 
