@@ -11,6 +11,7 @@ from enginewright_runtime.remote import retry
 from tests.support.preflight_runs import Desk
 from tests.support.preparing import Workplace
 from tests.support.process_state import process_state  # noqa: F401 - a fixture
+from tests.support.programs import run_program
 from tests.support.source_servers import GoServers, SourceServers, go_servers, source_servers
 from tests.support.store_places import AgingPlace, no_waiting, of_gateway
 from tests.support.web import WebServer
@@ -21,9 +22,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 @pytest.fixture(scope="session")
 def models() -> Path:
     """Return the folder with the real models, downloaded once."""
-    shown = subprocess.run(
-        [str(REPOSITORY / "hack/models")], capture_output=True, text=True, check=True, timeout=240
-    )
+    shown = run_program([str(REPOSITORY / "hack/models")], timeout=240)
     return Path(shown.stdout.strip().splitlines()[-1])
 
 
@@ -48,7 +47,6 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SourceServers]
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[GoServers]:
-    """Run a gateway of this test's own."""
     folder = tmp_path / "gateway"
     folder.mkdir()
     with go_servers(folder) as running:

@@ -195,12 +195,18 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
 def test_every_lie_costs_readiness_or_fires_an_alert(scene: Scene, lie: Lie) -> None:
     scene.truthful()
     lie.begin(scene.proxy)
-    wanted = set(lie.alert.split("|")) if lie.alert else set()
+    expected_alerts = set(lie.alert.split("|")) if lie.alert else set()
 
-    def found_out() -> bool:
-        return bool(wanted & scene.alerts()) if wanted else not scene.sidecar.is_ready()
+    def is_found_out() -> bool:
+        return (
+            bool(expected_alerts & scene.alerts())
+            if expected_alerts
+            else not scene.sidecar.is_ready()
+        )
 
-    took = scene.sidecar.until(found_out, f"{lie.alert or 'unready'}", lie.seconds * PACE * LOADED)
+    took = scene.sidecar.until(
+        is_found_out, f"{lie.alert or 'unready'}", lie.seconds * PACE * LOADED
+    )
     print(f"{lie.name}: {took:.1f} s")
     if lie.reason:
         failed = {each.reason for each in scene.sidecar.verdict().checks if each.state == "failed"}

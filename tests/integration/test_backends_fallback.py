@@ -1,11 +1,10 @@
 """Real fallbacks of real libraries, each with the reason that the library gives, none silent."""
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import pytest
@@ -15,7 +14,11 @@ from enginewright_runtime.session import driver, libcuda, load_errors
 
 from tests.support import broken_models as broken
 from tests.support.extensions import compile_c
+from tests.support.programs import run_program
 from tests.support.serving import run_json
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 CUDA_LIBRARIES = ("libcublasLt.so.13", "libcublas.so.13", "libcurand.so.10", "libcudart.so.13")
 
@@ -69,7 +72,7 @@ def load(
     return reported
 
 
-def test_onnxruntime_gpu_without_cuda_is_refused_and_names_what_is_missing(
+def test_onnxruntime_gpu_without_cuda_names_the_missing_library(
     gpu_python: Path, tmp_path: Path
 ) -> None:
     reported = load(gpu_python, tmp_path, "cuda")
@@ -110,11 +113,11 @@ def shared_objects(folder: Path, sources: dict[str, str]) -> Path:
 
 def test_cuda_without_a_driver_is_driver_missing(gpu_python: Path, tmp_path: Path) -> None:
     """The libraries are empty, but they are found: what ONNX Runtime misses next is libcuda."""
-    found = shared_objects(tmp_path / "cuda", dict.fromkeys(CUDA_LIBRARIES, ""))
-    reported = load(gpu_python, tmp_path, "cuda", libraries=found)
+    folder = shared_objects(tmp_path / "cuda", dict.fromkeys(CUDA_LIBRARIES, ""))
+    reported = load(gpu_python, tmp_path, "cuda", libraries=folder)
     assert reported["reason"] == Reason.DRIVER_MISSING
     assert "NVIDIA's driver is not available: libcuda.so.1" in reported["message"]
-    by_its_words = load(gpu_python, tmp_path, "cuda", strict=False, ask=False, libraries=found)
+    by_its_words = load(gpu_python, tmp_path, "cuda", strict=False, ask=False, libraries=folder)
     assert by_its_words["reason"] == Reason.DRIVER_MISSING
     assert by_its_words["message"] == (
         "CUDAExecutionProvider needs libcuda.so.1, which cannot be opened"
@@ -157,7 +160,7 @@ def test_tensorrt_rtx_without_a_driver_is_driver_missing(tmp_path: Path) -> None
         ({"no_such_option": "1"}, "Invalid OpenVINO EP option: no_such_option"),
     ],
 )
-def test_what_openvino_refuses_is_reported_verbatim(
+def test_errors_of_openvino_are_reported_verbatim(
     options: dict[str, str], wording: str, openvino_python: Path, tmp_path: Path
 ) -> None:
     reported = load(openvino_python, tmp_path, "openvino", options=options)
@@ -212,15 +215,15 @@ def test_what_openvino_refuses_is_reported_verbatim(
     ],
 )
 def test_words_to_reasons(wording: str, reason: Reason, message: str) -> None:
-    found = load_errors.cause("XProvider", wording)
-    assert found.reason is reason
-    assert message in found.cause
-    assert "hostname" not in found.cause, "a condition names no pod"
+    cause = load_errors.cause("XProvider", wording)
+    assert cause.reason is reason
+    assert message in cause.cause
+    assert "hostname" not in cause.cause, "a condition names no pod"
 
 
 def test_an_engine_that_is_refused_for_nothing_known_is_incompatible() -> None:
-    found = load_errors.engine_cause("tensorrt", "[ONNXRuntimeError] : 1 : FAIL : it did not load")
-    assert found == Finding(
+    cause = load_errors.engine_cause("tensorrt", "[ONNXRuntimeError] : 1 : FAIL : it did not load")
+    assert cause == Finding(
         reason=Reason.ENGINE_INCOMPATIBLE,
         cause="backend tensorrt rejected the engine: it did not load",
     )
@@ -253,8 +256,15 @@ int cuGetErrorString(int code, const char **text) { *text = "no CUDA-capable dev
 def driver_saying(folder: Path, init: int, version: int) -> Sequence[str]:
     """Return how to ask a driver of ours, which answers as NVIDIA's does."""
     source = _DRIVER.replace("INIT", str(init)).replace("VERSION", str(version))
-    found = shared_objects(folder / "driver", {libcuda.LIBRARY: source})
-    return ("env", f"LD_LIBRARY_PATH={found}", sys.executable, "-I", "-S", str(libcuda.__file__))
+    libraries = shared_objects(folder / "driver", {libcuda.LIBRARY: source})
+    return (
+        "env",
+        f"LD_LIBRARY_PATH={libraries}",
+        sys.executable,
+        "-I",
+        "-S",
+        str(libcuda.__file__),
+    )
 
 
 def test_a_driver_tells_version_and_compute_capability(tmp_path: Path) -> None:
@@ -315,13 +325,11 @@ with native_log.capture():
 """
 
 
-def run(program: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
-    )
+def run(program: str) -> "CompletedProcess[str]":
+    return run_program([sys.executable, "-c", program], timeout=60, code=None)
 
 
-def test_what_is_captured_goes_on_to_where_it_went() -> None:
+def test_captured_output_is_passed_on() -> None:
     done = run(_CAPTURES)
     assert done.stdout == "after\n"
     assert done.stderr.startswith("to error, to output\n")

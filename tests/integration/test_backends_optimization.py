@@ -102,11 +102,11 @@ def test_want_of_memory_is_no_reason_to_lower(
     assert tried == ["ALL"]
 
 
-def test_what_is_right_has_all(tmp_path: Path) -> None:
+def test_right_outputs_have_level_all(tmp_path: Path) -> None:
     assert loading.create("cpu", broken.save(broken.relu(), tmp_path)).level == HIGHEST
 
 
-def test_what_is_wrong_is_refused_in_the_first_words(
+def test_wrong_outputs_are_refused_with_the_first_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)

@@ -72,12 +72,12 @@ def test_owners_of_modules_are_found_as_python_does(
     installed(tmp_path, "declared", top_level_txt="one\ntwo\n", RECORD="three.py,,\n")
     installed(tmp_path, "listed", RECORD="four.py,,\nfive/six.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
-    found = metadata.packages_distributions()
-    assert {"one", "four", "five", "onnxruntime"} <= found.keys()
-    assert "three" not in found
-    for module in (*found, "three", "six"):
+    distributions = metadata.packages_distributions()
+    assert {"one", "four", "five", "onnxruntime"} <= distributions.keys()
+    assert "three" not in distributions
+    for module in (*distributions, "three", "six"):
         names = [each.name for each in libraries.owners.__wrapped__(module)]
-        assert names == sorted(set(found.get(module, []))), module
+        assert names == sorted(set(distributions.get(module, []))), module
 
 
 def test_the_first_of_two_installations_counts(
@@ -87,8 +87,8 @@ def test_the_first_of_two_installations_counts(
         (tmp_path / folder).mkdir()
         installed(tmp_path / folder, "twice", RECORD="twice.py,,\n")
         monkeypatch.syspath_prepend(tmp_path / folder)
-    (found,) = libraries.owners.__wrapped__("twice")
-    assert Path(str(found.locate_file("twice.py"))).parent == tmp_path / "first"
+    (owner,) = libraries.owners.__wrapped__("twice")
+    assert Path(str(owner.locate_file("twice.py"))).parent == tmp_path / "first"
 
 
 def test_an_empty_list_of_modules_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_whole_fallback_is_refused(openvino_python: Path, tmp_path: Path) -> Non
         ("gpu", "gpu_python", 26, "13", {"cuda": "13", "cpu": "1.31.1"}),
     ],
 )
-def test_the_image_says_what_it_holds(
+def test_the_image_reports_its_contents(
     variant: str,
     python: str | None,
     opset: int,

@@ -23,6 +23,7 @@ from enginewright_runtime.proof.latency.process import WorkerProcess
 
 from tests.support import broken_models as broken
 from tests.support.extensions import compile_c
+from tests.support.optional import present
 
 
 @pytest.mark.parametrize(
@@ -66,8 +67,6 @@ def test_which_samples_are_run() -> None:
 
 
 class Files:
-    """Models and inputs in a folder."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.inputs = folder / "inputs.npz"
@@ -99,7 +98,6 @@ def chain(length: int) -> onnx.ModelProto:
 
 
 def test_candidates_in_turn(files: Files) -> None:
-    """The longer model takes longer, whatever else runs on this machine."""
     candidates = [files.candidate("short", chain(2)), files.candidate("long", chain(60))]
     short, long = compare(candidates, files.inputs, seconds=0.5)
     for result in (short, long):
@@ -179,7 +177,6 @@ def hangs(descriptor: int) -> int:
 
 
 def test_a_worker_that_dies_or_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Native code may end its process at any time."""
     monkeypatch.setattr(worker, "main", dies)
     with WorkerProcess("measuring", 60) as process, pytest.raises(StageFailure) as reported:
         process.warm_up("opt", 1.0)
@@ -204,8 +201,7 @@ def test_strings_and_slow_first_runs(files: Files) -> None:
 
 
 def test_memory_of_this_process() -> None:
-    peak = peak_bytes()
-    assert peak is not None
+    peak = present(peak_bytes())
     assert peak > 10 << 20
 
 

@@ -17,6 +17,8 @@ from enginewright.plan.types import CollectionConfig, FleetConfig
 from enginewright_contract import images as contract_images
 from enginewright_contract.node_cache import CACHE_PORT
 
+from tests.support.programs import run_program
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "charts/enginewright"
 IMAGES = {"images": {"operator": "operator:1", "runtime": {"cpu": "cpu:1", "openvino": "vino:1"}}}
@@ -72,14 +74,10 @@ VARIANTS = {
 def helm(
     values: Object, release: str = "enginewright", *, install: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    command = ["install", "--dry-run=client"] if install else ["template"]
-    return subprocess.run(
-        [
-            str(REPOSITORY / "hack/cluster/cluster"), "helm", *command, release, str(CHART),
-            "--namespace", "home", "--values", "-",
-        ],
-        input=json.dumps(values), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    action = ["install", "--dry-run=client"] if install else ["template"]
+    command = [f"{REPOSITORY}/hack/cluster/cluster", "helm", *action, release, str(CHART)]
+    options = ["--namespace", "home", "--values", "-"]
+    return run_program([*command, *options], input=json.dumps(values), code=None)
 
 
 def render(values: Object, release: str = "enginewright") -> list[Object]:
@@ -107,12 +105,12 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
 
 def one(objects: list[Object], kind: str) -> Object:
     """The only object of a kind, or the only one that is named as the release is."""
-    found = of_kind(objects, kind)
-    if len(found) > 1:
+    candidates = of_kind(objects, kind)
+    if len(candidates) > 1:
         (deployment,) = of_kind(objects, "Deployment")
         name = deployment["metadata"]["name"]
-        found = [each for each in found if each["metadata"]["name"] == name]
-    (only,) = found
+        candidates = [each for each in candidates if each["metadata"]["name"] == name]
+    (only,) = candidates
     return only
 
 
@@ -178,15 +176,15 @@ def test_config_maps_only_by_name_and_at_home(objects: list[Object]) -> None:
 def test_the_store_is_the_only_claim_and_is_never_deleted(
     objects: list[Object], variant: str
 ) -> None:
-    found = [rule for rule in rules(objects) if "persistentvolumeclaims" in rule["resources"]]
+    claim_rules = [rule for rule in rules(objects) if "persistentvolumeclaims" in rule["resources"]]
     claim = VARIANTS[variant].get("store", {}).get("claim", "enginewright-store")
-    for rule in found:
+    for rule in claim_rules:
         assert rule["resourceNames"] == [claim]
         assert "delete" not in rule["verbs"]
-    assert len(found) == (2 if variant == "full" else 1)  # one for each watched namespace
+    assert len(claim_rules) == (2 if variant == "full" else 1)  # one for each watched namespace
 
 
-def test_with_namespaces_only_what_has_none_is_allowed_everywhere(
+def test_cluster_wide_rights_are_for_cluster_scoped_objects(
     objects: list[Object], variant: str
 ) -> None:
     everywhere = one(objects, "ClusterRole")["rules"]
@@ -227,21 +225,21 @@ def test_users_get_rights_on_models_and_read_classes() -> None:
     rendered = render(IMAGES)
     rights: dict[str, dict[str, set[str]]] = {"view": {}, "edit": {}, "admin": {}}
     for each in of_kind(rendered, "ClusterRole"):
-        for role, found in rights.items():
+        for role, resources in rights.items():
             label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
             if each["metadata"]["labels"].get(label) != "true":
                 continue
             for rule in each["rules"]:
                 for resource in rule["resources"]:
-                    found.setdefault(resource, set()).update(rule["verbs"])
+                    resources.setdefault(resource, set()).update(rule["verbs"])
     reading = {"get", "list", "watch"}
     writing = reading | {"create", "update", "patch", "delete", "deletecollection"}
     for kind in ("inferencemodels", "inferenceengines"):
         assert rights["view"][kind] == reading
         assert rights["edit"][kind] == rights["admin"][kind] == writing
-    for found in rights.values():
-        assert found["acceleratorclasses"] == reading
-        assert found["inferencemodels/status"] == reading  # the operator's to write
+    for resources in rights.values():
+        assert resources["acceleratorclasses"] == reading
+        assert resources["inferencemodels/status"] == reading  # the operator's to write
     assert rights["edit"]["inferencemodels/scale"] == {"get", "update", "patch"}
     assert rights["view"]["inferencemodels/scale"] == {"get"}
     off = render({**IMAGES, "rbac": {"aggregate": False}})
@@ -306,7 +304,7 @@ def environment(objects: list[Object]) -> dict[str, str]:
     return {each["name"]: each.get("value", "home") for each in container["env"]}
 
 
-def test_the_operator_reads_what_the_chart_writes() -> None:
+def test_the_operator_reads_the_settings_of_the_chart() -> None:
     settings = load_settings(environment(render(FULL)))
     assert settings.log_level == "debug"
     assert settings.http_port == 8080
@@ -374,7 +372,7 @@ def shared(*groups: Object, **bucket: str) -> Object:
     return {**IMAGES, "store": {"bucket": {"uri": "s3://models", "shared": [*groups], **bucket}}}
 
 
-def test_groups_of_namespaces_of_earlier_releases_are_refused_with_what_to_do() -> None:
+def test_shared_groups_of_earlier_releases_are_refused_with_a_remedy() -> None:
     refused = refusal(shared({"name": "research", "namespaces": ["team-a", "team-b"]}))
     assert "store.bucket.shared is not supported any more" in refused
     assert "from s3://models/_GROUP to s3://models/NAMESPACE" in refused
@@ -451,7 +449,7 @@ def test_a_pod_reaches_the_cache_of_its_own_node_only() -> None:
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
 
-def test_when_what_nothing_needs_is_removed_arrives() -> None:
+def test_settings_of_the_collection_arrive() -> None:
     def read(values: Object) -> CollectionConfig:
         return load_settings(environment(render({**IMAGES, **values}))).config.store.gc
 
@@ -473,9 +471,9 @@ def test_when_what_nothing_needs_is_removed_arrives() -> None:
 
 
 def test_of_a_namespace_only_its_annotations_are_read(objects: list[Object]) -> None:
-    found = [rule for rule in rules(objects) if "namespaces" in rule["resources"]]
-    assert found
-    assert all(rule["verbs"] == ["get"] for rule in found)
+    namespace_rules = [rule for rule in rules(objects) if "namespaces" in rule["resources"]]
+    assert namespace_rules
+    assert all(rule["verbs"] == ["get"] for rule in namespace_rules)
 
 
 def test_the_cluster_has_an_identity_even_if_few_namespaces_are_watched() -> None:
@@ -485,8 +483,8 @@ def test_the_cluster_has_an_identity_even_if_few_namespaces_are_watched() -> Non
         for each in watched
         if each["kind"] == "ClusterRole" and "aggregat" not in str(each["metadata"])
     )
-    (found,) = (rule for rule in role["rules"] if "namespaces" in rule["resources"])
-    assert (found["resourceNames"], found["verbs"]) == (["kube-system"], ["get"])
+    (namespace_rule,) = (rule for rule in role["rules"] if "namespaces" in rule["resources"])
+    assert (namespace_rule["resourceNames"], namespace_rule["verbs"]) == (["kube-system"], ["get"])
 
 
 def test_the_notes_are_about_the_store_that_is_configured() -> None:
@@ -507,12 +505,12 @@ def priority_of_jobs(objects: list[Object]) -> str | None:
 def test_jobs_give_way_to_pods_that_serve_and_preempt_none(
     objects: list[Object], variant: str
 ) -> None:
-    found = of_kind(objects, "PriorityClass")
+    classes = of_kind(objects, "PriorityClass")
     if variant == "bare":
-        assert not found
+        assert not classes
         assert priority_of_jobs(objects) is None
         return
-    (made,) = found
+    (made,) = classes
     assert priority_of_jobs(objects) == made["metadata"]["name"] == "enginewright-jobs"
     assert -10 <= made["value"] < 0, "lower ones get no new nodes from the cluster autoscaler"
     assert made["preemptionPolicy"] == "Never"

@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from tests.support.broken_models import relu
 from tests.support.engines import EnginePlace, mixed
 from tests.support.plan_objects import engine_spec, made
+from tests.support.programs import run_program
 from tests.support.web import WebServer, serve
 
 VERSION = "1.7.1.116"
@@ -43,16 +44,15 @@ def copy(artifact: Path, tmp_path: Path) -> Path:
 
 
 def run(*arguments: str, code: int = 0) -> tuple[str, str]:
-    """Run the command; return what it prints and says."""
-    found = CliRunner().invoke(app, ["engine", "inspect", *arguments])
-    assert found.exception is None or isinstance(found.exception, SystemExit), found.exception
-    assert found.exit_code == code, found.output
-    return found.stdout, found.stderr
+    result = CliRunner().invoke(app, ["engine", "inspect", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result.stdout, result.stderr
 
 
 def read(*arguments: str, code: int = 0) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run(*arguments, "--json", code=code)[0])
-    return found
+    document: dict[str, Any] = json.loads(run(*arguments, "--json", code=code)[0])
+    return document
 
 
 def test_an_artefact(artifact: Path) -> None:
@@ -67,23 +67,26 @@ def test_an_artefact(artifact: Path) -> None:
         "part-0.engine: 21 layers, ELEMENTWISE 4",
     ):
         assert text in shown
-    found = read(str(artifact))["engine"]
-    assert found["kind"] == "artifact"
-    assert [len(part["nodes"]) for part in found["partitions"]] == [8]
-    assert {each["state"] for each in found["files"]} == {"whole"}
-    engine = next(each for each in found["files"] if each["path"] == "model/part-0.engine")
+    engine_report = read(str(artifact))["engine"]
+    assert engine_report["kind"] == "artifact"
+    assert [len(part["nodes"]) for part in engine_report["partitions"]] == [8]
+    assert {each["state"] for each in engine_report["files"]} == {"whole"}
+    engine = next(each for each in engine_report["files"] if each["path"] == "model/part-0.engine")
     assert (engine["version"], engine["compute_capabilities"]) == (VERSION, ["8.9"])
-    assert found["layers"][0]["layers"][0]["nodes"] == ["conv_1"]
+    assert engine_report["layers"][0]["layers"][0]["nodes"] == ["conv_1"]
 
 
 def test_the_command_as_kubectl_runs_it(artifact: Path) -> None:
-    done = subprocess.run(
-        [str(Path(sys.executable).with_name("kubectl-enginewright")), "engine", "inspect", str(artifact)],
-        capture_output=True,
-        text=True,
+    done = run_program(
+        [
+            str(Path(sys.executable).with_name("kubectl-enginewright")),
+            "engine",
+            "inspect",
+            str(artifact),
+        ],
         timeout=60,
-        check=False,
-    )  # fmt: skip
+        code=None,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "part-0" in done.stdout
 
@@ -100,9 +103,9 @@ def test_the_optimization_level_of_the_recipe_is_shown(copy: Path) -> None:
 
 def test_files_of_an_artefact_alone(artifact: Path, tmp_path: Path) -> None:
     engine = artifact / "model/part-0.engine"
-    found = read(str(engine), "--compute-capability", "8.9")
-    assert found["engine"]["backend_version"] == VERSION
-    assert found["fit"]["loads"]
+    report = read(str(engine), "--compute-capability", "8.9")
+    assert report["engine"]["backend_version"] == VERSION
+    assert report["fit"]["loads"]
     plan = tmp_path / "some.plan"
     plan.write_bytes(engine.read_bytes())
     assert read(str(plan))["engine"]["compute_capabilities"] == ["8.9"]
@@ -174,10 +177,10 @@ def test_engines_around_which_a_model_is(copy: Path) -> None:
     attributes["embed_mode"].i = 1
     attributes["ep_cache_context"].s = engine.read_bytes()
     onnx.save(model, path)
-    found = read(str(path), "--compute-capability", "7.5", code=1)
-    assert found["engine"]["files"][0]["path"] == "inside the model"
-    assert found["engine"]["files"][0]["version"] == VERSION
-    assert found["fit"]["obstacles"] == [
+    report = read(str(path), "--compute-capability", "7.5", code=1)
+    assert report["engine"]["files"][0]["path"] == "inside the model"
+    assert report["engine"]["files"][0]["version"] == VERSION
+    assert report["fit"]["obstacles"] == [
         (
             "it runs on compute capability 8.9, not on 7.5: TensorRT-RTX builds engines for compute"
             " capability 7.5, but they cannot be served: ONNX Runtime's TensorRT-RTX provider supports"
@@ -237,7 +240,9 @@ PLAIN = relu().SerializeToString()
         ("folder/", b"", "has no manifest.json, so it is not an artefact"),
     ],
 )
-def test_what_is_no_engine(name: str, content: bytes | None, reported: str, tmp_path: Path) -> None:
+def test_a_file_that_is_no_engine(
+    name: str, content: bytes | None, reported: str, tmp_path: Path
+) -> None:
     path = tmp_path / name
     if name.endswith("/"):
         path.mkdir()
@@ -362,7 +367,8 @@ def test_fit(
     assert fit.loads == (not obstacles)
     assert len(fit.obstacles) == len(obstacles)
     assert all(
-        found.startswith(reported) for found, reported in zip(fit.obstacles, obstacles, strict=True)
+        obstacle.startswith(reported)
+        for obstacle, reported in zip(fit.obstacles, obstacles, strict=True)
     )
     assert fit.not_compared == not_compared
 

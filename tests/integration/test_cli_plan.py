@@ -1,7 +1,4 @@
-"""`enginewright plan` without a cluster: its predictions come true in the world that plans are tested in.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""`enginewright plan` without a cluster: its predictions come true in the world that plans are tested in."""
 
 import json
 import subprocess

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from enginewright_runtime.store import ENGINE, Store
 from typer.testing import CliRunner
 
 from tests.support.manifests import engine_info
+from tests.support.programs import run_program
 from tests.support.source_servers import SourceServers
 from tests.support.store_places import Place, no_waiting
 from tests.support.store_process import FILES, manifest, publish
@@ -38,10 +38,10 @@ def place(servers: SourceServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def run(*arguments: str, code: int = 0) -> str:
-    found = CliRunner().invoke(app, ["store", *arguments])
-    assert found.exit_code == code, found.output
-    assert "Traceback" not in found.output
-    return found.output
+    result = CliRunner().invoke(app, ["store", *arguments])
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    return result.output
 
 
 @pytest.fixture
@@ -99,7 +99,9 @@ def test_an_empty_store(tmp_path: Path) -> None:
         (("verify", "STORE", "ff"), "has no artefact whose key begins with ff"),
     ],
 )
-def test_what_cannot_be_read(arguments: tuple[str, ...], reported: str, folder: Path) -> None:
+def test_a_store_that_cannot_be_read(
+    arguments: tuple[str, ...], reported: str, folder: Path
+) -> None:
     placed = [str(folder) if each == "STORE" else each for each in arguments]
     assert reported in run(*placed, code=2)
 
@@ -115,7 +117,7 @@ def test_an_artefact_is_taken_from_a_volume_to_a_bucket(
     assert place.store().find(KEYS[0]) == Store(folder).find(KEYS[0])
 
 
-def test_what_is_no_export(folder: Path, tmp_path: Path) -> None:
+def test_a_folder_that_is_no_export(folder: Path, tmp_path: Path) -> None:
     assert "holds no artefact" in run("import", str(folder), str(tmp_path / "none"), code=2)
     (tmp_path / "manifest.json").write_text("{}")
     assert "is not the manifest" in run("import", str(folder), str(tmp_path), code=2)
@@ -173,10 +175,10 @@ def test_a_leftover_that_cannot_be_removed_is_not_reported_as_removed(
     left.mkdir()
     os.utime(left, (0, 0))
 
-    def refused(*_: object, **__: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(os, "rmdir", refused)
+    monkeypatch.setattr(os, "rmdir", refuse)
     assert "0 files, 0 B removed; 1 file stays" in run("gc", str(folder), "--delete")
     assert left.exists()
 
@@ -206,7 +208,7 @@ def keep(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("limit", [("--unused-for", "30d"), ("--max-size", "0")])
-def test_what_is_not_needed_is_listed_and_removed(
+def test_unneeded_artefacts_are_listed_and_removed(
     limit: tuple[str, str], unused: Path, keep: Path
 ) -> None:
     listed = run("gc", str(unused), "--keep-file", str(keep), *limit)
@@ -221,7 +223,7 @@ def test_what_is_not_needed_is_listed_and_removed(
     assert f"prepared {KEYS[0]}: intact\n1 artefact, 0 damaged" in run("verify", str(unused))
 
 
-def test_what_was_used_since_the_keys_were_listed_stays(unused: Path, keep: Path) -> None:
+def test_artefacts_used_since_the_list_stay(unused: Path, keep: Path) -> None:
     os.utime(keep, (time.time() - 37 * 86_400,) * 2)
     shown = run("gc", str(unused), "--keep-file", str(keep), "--max-size", "0")
     assert "0 artefacts, 0 B; 0 files" in shown
@@ -259,7 +261,7 @@ def test_nothing_is_needed_only_if_that_is_said(unused: Path) -> None:
         (("--keep-none", "--max-size", "1e99"), "is not a size"),
     ],
 )  # fmt: skip
-def test_options_that_could_remove_what_is_needed(
+def test_options_that_could_remove_needed_artefacts(
     arguments: tuple[str, ...], reported: str, unused: Path, keep: Path
 ) -> None:
     given = [str(keep) if each == "KEEP" else each for each in arguments]
@@ -288,7 +290,7 @@ def test_a_file_that_names_no_keys_removes_nothing(
     assert "2 artefacts, 0 damaged" in run("verify", str(unused))
 
 
-def test_what_a_damaged_manifest_hides_is_reported(address: str, place: Place) -> None:
+def test_leftovers_hidden_by_a_damaged_manifest_are_reported(address: str, place: Place) -> None:
     place.put(f"prepared/{KEYS[0]}/manifest.json", b"{")
     shown = run("gc", address, code=1)
     assert "other leftovers are not known: prepared model abababababab is damaged" in shown
@@ -351,8 +353,8 @@ def name_an_engine(taken: Path) -> str:
 
 
 def name_a_long_path(taken: Path) -> str:
-    known = json.loads((taken / "manifest.json").read_text())["files"]
-    lie(taken, files=[*known, known[0] | {"path": "x" * 300}])
+    entries = json.loads((taken / "manifest.json").read_text())["files"]
+    lie(taken, files=[*entries, entries[0] | {"path": "x" * 300}])
     return "is damaged: manifest.json lists 'xxx"
 
 
@@ -383,18 +385,16 @@ def test_nothing_of_a_folder_is_stored_unless_all_of_it_is_intact(
 def test_an_engine_is_imported_under_the_key_of_its_recipe(tmp_path: Path) -> None:
     engine = engine_info("tensorrt-rtx", prepared_key=KEYS[1], file=FILES[1])
     key = engine_key(engine.prepared_key, engine.recipe)
-    files = {name: content(tmp_path / name.replace("/", "-")) / Path(name).name for name in FILES}
     for name in ("store", "other"):
         (tmp_path / name).mkdir()
 
-    def described(listed: tuple[ArtifactFile, ...]) -> Manifest:
+    def describe(listed: tuple[ArtifactFile, ...]) -> Manifest:
         return manifest(key, listed).model_copy(update={"engine": engine})
 
-    Store(tmp_path / "store", ENGINE).publish(key, files, described)
+    publish(Store(tmp_path / "store", ENGINE), key, content(tmp_path / "files"), describe)
     run("export", str(tmp_path / "store"), key, str(tmp_path / "taken"))
-    assert f"engines {key}: imported" in run(
-        "import", str(tmp_path / "other"), str(tmp_path / "taken")
-    )
+    shown = run("import", str(tmp_path / "other"), str(tmp_path / "taken"))
+    assert f"engines {key}: imported" in shown
     assert "1 artefact, 0 damaged" in run("verify", str(tmp_path / "other"))
 
 
@@ -404,13 +404,9 @@ def test_an_engine_is_imported_under_the_key_of_its_recipe(tmp_path: Path) -> No
 def test_a_folder_that_is_no_store(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     (other / "documents").mkdir(parents=True)
-    for arguments in (
-        ("ls",),
-        ("verify",),
-        ("gc", "--delete"),
-        ("export", KEYS[0], str(tmp_path / "new")),
-    ):
-        shown = run(arguments[0], str(other), *arguments[1:], code=2)
+    new = str(tmp_path / "new")
+    for name, *arguments in (("ls",), ("verify",), ("gc", "--delete"), ("export", KEYS[0], new)):
+        shown = run(name, str(other), *arguments, code=2)
         assert f"{other} is not the folder of a store" in shown
         assert "name the folder where the store's volume is mounted" in shown
     (other / "documents").rename(other / "lost+found")
@@ -482,7 +478,5 @@ def run():
 enginewright_cli._run = run
 enginewright_cli.main()
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    ended = run_program([sys.executable, "-c", program], code=None)
     assert (ended.returncode, ended.stdout, ended.stderr) == (1, "damaged\n", "")

@@ -1,13 +1,11 @@
-"""Images of one static binary, and what an archive is known by.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""Images of one static binary, and what an archive is known by."""
 
 import tarfile
 from pathlib import Path
 
 from driver.images import archive_binary, inspect
 
+from tests.support.optional import present
 from tests.unit.test_cluster_images import _binary
 
 
@@ -16,13 +14,11 @@ def test_an_image_of_a_binary_names_itself_and_holds_the_binary(tmp_path: Path) 
     archive_binary(_binary(tmp_path / "pause", b"\x7fELF"), "localhost/pause:1", archive)
     assert inspect(archive).references == ("localhost/pause:1",)
     with tarfile.open(archive) as tar:
-        layer = tar.extractfile("layer.tar")
-        assert layer is not None
+        layer = present(tar.extractfile("layer.tar"))
         with tarfile.open(fileobj=layer) as files:
             member = files.getmember("pause")
             assert member.mode == 0o755
-            content = files.extractfile(member)
-            assert content is not None
+            content = present(files.extractfile(member))
             assert content.read() == b"\x7fELF"
 
 

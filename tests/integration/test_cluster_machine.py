@@ -77,9 +77,7 @@ def _built(folder: Path, age: int) -> Path:
     return folder
 
 
-def test_old_builds_go_but_not_those_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_old_builds_go_unless_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "STATE_ROOT", tmp_path / "state")
     builds = [_built(tmp_path / "cache" / str(age), age) for age in range(6)]
     (tmp_path / "cache" / "other").mkdir()

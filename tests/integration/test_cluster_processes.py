@@ -12,14 +12,16 @@ from driver.errors import ClusterError
 from driver.layout import Cluster
 from driver.processes import Processes, end, run, start_time
 
+from tests.support.optional import present
+
 
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Processes]:
     monkeypatch.setattr(layout, "STATE_ROOT", tmp_path)
-    found = Processes(Cluster("x"))
-    yield found
-    for name in found.names():
-        found.stop(name, seconds=0)
+    manager = Processes(Cluster("x"))
+    yield manager
+    for name in manager.names():
+        manager.stop(name, seconds=0)
 
 
 def test_starts_once_and_again_after_a_crash(processes: Processes) -> None:
@@ -33,12 +35,11 @@ def test_starts_once_and_again_after_a_crash(processes: Processes) -> None:
     assert processes.pid("one") != pid
 
 
-def test_stopping_ends_what_heeds_no_signal(processes: Processes) -> None:
+def test_stopping_kills_processes_that_ignore_signals(processes: Processes) -> None:
     command = ["sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done"]
     processes.start("deaf", command)
     processes.wait("deaf", "its trap", lambda: "deaf" in processes.tail("deaf"), 5)
-    pid = processes.pid("deaf")
-    assert pid is not None
+    pid = present(processes.pid("deaf"))
     processes.stop("deaf", seconds=0.3)
     assert start_time(pid) is None
     assert processes.names() == []
@@ -48,8 +49,7 @@ def test_a_pid_that_was_given_to_another_is_not_ours(processes: Processes, tmp_p
     processes.start("one", ["sleep", "60"])
     mark = tmp_path / "x" / "processes" / "one.json"
     original = mark.read_text()
-    born = start_time(os.getpid())
-    assert born is not None
+    born = present(start_time(os.getpid()))
     mark.write_text(json.dumps({"pid": os.getpid(), "start": born - 1}))
     assert not processes.alive("one")
     processes.stop("one")  # would end this very test
@@ -92,5 +92,5 @@ def test_a_missing_program_is_named() -> None:
         run("nosuchprogram")
 
 
-def test_ending_what_has_gone_is_no_error() -> None:
+def test_ending_a_gone_process_is_no_error() -> None:
     end([2**22 - 1], 0.1)

@@ -1,7 +1,6 @@
 """Probes, metrics and log lines as their readers see them."""
 
 import logging
-import socket
 from typing import Any
 
 import aiohttp
@@ -12,11 +11,11 @@ from enginewright.controller.metrics import NAMED_MODELS, ModelCollector
 from enginewright.kube.resources import INFERENCE_MODELS
 from prometheus_client import CollectorRegistry, generate_latest
 
+from tests.support.ports import free_port
+
 
 async def test_probes_and_metrics_over_http() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     problems: list[str | None] = [None]
     registry = CollectorRegistry()
     ModelCollector(ObjectCache(), registry, leads=lambda: True)
@@ -94,7 +93,7 @@ def test_models_that_are_not_ready_are_named_stalled_ones_first_and_no_more_than
     assert "enginewright_model_not_ready_omitted 3.0" in generate_latest(registry).decode()
 
 
-def test_a_log_line_says_what_it_is_about_and_stays_one_line() -> None:
+def test_a_log_line_names_its_object_and_stays_one_line() -> None:
     record = logging.LogRecord("a.b", logging.INFO, "", 0, 'said "%s"\nand more', ("so",), None)
     record.created = 0.25
     with log_context(controller="inferencemodel", namespace="ns", name="m"):

@@ -1,7 +1,4 @@
-"""Polling of sidecars and builds: how often, what is kept, who is woken, who may become unready.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""Polling of sidecars and builds: how often, what is kept, who is woken, who may become unready."""
 
 import asyncio
 import time

@@ -69,7 +69,7 @@ def test_a_convolution_that_others_read_stays() -> None:
     assert model == source
 
 
-def test_what_a_half_does_not_hold_becomes_arithmetic() -> None:
+def test_a_variance_beyond_fp16_becomes_arithmetic() -> None:
     source = normalized("Add", variance=1e8, kernel=())
     model = copy(source)
     assert fold(model, NOWHERE).into_arithmetic == ["norm (BatchNormalization)"]
@@ -79,7 +79,7 @@ def test_what_a_half_does_not_hold_becomes_arithmetic() -> None:
     same(run(source, feeds(source)), run(model, feeds(model)))
 
 
-def test_what_a_half_holds_and_nothing_takes_in_stays() -> None:
+def test_a_variance_within_fp16_stays() -> None:
     source = normalized("Add", kernel=())
     model = copy(source)
     fold(model, NOWHERE)

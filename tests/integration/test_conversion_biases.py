@@ -69,12 +69,12 @@ def test_tensorrt_then_takes_the_whole_model(tmp_path: Path) -> None:
     assert outcome.report.findings == ()
 
 
-def test_where_nobody_minds_they_stay(tmp_path: Path) -> None:
+def test_supported_biases_stay(tmp_path: Path) -> None:
     outcome = converted(tmp_path / "work", quantized(tmp_path, symmetric=True), recipe())
     assert outcome.report.facts["changes"] == []
 
 
-def test_what_only_looks_like_one_stays(tmp_path: Path) -> None:
+def test_lookalikes_stay(tmp_path: Path) -> None:
     """Data of every request, and tables of 32-bit integers."""
     model = parsed(
         """(int32[2, 3] x) => (float[2, 3] y) {

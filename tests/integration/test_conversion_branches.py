@@ -85,7 +85,7 @@ def test_branches_that_are_never_taken_are_not_worked_out_with_sizes(models: Pat
     same(run(source, inputs), run(model, inputs), share=0)
 
 
-def test_known_values_are_exact_about_what_is_not_known() -> None:
+def test_known_values_mark_unknown_elements() -> None:
     model = parsed(
         """(float["batch", 4] x) => (float["batch", 4] y) {
         shape = Shape(x) rank = Size(shape)
@@ -95,8 +95,8 @@ def test_known_values_are_exact_about_what_is_not_known() -> None:
         sixteen = Mul(four_again, four) elements = Mul(batch, four)
         random = RandomNormalLike <dtype = 1> (four) y = Identity(x) }"""
     )
-    known = known_values(model.graph, infer(model), 17)
-    assert {name: array.tolist() for name, array in known.items()} == {
+    constants = known_values(model.graph, infer(model), 17)
+    assert {name: array.tolist() for name, array in constants.items()} == {
         "first": [0],
         "second": [1],
         "rank": 2,
@@ -106,7 +106,7 @@ def test_known_values_are_exact_about_what_is_not_known() -> None:
     }
 
 
-def test_what_no_output_needs_is_removed_and_inputs_stay() -> None:
+def test_unneeded_nodes_are_removed_and_inputs_stay() -> None:
     model = size_is(-1, 4)
     model.graph.initializer.extend([weight("unused", 3), weight("x_default", 1)])
     model.graph.input.append(value("unread", 1))

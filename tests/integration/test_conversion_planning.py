@@ -1,7 +1,4 @@
-"""What is planned for a model's versions: nothing where they suit, a way down, or a refusal.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""What is planned for a model's versions: nothing where they suit, a way down, or a refusal."""
 
 from pathlib import Path
 
@@ -31,5 +28,5 @@ def test_types_pass_through_operators_and_bodies(models: Path) -> None:
         helper.make_node("Exp", ["half"], ["power"]),
         helper.make_node("Shape", ["power"], ["y"]),
     ]
-    found = types_of(build(nodes, [value("x", 1, 4)], [value("y", 2, kind=INT64)]))
-    assert (found["power"], found["y"]) == ("tensor(float16)", "tensor(int64)")
+    kinds = types_of(build(nodes, [value("x", 1, 4)], [value("y", 2, kind=INT64)]))
+    assert (kinds["power"], kinds["y"]) == ("tensor(float16)", "tensor(int64)")

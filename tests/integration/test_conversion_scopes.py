@@ -17,6 +17,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.support.broken_models import parsed
+from tests.support.optional import present
 
 X = np.array([[1.5, -2.0]], np.float32)
 
@@ -48,7 +49,7 @@ def copied(model: ModelProto) -> ModelProto:
     return changed
 
 
-def test_the_model_stays_what_it_is() -> None:
+def test_the_source_model_is_unchanged() -> None:
     source = nested()
     onnx.checker.check_model(source, full_check=True)
     changed = copied(source)
@@ -74,10 +75,10 @@ def test_a_model_without_shared_names_is_left_as_it_is() -> None:
 @pytest.mark.parametrize("types", [types_of, element_types])
 def test_every_value_has_its_own_type(types: Any) -> None:
     model = apart(nested())
-    found = types(model)
+    typed = types(model)
     second, first = (each.g.node[0] for each in model.graph.node[0].attribute)
     ints, floats = first.output[0], second.attribute[0].g.node[0].output[0]
-    assert (found[ints], found[floats]) == ("tensor(int64)", "tensor(float)")
+    assert (typed[ints], typed[floats]) == ("tensor(int64)", "tensor(float)")
     kinds = {name: kind.tensor_type.elem_type for name, kind in infer(model).items()}
     assert (kinds[ints], kinds[floats]) == (TensorProto.INT64, TensorProto.FLOAT)
 
@@ -101,9 +102,8 @@ def choosing(nodes: str, after: str = "", *, says: tuple[str, int]) -> ModelProt
 
 
 def then(model: ModelProto) -> GraphProto:
-    found = attribute(model.graph.node[0], "then_branch")
-    assert found is not None
-    return found.g
+    branch = present(attribute(model.graph.node[0], "then_branch"))
+    return branch.g
 
 
 @READERS
@@ -113,7 +113,7 @@ def test_a_graph_says_nothing_of_values_that_are_not_its_own(types: Any) -> None
 
 
 @READERS
-def test_what_a_body_says_of_a_value_around_it_ends_when_that_is_renamed(types: Any) -> None:
+def test_a_renamed_value_has_no_type_of_a_body(types: Any) -> None:
     """As shape inference leaves it: of `t` in the branch, of which the other `t` knows nothing."""
     source = choosing(
         """t = Relu(x) deep = If (c) <
@@ -154,7 +154,7 @@ def test_bodies_are_translated_by_their_own_types_and_constants() -> None:
 
 # fault: Outputs | an If sorted before what its bodies read | nodes are sorted by what bodies
 #   capture | at `validate`
-def test_bodies_are_ordered_by_what_they_capture() -> None:
+def test_bodies_are_ordered_by_captured_values() -> None:
     """The If reads `size` in its bodies alone; ONNX Runtime loads the nodes in any order."""
     branch = "() => (int64 rows) { [rows] rows = Gather(size, zero) }"
     model = parsed(

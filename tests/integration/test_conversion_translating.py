@@ -110,7 +110,7 @@ def test_an_older_opset_says_the_same(case: Down) -> None:
         assert len(set(names)) == len(names)
 
 
-def test_what_becomes_of_a_node_is_named_after_it() -> None:
+def test_converted_nodes_keep_the_name() -> None:
     model = attention(24)
     done = translate(model, 18)
     assert done.expanded == {"attention (Attention)": "Attention"}
@@ -240,7 +240,7 @@ def test_external_weights_are_not_touched() -> None:
     assert model.graph.initializer[0].SerializeToString() == before
 
 
-def test_expansion_in_the_same_opset_folds_what_is_known() -> None:
+def test_expansion_in_the_same_opset_folds_constants() -> None:
     """OpenVINO refuses axes that are computed, although they follow from the rank."""
     model = one("RMSNormalization", 23, weight("s", 3), ir_version=11)
     want = run(model, feeds(model))

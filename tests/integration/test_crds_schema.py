@@ -1,7 +1,4 @@
-"""The generated definitions: whole, bounded, described, and never behind the models.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The generated definitions: whole, bounded, described, and never behind the models."""
 
 import subprocess
 import sys
@@ -10,7 +7,7 @@ from pathlib import Path
 from tests.unit.test_crds_schema import REPOSITORY
 
 
-def test_the_files_are_what_the_models_say() -> None:
+def test_the_files_match_the_models() -> None:
     subprocess.run([str(REPOSITORY / "hack/crds"), "--check"], check=True, timeout=60)
 
 

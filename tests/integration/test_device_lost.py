@@ -12,7 +12,6 @@ import numpy as np
 import onnx
 import pytest
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 from enginewright_runtime.core.nvml import XidEvents
@@ -21,12 +20,13 @@ from enginewright_serving.server.observe.health import RunHealth
 
 from tests.support.broken_models import parsed
 from tests.support.extensions import compile_c, compile_failing, cube
-from tests.support.serving import Feeds, Server
+from tests.support.optional import present
+from tests.support.serving import Feeds, Server, json_inputs, read_report
 from tests.support.sidecar import Sidecar, artifact, change_manifest, value
 from tests.support.waiting import until
 
 SAMPLE: Feeds = {"x": np.array([[1, 2, 3, -4]], np.float32)}
-GOOD = {"inputs": [{"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, -4]}]}
+GOOD = json_inputs(**SAMPLE)
 # as ONNX Runtime's CUDA provider writes it: its format is in libonnxruntime_providers_cuda.so
 LOST_DEVICE = (
     "CUDA failure 700: an illegal memory access was encountered ; GPU=0 ; hostname=pod-x ; "
@@ -73,7 +73,7 @@ def health(server: Server, what: str) -> tuple[int, dict[str, object]]:
         ("the pump is dry", Reason.RUNS_FAIL, "the pump is dry"),
     ],
 )
-def test_a_server_whose_runs_all_fail_is_taken_out_restarted_and_says_why(
+def test_a_server_with_failing_runs_is_restarted_with_a_reason(
     tmp_path: Path, task: ServeTask, switch: Path, error: str, reason: Reason, said: str
 ) -> None:
     with quick(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
@@ -95,10 +95,7 @@ def test_a_server_whose_runs_all_fail_is_taken_out_restarted_and_says_why(
         assert sidecar.check(Check.GOLDEN).state == "failed", "it goes on to be asked"
         server.terminate()  # as the kubelet does
         assert server.wait() == ExitCode.TRANSIENT
-        termination_message = read_termination_message(
-            (tmp_path / "dev/termination-log").read_text()
-        )
-        assert termination_message is not None
+        termination_message = read_report(tmp_path)
         assert (termination_message.reason, said in termination_message.outcome) == (reason, True)
 
 
@@ -114,7 +111,7 @@ def test_without_a_sidecar_and_without_further_requests_it_is_found_too(
         until(lambda: health(server, "live")[0] == 503)
 
 
-def test_what_passes_is_no_reason_to_restart(tmp_path: Path, task: ServeTask, switch: Path) -> None:
+def test_a_passing_failure_restarts_nothing(tmp_path: Path, task: ServeTask, switch: Path) -> None:
     with (
         quick(tmp_path, task, fails=3600) as server,
         Sidecar(tmp_path, task, server.port) as sidecar,
@@ -137,12 +134,7 @@ def test_a_client_s_poison_takes_nothing_away(tmp_path: Path) -> None:
     looking_up = parsed("(float[4] x, int64[2] sizes) => (float[?, ?] y) { y = Reshape(x, sizes) }")
     sample: Feeds = {"x": np.ones(4, np.float32), "sizes": np.array([2, 2])}
     task = artifact(tmp_path, looking_up, [sample])
-    poison = {
-        "inputs": [
-            {"name": "x", "shape": [4], "datatype": "FP32", "data": [1, 2, 3, 4]},
-            {"name": "sizes", "shape": [2], "datatype": "INT64", "data": [3, 3]},
-        ]
-    }
+    poison = json_inputs(x=np.array([1, 2, 3, 4], np.float32), sizes=np.array([3, 3]))
     with (
         quick(tmp_path, task, lost=0, fails=0) as server,
         Sidecar(tmp_path, task, server.port) as sidecar,
@@ -167,8 +159,7 @@ def test_a_device_lost_before_the_start_is_named_too(
         assert server.wait() == ExitCode.TRANSIENT
     finally:
         server.stop()
-    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert termination_message is not None
+    termination_message = read_report(tmp_path)
     assert termination_message.reason is Reason.DEVICE_LOST
     assert (
         "CUDA failure 700: an illegal memory access was encountered" in termination_message.outcome
@@ -178,15 +169,14 @@ def test_a_device_lost_before_the_start_is_named_too(
 
 def cudart() -> ctypes.CDLL:
     """Return the CUDA runtime that comes with the TensorRT-RTX provider; it needs no driver for this."""
-    found = importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx")
-    assert found is not None
-    assert found.origin is not None
-    library = ctypes.CDLL(str(next(Path(found.origin).parent.glob("libcudart.so*"))))
+    spec = present(importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx"))
+    assert spec.origin is not None
+    library = ctypes.CDLL(str(next(Path(spec.origin).parent.glob("libcudart.so*"))))
     library.cudaGetErrorString.restype = ctypes.c_char_p
     return library
 
 
-def test_the_errors_are_those_of_the_cuda_runtime() -> None:
+def test_errors_match_the_cuda_runtime() -> None:
     library = cudart()
     for code, wording in LOST.items():
         text = library.cudaGetErrorString(code).decode()
@@ -216,7 +206,7 @@ def test_the_provider_writes_errors_in_the_form_that_is_read(gpu_python: Path) -
         "the model has 700 inputs",
     ],
 )
-def test_what_does_not_name_the_device_is_not_its_loss(text: str) -> None:
+def test_an_error_without_a_device_is_no_lost_device(text: str) -> None:
     assert lost_device(text) is None
 
 
@@ -224,53 +214,50 @@ def test_what_does_not_name_the_device_is_not_its_loss(text: str) -> None:
 
 
 def test_only_a_golden_sample_decides() -> None:
-    known = RunHealth()
+    health = RunHealth()
     for _ in range(2):
-        known.failed()
-    assert known.next_test(0.0) is None
-    known.failed()
-    assert known.next_test(0.0) == 0.0
-    assert known.why_not_ready() is None
-    known.tested(None, 0.0)
-    assert known.next_test(100.0) is None, "counted again"
+        health.failed()
+    assert health.next_test(0.0) is None
+    health.failed()
+    assert health.next_test(0.0) == 0.0
+    assert health.why_not_ready() is None
+    health.tested(None, 0.0)
+    assert health.next_test(100.0) is None, "counted again"
     for _ in range(3):
-        known.failed()
-    assert known.next_test(0.25) == 0.75, "a flood of failures costs one run a second"
-    known.tested("it is dry", 1.0)
-    trouble = known.why_not_ready()
-    assert trouble is not None
+        health.failed()
+    assert health.next_test(0.25) == 0.75, "a flood of failures costs one run a second"
+    health.tested("it is dry", 1.0)
+    trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.RUNS_FAIL
-    assert known.why_not_live(30.9) is None
-    assert known.why_not_live(31.0) == trouble
-    known.succeeded()
-    assert known.why_not_ready() is None
+    assert health.why_not_live(30.9) is None
+    assert health.why_not_live(31.0) == trouble
+    health.succeeded()
+    assert health.why_not_ready() is None
 
 
 def test_the_device_s_own_word_comes_first_and_stays() -> None:
-    known = RunHealth()
+    health = RunHealth()
     for at, error in enumerate(["it is dry", LOST_DEVICE, "CUDA failure 719: x"]):
-        known.tested(error, float(at))
-    trouble = known.why_not_ready()
-    assert trouble is not None
+        health.tested(error, float(at))
+    trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.DEVICE_LOST
     assert trouble.message.endswith("CUDA failure 700: an illegal memory access was encountered")
-    assert known.why_not_live(4.9) is None
-    assert known.why_not_live(5.0) == trouble
+    assert health.why_not_live(4.9) is None
+    assert health.why_not_live(5.0) == trouble
 
 
 def test_an_xid_asks_for_a_trial_and_names_the_device() -> None:
-    known = RunHealth()
-    known.reported(43)
-    assert known.next_test(0.0) == 0.0
-    known.tested(None, 0.0)
-    assert known.why_not_ready() is None, "it was another process's"
-    known.reported(79)
-    known.tested("TensorRT EP execution context enqueue failed.", 2.0)
-    trouble = known.why_not_ready()
-    assert trouble is not None
+    health = RunHealth()
+    health.reported(43)
+    assert health.next_test(0.0) == 0.0
+    health.tested(None, 0.0)
+    assert health.why_not_ready() is None, "it was another process's"
+    health.reported(79)
+    health.tested("TensorRT EP execution context enqueue failed.", 2.0)
+    trouble = present(health.why_not_ready())
     assert trouble.reason is Reason.DEVICE_LOST
     assert trouble.message.endswith("TensorRT EP execution context enqueue failed. (Xid 79)")
-    assert known.stuck(60).reason is Reason.DEVICE_LOST
+    assert health.stuck(60).reason is Reason.DEVICE_LOST
     assert RunHealth().stuck(60).reason is Reason.RUNS_FAIL
 
 
@@ -300,8 +287,7 @@ def nvml(folder: Path, registered: int) -> str:
 
 
 def test_xids_are_read_as_nvml_h_lays_them_out(tmp_path: Path) -> None:
-    events = XidEvents.open(nvml(tmp_path, 0))
-    assert events is not None
+    events = present(XidEvents.open(nvml(tmp_path, 0)))
     assert [events.wait(1) for _ in range(4)] == [None, 79, None, 79]
     with pytest.raises(OSError, match="fails with 999"):
         events.wait(1)

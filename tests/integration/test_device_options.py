@@ -1,7 +1,6 @@
 """The options that device backends set: the shipped providers know them, and their errors are understood."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from onnx import helper
 from tests.support import broken_models as broken
 from tests.support import rtx_devices
 from tests.support.extensions import compile_c
+from tests.support.programs import run_program
 from tests.support.tensorrt_claims import TensorRtProvider
 
 GIB = 1 << 30
@@ -83,7 +83,7 @@ def test_the_shipped_cuda_provider_takes_the_options(
 @pytest.mark.parametrize(
     ("memory", "left"), [(80 * GIB, 8 * GIB), (6 * GIB, GIB), (2 * GIB, GIB // 2)]
 )
-def test_the_arena_leaves_memory_for_what_is_outside_of_it(memory: int, left: int) -> None:
+def test_the_arena_leaves_memory_outside(memory: int, left: int) -> None:
     assert memory - arena_limit(memory) == left
 
 
@@ -95,13 +95,7 @@ def test_without_a_known_device_there_is_no_limit(model: Path) -> None:
 #   limited | it fails alone: 500, or 400 if it asks for more than there is at all
 def test_a_request_beyond_the_arena_is_out_of_memory_and_the_next_one_runs(model: Path) -> None:
     """A real arena of ONNX Runtime with a limit: CUDA's is the same class."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, str(model)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    done = run_program([sys.executable, "-c", LIMITED, str(model)], timeout=60)
     error = Exception(done.stdout)
     assert "smaller than requested bytes of 16777216" in str(error)
     assert is_out_of_memory(str(error))
@@ -127,7 +121,7 @@ def test_a_request_beyond_the_arena_is_out_of_memory_and_the_next_one_runs(model
         ),
     ],
 )
-def test_what_the_shipped_libraries_say_without_memory(
+def test_messages_of_the_shipped_libraries_without_memory(
     library: str, literal: str, text: str, gpu_python: Path
 ) -> None:
     (capi,) = gpu_python.parents[1].glob("lib/*/site-packages/onnxruntime/capi")
@@ -166,6 +160,6 @@ def test_the_driver_tells_the_memory_of_the_device(
     """Where there is no device, the library is a stand-in with cuda.h's signatures."""
     compile_c(tmp_path / libcuda.LIBRARY, DRIVER.replace("MEMORY", memory))
     child = (sys.executable, "-I", "-S", str(Path(libcuda.__file__)))
-    found = driver.ask("13", ("env", f"LD_LIBRARY_PATH={tmp_path}", *child))
-    answer: Any = (found.driver.reason, found.compute_capability, found.memory)
+    told = driver.ask("13", ("env", f"LD_LIBRARY_PATH={tmp_path}", *child))
+    answer: Any = (told.driver.reason, told.compute_capability, told.memory)
     assert answer == (None, "9.0", reported)

@@ -12,7 +12,7 @@ from enginewright_contract.task import ServeTask, ShapeProfile
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.test_device_use import nvml
-from tests.support.serving import Server, linear_model, write_artifact
+from tests.support.serving import Server, json_inputs, linear_model, write_artifact
 from tests.support.waiting import until
 
 GIB = 1 << 30
@@ -69,11 +69,11 @@ def test_a_pod_on_a_device_reports_it_and_has_warmed_up(tmp_path: Path, task: Se
         assert "runtime_cache" not in report["details"], "there is no engine"
         warm = {bucket["elements"] for bucket in report["buckets"]}
         assert {rows * 8 for rows in (1, 2, 4, 8, 16)} <= warm
-        x = {"name": "x", "datatype": "FP32", "shape": [1, 8], "data": list(range(8))}
-        answer = server.post({"inputs": [x], "outputs": [{"name": "y"}]})
+        x = np.arange(8, dtype=np.float32)
+        answer = server.post(json_inputs(x=x[None]) | {"outputs": [{"name": "y"}]})
         (y,) = answer.json()["outputs"]
         w = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
-        np.testing.assert_allclose(y["data"], (np.arange(8, dtype=np.float32) @ w), rtol=1e-5)
+        np.testing.assert_allclose(y["data"], x @ w, rtol=1e-5)
 
 
 def test_without_nvml_it_serves_without_these_metrics(tmp_path: Path, task: ServeTask) -> None:

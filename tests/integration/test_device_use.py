@@ -11,6 +11,7 @@ from enginewright_serving.server.observe.metrics import Metrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.extensions import compile_c
+from tests.support.optional import present
 from tests.support.waiting import until
 
 NVML = """
@@ -55,9 +56,8 @@ def nvml(folder: Path, **differs: int) -> str:
     ],
     ids=["a device without MIG", "MIG is disabled", "a slice"],
 )
-def test_what_a_device_uses(differs: dict[str, int], use: DeviceUse, tmp_path: Path) -> None:
-    meter = DeviceMeter.open(nvml(tmp_path, **differs))
-    assert meter is not None
+def test_utilization_of_a_device(differs: dict[str, int], use: DeviceUse, tmp_path: Path) -> None:
+    meter = present(DeviceMeter.open(nvml(tmp_path, **differs)))
     assert meter.read() == use
 
 
@@ -74,8 +74,7 @@ def test_nothing_is_reported_without_nvml() -> None:
 
 
 def test_a_failed_call_is_no_sample(tmp_path: Path) -> None:
-    meter = DeviceMeter.open(nvml(tmp_path, FAILS=15))
-    assert meter is not None
+    meter = present(DeviceMeter.open(nvml(tmp_path, FAILS=15)))
     assert meter.read() is None
 
 

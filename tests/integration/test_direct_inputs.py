@@ -48,10 +48,10 @@ def test_outputs_are_the_same_and_stay_so() -> None:
     session = open_session(linear_model())
     direct = DirectInputs(session, ALLOCATE)
     requests = [rows(1 + seed % 3, seed) for seed in range(12)]
-    wanted = [session.run(["y", "total"], each) for each in requests]
-    found = [direct.run(["y", "total"], each) for each in requests]
+    usual = [session.run(["y", "total"], each) for each in requests]
+    results = [direct.run(["y", "total"], each) for each in requests]
     gc.collect()
-    for one, other in zip(found, wanted, strict=True):
+    for one, other in zip(results, usual, strict=True):
         for array, expected in zip(one, other, strict=True):
             np.testing.assert_array_equal(array, expected)
 
@@ -72,9 +72,9 @@ def test_every_type_of_fixed_size(kind: str, dtype: Any) -> None:
         parsed(f'({kind}["n", 3] x) => ({kind}["n", 3] y) {{ y = Identity(x) }}')
     )
     x = np.arange(12).reshape(4, 3)[::2].astype(dtype)
-    found = DirectInputs(session, ALLOCATE).run(["y"], {"x": x.T.copy().T})
-    np.testing.assert_array_equal(found[0], x)
-    assert found[0].dtype == dtype
+    output = DirectInputs(session, ALLOCATE).run(["y"], {"x": x.T.copy().T})
+    np.testing.assert_array_equal(output[0], x)
+    assert output[0].dtype == dtype
 
 
 TEXT = parsed('(string["n"] x) => (string["n"] y) { y = Identity(x) }')
@@ -94,8 +94,8 @@ def test_others_run_as_usual(made: onnx.ModelProto, x: NDArray[Any]) -> None:
         raise AssertionError(f"{shape} {dtype}")
 
     session = open_session(made)
-    found = DirectInputs(session, allocate, most=64 * 8 * 4).run(["y"], {"x": x})
-    np.testing.assert_array_equal(found[0], session.run(["y"], {"x": x})[0])
+    results = DirectInputs(session, allocate, most=64 * 8 * 4).run(["y"], {"x": x})
+    np.testing.assert_array_equal(results[0], session.run(["y"], {"x": x})[0])
 
 
 def test_bfloat16_runs_as_usual() -> None:
@@ -151,7 +151,7 @@ def test_runs_at_the_same_time_have_their_own_tensors() -> None:
         assert all(threads.map(right, range(400)))
 
 
-def test_what_is_kept_is_limited() -> None:
+def test_kept_tensors_are_limited() -> None:
     allocated: list[int] = []
 
     def allocate(shape: Sequence[int], dtype: Any) -> ort.OrtValue:
@@ -190,9 +190,9 @@ def test_it_is_chosen_where_it_is_faster(
     session = open_session(linear_model())
     clock = Clock(session, 0.01, direct)
     monkeypatch.setattr(time, "perf_counter", clock)
-    found = choose(clock, ALLOCATE, signature_of(session), rows(2))
-    assert found.report == {"direct": pays, "seconds": {"usual": 0.01, "direct": direct}}
-    assert isinstance(found.session, DirectInputs) == pays
+    chosen = choose(clock, ALLOCATE, signature_of(session), rows(2))
+    assert chosen.report == {"direct": pays, "seconds": {"usual": 0.01, "direct": direct}}
+    assert isinstance(chosen.session, DirectInputs) == pays
 
 
 def test_a_slow_model_does_not_prolong_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,10 +203,10 @@ def test_a_slow_model_does_not_prolong_the_start(monkeypatch: pytest.MonkeyPatch
     assert clock.now < 8
 
 
-def test_where_there_is_no_such_memory_nothing_is_chosen() -> None:
+def test_without_device_memory_nothing_is_chosen() -> None:
     session = open_session(linear_model())
-    found = choose(session, None, signature_of(session), rows(1))
-    assert (found.session, found.report) == (session, {})
+    chosen = choose(session, None, signature_of(session), rows(1))
+    assert (chosen.session, chosen.report) == (session, {})
     assert CpuBackend().host_memory() is None
     assert TensorRtRtxBackend().host_memory() is None, "there is no device here"
 
@@ -216,6 +216,6 @@ def test_a_failure_leaves_the_usual_way(caplog: pytest.LogCaptureFixture) -> Non
         raise MemoryError(f"out of page-locked memory for {shape} {dtype}")
 
     session = open_session(linear_model())
-    found = choose(session, allocate, signature_of(session), rows(1))
-    assert (found.session, found.report) == (session, {"direct": False})
+    chosen = choose(session, allocate, signature_of(session), rows(1))
+    assert (chosen.session, chosen.report) == (session, {"direct": False})
     assert "inputs are not copied directly: out of page-locked memory" in caplog.text

@@ -53,7 +53,7 @@ KNOWN = {
 }
 
 
-def found(
+def discover_here(
     path: Path,
     model: ModelProto,
     backend: str = "tensorrt-rtx",
@@ -63,12 +63,12 @@ def found(
     path.write_bytes(model.SerializeToString())
     inputs = graphs.inputs_of(model)
     unranked = [each.name for each in inputs if not graphs.has_rank(model, each.name)]
-    known = shapes.resolve(inputs, (), frozenset(unranked)).profiles
-    guessed = shapes.defaulted(inputs, known, ())
+    profiles = shapes.resolve(inputs, (), frozenset(unranked)).profiles
+    guessed = shapes.defaulted(inputs, profiles, ())
     request = DiscoveryRequest(
         backend in COMPILED_BACKENDS,
         tuple(inputs),
-        tuple(each for each in known if each.input not in guessed),
+        tuple(each for each in profiles if each.input not in guessed),
         tuple(unranked),
         samples or {},
     )
@@ -86,7 +86,7 @@ def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
     name: str, tmp_path: Path
 ) -> None:
     model = OPEN[name]()
-    answer = found(tmp_path / "m.onnx", model)
+    answer = discover_here(tmp_path / "m.onnx", model)
     profiles = profiles_of(answer)
     session = ort.InferenceSession(model.SerializeToString())
     samples = generate(graphs.inputs_of(model), profiles, IntegerRange(answer.integers or ""))
@@ -98,7 +98,7 @@ def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
         each = by_input[one]
         assert (each.min[axis], each.opt[axis], each.max[axis]) == sizes, one
     assert answer.runs <= 200
-    again = found(tmp_path / "again.onnx", model)
+    again = discover_here(tmp_path / "again.onnx", model)
     assert again == answer, "the same on every machine and every run"
 
 
@@ -107,10 +107,10 @@ def test_the_same_is_found_on_a_loaded_machine(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where other processes take the processors, hours pass between two runs."""
-    idle = found(tmp_path / "idle.onnx", OPEN[name]())
+    idle = discover_here(tmp_path / "idle.onnx", OPEN[name]())
     passed = count(0.0, 3600.0)
     monkeypatch.setattr(time, "monotonic", lambda: next(passed))
-    assert found(tmp_path / "loaded.onnx", OPEN[name]()) == idle
+    assert discover_here(tmp_path / "loaded.onnx", OPEN[name]()) == idle
 
 
 def test_a_run_is_ended_by_processor_time_and_not_by_the_clock() -> None:
@@ -125,9 +125,9 @@ def test_a_run_is_ended_by_processor_time_and_not_by_the_clock() -> None:
 
 # fault: Shapes | an input accepts two values only, such as a sampling rate | constants that the
 #   graph compares it with | before the report
-def test_values_are_those_that_the_graph_compares_with(tmp_path: Path) -> None:
+def test_values_come_from_comparisons_in_the_graph(tmp_path: Path) -> None:
     for name in ("sampling_rate", "voice_activity"):
-        rate = profiles_of(found(tmp_path / f"{name}.onnx", OPEN[name]()))[-1]
+        rate = profiles_of(discover_here(tmp_path / f"{name}.onnx", OPEN[name]()))[-1]
         assert (rate.input, rate.low, rate.high) == ("sr", 16000, 16000)
 
 
@@ -139,20 +139,20 @@ def test_samples_that_contradict_a_sum_end_no_search(tmp_path: Path) -> None:
         { y = Relu(a) z = Relu(b) }"""
     )
     samples = {"a": [1, 5], "b": [1, 2]}
-    first, second = profiles_of(found(tmp_path / "m.onnx", model, "cpu", samples))
+    first, second = profiles_of(discover_here(tmp_path / "m.onnx", model, "cpu", samples))
     assert second.opt[1] == first.opt[1] + 3
 
 
 # fault: Shapes | a dimension is dynamic in name only | runs at other sizes: rule `one-size` |
 #   before the report
-def test_what_runs_at_one_size_alone_is_reported(tmp_path: Path) -> None:
-    assert found(tmp_path / "m.onnx", OPEN["squeezed"]()).fixed == ("x[0]",)
-    assert found(tmp_path / "n.onnx", OPEN["flattened"]()).fixed == ("x[2]", "x[3]")
+def test_a_fixed_size_is_reported(tmp_path: Path) -> None:
+    assert discover_here(tmp_path / "m.onnx", OPEN["squeezed"]()).fixed == ("x[0]",)
+    assert discover_here(tmp_path / "n.onnx", OPEN["flattened"]()).fixed == ("x[2]", "x[3]")
 
 
 # fault: Shapes | a limit that nobody declared | found sizes are not in the recipe | prevented
 @pytest.mark.parametrize("name", OPEN)
-def test_an_address_alone_serves_a_model_whose_sizes_are_open(
+def test_an_address_alone_serves_a_model_with_open_sizes(
     name: str, place: Workplace, tmp_path: Path
 ) -> None:
     outcome = place.complete(place.task(place.put("m.onnx", OPEN[name]())))
@@ -179,7 +179,7 @@ def proposed(outcome: Outcome) -> list[ShapeProfile]:
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_what_is_proposed_works_when_pasted(name: str, place: Workplace) -> None:
+def test_proposed_shapes_work_when_pasted(name: str, place: Workplace) -> None:
     uri = place.put("m.onnx", OPEN[name]())
     stage, refused = place.prepare(place.task(uri, backend="tensorrt-rtx"))
     assert stage == "validate"
@@ -195,16 +195,16 @@ def test_what_is_proposed_works_when_pasted(name: str, place: Workplace) -> None
 
 # fault: Shapes | sizes that run, but for which no engine builds | a trial build by TensorRT-RTX |
 #   before the report
-def test_what_only_runs_is_not_proposed_for_an_engine(tmp_path: Path) -> None:
+def test_sizes_without_an_engine_are_not_proposed(tmp_path: Path) -> None:
     """TensorRT-RTX 1.7 builds several layers of an unnamed past for fixed sizes alone."""
     model = OPEN["nameless_decoder"]()
-    profiles = profiles_of(found(tmp_path / "m.onnx", model))
+    profiles = profiles_of(discover_here(tmp_path / "m.onnx", model))
     built = buildable(tmp_path / "m.onnx", "tensorrt-rtx", profiles)
     assert built.profiles == tuple(
         each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles
     )
     decoder = OPEN["decoder"]()
-    profiles = profiles_of(found(tmp_path / "n.onnx", decoder))
+    profiles = profiles_of(discover_here(tmp_path / "n.onnx", decoder))
     assert buildable(tmp_path / "n.onnx", "tensorrt-rtx", profiles) == BuildableSizes(profiles)
     assert buildable(tmp_path / "n.onnx", "tensorrt", profiles) == BuildableSizes(profiles), (
         "needs a device"
@@ -221,7 +221,7 @@ def builds_slowly(*, profiles: Sequence[TensorProfile], **_: Any) -> BuildResult
 def test_other_load_ends_no_trial_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial_build, "_SECONDS", 1.0)
     monkeypatch.setattr(native, "build", builds_slowly)
-    profiles = profiles_of(found(tmp_path / "m.onnx", OPEN["squeezed"]()))
+    profiles = profiles_of(discover_here(tmp_path / "m.onnx", OPEN["squeezed"]()))
     assert buildable(tmp_path / "m.onnx", "tensorrt-rtx", profiles).profiles == tuple(
         each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles
     )

@@ -1,24 +1,20 @@
-"""What a failed run's words are taken for, and how a search goes on after a crash.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""What a failed run's words are taken for, and how a search goes on after a crash."""
 
 import json
 from pathlib import Path
 
-from tests.integration.test_discovery_models import found, profiles_of
+from tests.integration.test_discovery_models import discover_here, profiles_of
 from tests.support.open_models import OPEN
 
 
 def test_after_a_crash_nothing_runs_twice_and_the_point_is_left_out(tmp_path: Path) -> None:
-    """The journal of a process that ended in the midst of its fifth run."""
     model = OPEN["voice_activity"]()
-    whole = found(tmp_path / "whole.onnx", model)
+    whole = discover_here(tmp_path / "whole.onnx", model)
     journal = (tmp_path / "whole.jsonl").read_text().splitlines()
     crashed = json.loads(journal[8])
     assert len(crashed) == 1, "begun"
     (tmp_path / "again.jsonl").write_text("\n".join(journal[:9]) + "\n")
-    again = found(tmp_path / "again.onnx", model)
+    again = discover_here(tmp_path / "again.onnx", model)
     begun = [json.loads(each) for each in (tmp_path / "again.jsonl").read_text().splitlines()]
     keys = [each[0] for each in begun if len(each) == 1]
     assert len(keys) == len(set(keys))

@@ -27,9 +27,8 @@ def section(name: str) -> str:
 
 
 def blocks(text: str, language: str) -> list[str]:
-    """Return the fenced blocks of a text."""
-    found = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [str(each) for each in found]
+    contents = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return [str(each) for each in contents]
 
 
 @pytest.fixture

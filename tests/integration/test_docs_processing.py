@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tests.support.broken_models import parsed
 from tests.support.preparing import Workplace
+from tests.support.programs import run_program
 from tests.support.serving import Server, real_model
 
 TEXT = (Path(__file__).parents[2] / "docs/processing.md").read_text()
@@ -26,22 +26,15 @@ VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "film")
 
 
 def block(language: str, with_text: str) -> str:
-    found = re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    (only,) = (each for each in found if with_text in each)
+    contents = re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+    (only,) = (each for each in contents if with_text in each)
     return str(only)
 
 
 def run(folder: Path, script: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ,
+    done = run_program(
+        [sys.executable, "-c", script, *arguments], cwd=folder, timeout=120, env=os.environ
     )
-    assert done.returncode == 0, done.stderr
     return done.stdout
 
 

@@ -21,7 +21,7 @@ from onnx import ModelProto
 
 from tests.integration.test_tensorrt_builder import reshaping
 from tests.support.engines import EnginePlace, build_request, matmul, sizes
-from tests.support.serving import Server, write_artifact
+from tests.support.serving import Server, json_inputs, write_artifact
 
 WIDTH = 8
 
@@ -54,21 +54,17 @@ def signature(model: ModelProto, profiles: tuple[tuple[ShapeProfile, ...], ...])
 
 
 def asked(**shapes: list[int]) -> dict[str, Any]:
-    inputs = [
-        {"name": name, "shape": shape, "datatype": "FP32", "data": [1.0] * int(np.prod(shape))}
-        for name, shape in shapes.items()
-    ]
-    return {"inputs": inputs}
+    return json_inputs(**{name: np.ones(shape, np.float32) for name, shape in shapes.items()})
 
 
-def decode(known: Signature, document: dict[str, Any]) -> Feeds:
+def decode(inputs_signature: Signature, document: dict[str, Any]) -> Feeds:
     text = json.dumps(document).encode()
     body = Body(len(text), 0)
     body.view()[:] = text
-    return Decoder(known).decode(body, None)[1]
+    return Decoder(inputs_signature).decode(body, None)[1]
 
 
-def test_the_manifest_has_what_the_engine_was_built_with(built: Manifest) -> None:
+def test_the_manifest_has_the_build_profiles(built: Manifest) -> None:
     assert built.recipe.shapes == (), "nothing was declared"
     (profile,) = engine_of(built).profiles
     (x,) = profile.inputs
@@ -77,7 +73,7 @@ def test_the_manifest_has_what_the_engine_was_built_with(built: Manifest) -> Non
     assert (x.low, x.high) == (None, None)
 
 
-def test_an_artefact_of_an_earlier_version_is_limited_by_what_was_declared(built: Manifest) -> None:
+def test_an_earlier_artefact_is_limited_by_declared_shapes(built: Manifest) -> None:
     document = json.loads(built.to_json())
     del document["engine"]["profiles"]
     earlier = Manifest.model_validate_json(json.dumps(document))
@@ -89,22 +85,22 @@ def test_an_artefact_of_an_earlier_version_is_limited_by_what_was_declared(built
 
 def test_without_an_engine_nothing_undeclared_is_limited(built: Manifest) -> None:
     prepared = built.model_copy(update={"engine": None})
-    known = signature(matmul(), served_profiles(prepared))
-    assert decode(known, asked(x=[1000, WIDTH]))["x"].shape == (1000, WIDTH)
+    served_signature = signature(matmul(), served_profiles(prepared))
+    assert decode(served_signature, asked(x=[1000, WIDTH]))["x"].shape == (1000, WIDTH)
 
 
 def test_one_of_several_profiles_takes_all_inputs() -> None:
     first = (sizes("a", [1, 4], [1, 4], [1, 4]), sizes("b", [1, 4], [1, 4], [1, 4]))
     second = (sizes("a", [2, 4], [2, 4], [8, 4]), sizes("b", [2, 4], [2, 4], [8, 4]))
-    known = read_signature(
+    served_signature = read_signature(
         [_arg("a", [None, 4]), _arg("b", [None, 4])], [_arg("y", [None, 4])], (first, second)
     )
     for batch in (1, 2, 8):
-        assert len(decode(known, asked(a=[batch, 4], b=[batch, 4]))) == 2
+        assert len(decode(served_signature, asked(a=[batch, 4], b=[batch, 4]))) == 2
     with pytest.raises(OutOfProfileError, match=r"input 'a': shape \[9,4\] is outside"):
-        decode(known, asked(a=[9, 4], b=[8, 4]))
+        decode(served_signature, asked(a=[9, 4], b=[8, 4]))
     with pytest.raises(OutOfProfileError) as caught:
-        decode(known, asked(a=[1, 4], b=[2, 4]))
+        decode(served_signature, asked(a=[1, 4], b=[2, 4]))
     assert "'a' [1,4], 'b' [2,4] are outside the model's shape profiles" in caught.value.message
     assert "'a' [1,4], 'b' [1,4]; or 'a' [2 to 8,4], 'b' [2 to 8,4]" in caught.value.message
 
@@ -117,20 +113,19 @@ class _arg:  # noqa: N801 - a NodeArg in one line
 # fault: Requests | a request of sizes, or values that are sizes, that the engine was not built
 #   for
 def test_values_that_are_sizes_are_limited_as_the_engine_is(tmp_path: Path) -> None:
-    """By a real engine: the target of its Reshape is an input."""
     size = ShapeProfile(input="size", min=(2,), opt=(2,), max=(2,), low=1, high=8)
     x = ShapeProfile(input="x", min=(1, 8), opt=(8, 8), max=(8, 8), low=0, high=1)
     model = reshaping(by_input=True)
     (profile,) = builder.build(build_request(tmp_path, model, (x, size))).engine.profiles
     ranges = {each.input: (each.low, each.high) for each in profile.inputs}
     assert ranges == {"x": (None, None), "size": (1.0, 8.0)}, "values of x are no sizes"
-    known = signature(model, (profile.inputs,))
+    served_signature = signature(model, (profile.inputs,))
     document = asked(x=[2, 8])
     document["inputs"].append({"name": "size", "shape": [2], "datatype": "INT64", "data": [8, 2]})
-    assert decode(known, document)["size"].tolist() == [8, 2]
+    assert decode(served_signature, document)["size"].tolist() == [8, 2]
     document["inputs"][1]["data"] = [16, 1]
     with pytest.raises(OutOfProfileError, match="'size': its values are sizes, and 16 is outside"):
-        decode(known, document)
+        decode(served_signature, document)
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +161,7 @@ def server(built: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 # fault: Requests | a request of sizes, or values that are sizes, that the engine was not built
 #   for | the server: 400, `enginewright_out_of_profile_total` | at once
-def test_the_server_refuses_what_the_engine_does_not_take(built: Manifest, server: Server) -> None:
+def test_the_server_refuses_shapes_outside_the_engine(built: Manifest, server: Server) -> None:
     most = largest(built)
     assert server.post(asked(x=[most, WIDTH])).status == 200
     answer = server.post(asked(x=[most + 1, WIDTH]))

@@ -1,9 +1,5 @@
-"""What engines can be built for, and which of them can be served: each table against its library.
+"""What engines can be built for, and which of them can be served: each table against its library."""
 
-What of it starts something: the rest is in tests/unit.
-"""
-
-import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,6 +21,7 @@ from onnx import TensorProto
 from tests.support import rtx_devices
 from tests.support.engines import EnginePlace, build_request, matmul, mixed, recipe
 from tests.support.fatbins import code_of
+from tests.support.programs import run_program
 from tests.support.tensorrt_claims import TensorRtProvider, engine, relu
 from tests.unit.test_engines_served import RTX
 
@@ -50,8 +47,8 @@ def test_the_provider_itself_says_which_types_it_takes() -> None:
     }
     mask = sum(1 << types[name] for name in PROVIDERS[RTX].types or () if name in types)
     where, size = next(
-        found
-        for name, found in rtx_devices.symbols().items()
+        address
+        for name, address in rtx_devices.symbols().items()
         if "GetCapabilityImpl" in name and name.endswith(".part.0")
     )
     code = rtx_devices.library().read_bytes()[where : where + size]
@@ -83,15 +80,12 @@ def test_the_tensorrt_provider_claims_an_engine_of_the_whole_model_only(
 #   start
 def test_the_cuda_provider_holds_code_for_these_devices(gpu_python: Path) -> None:
     """The real onnxruntime-gpu: machine code for each, and nothing that newer devices compile."""
-    shown = subprocess.run(
-        [str(gpu_python), "-c", "import onnxruntime; print(onnxruntime.__path__[0])"],
-        capture_output=True,
-        text=True,
-        check=True,
+    shown = run_program(
+        [str(gpu_python), "-c", "import onnxruntime; print(onnxruntime.__path__[0])"]
     ).stdout
-    found = code_of(Path(shown.strip()) / "capi/libonnxruntime_providers_cuda.so")
-    assert not found.ptx
-    assert PROVIDERS["cuda"].capabilities == Capabilities(found.machine, binary=True)
+    code = code_of(Path(shown.strip()) / "capi/libonnxruntime_providers_cuda.so")
+    assert not code.ptx
+    assert PROVIDERS["cuda"].capabilities == Capabilities(code.machine, binary=True)
 
 
 def _of_type(element: int) -> Any:
@@ -115,11 +109,10 @@ def test_no_engine_is_built_that_cannot_be_served(capability: str, tmp_path: Pat
 
 
 def test_builder_and_provider_carry_one_version() -> None:
-    """What is installed here: the lock of the image is that of the tests."""
     assert tensorrt_rtx.TensorRtRtxBackend().conflict() is None
-    wanted = metadata.version("tensorrt-rtx-cu13-libs")
-    assert tensorrt_rtx.TensorRtRtxBackend().version() == wanted
-    assert probe().backends[RTX] == wanted
+    version = metadata.version("tensorrt-rtx-cu13-libs")
+    assert tensorrt_rtx.TensorRtRtxBackend().version() == version
+    assert probe().backends[RTX] == version
 
 
 @pytest.fixture

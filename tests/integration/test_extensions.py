@@ -12,7 +12,6 @@ import onnx
 import pytest
 from enginewright_contract.manifest import Manifest
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import Extension, PrepareTask, ServeTask
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.core.isolation import Limits
@@ -21,7 +20,7 @@ from enginewright_runtime.session.extensions import elf, libraries, verification
 
 from tests.support.extensions import compile_library, cube, listed, place
 from tests.support.preparing import Workplace
-from tests.support.serving import Server
+from tests.support.serving import Server, json_inputs, read_report
 
 NEWER = "API=999"
 
@@ -114,7 +113,7 @@ def removed(library: Path) -> Path:
     ],
     ids=["machine", "cut off", "script", "empty", "program", "32 bits", "damaged", "removed"],
 )  # fmt: skip
-def test_what_a_file_tells_without_being_loaded(
+def test_a_library_is_read_without_loading(
     change: Callable[[Path], Path], reported: str, tmp_path: Path
 ) -> None:
     library = change(compile_library(tmp_path / "extensions", "CRASH"))
@@ -133,30 +132,31 @@ def test_the_kind_must_be_the_library_s(tmp_path: Path) -> None:
 
 
 def test_a_plug_in_is_left_to_tensorrt(tmp_path: Path) -> None:
-    """No TensorRT in a prepare Job: of a plug-in only the file is looked at there."""
     library = compile_library(tmp_path / "extensions", "PLUGIN", "CRASH")
-    found = verification.verify_libraries(model_with(library), (listed(library, "TensorRTPlugin"),))
-    assert found == libraries.Libraries(plugins=(library,))
+    findings = verification.verify_libraries(
+        model_with(library), (listed(library, "TensorRTPlugin"),)
+    )
+    assert findings == libraries.Libraries(plugins=(library,))
 
 
 def test_plug_ins_are_loaded_where_the_registry_sees_them(tmp_path: Path) -> None:
-    found = libraries.of_model(model_with(compile_library(tmp_path / "extensions", "PLUGIN")))
-    libraries.load_plugins(found)
-    assert found.plugins[0].name in Path(f"/proc/{os.getpid()}/maps").read_text()
+    loaded = libraries.of_model(model_with(compile_library(tmp_path / "extensions", "PLUGIN")))
+    libraries.load_plugins(loaded)
+    assert loaded.plugins[0].name in Path(f"/proc/{os.getpid()}/maps").read_text()
 
 
 def test_a_plug_in_that_cannot_be_opened(tmp_path: Path) -> None:
     library = compile_library(tmp_path / "extensions", "PLUGIN", "UNDEFINED")
-    found = libraries.of_model(model_with(library))
+    loaded = libraries.of_model(model_with(library))
     with pytest.raises(StageFailure, match=r"undefined symbol: nowhere_to_be_found"):
-        libraries.load_plugins(found)
+        libraries.load_plugins(loaded)
 
 
 def test_headers_are_read_without_loading(tmp_path: Path) -> None:
-    found = elf.read(compile_library(tmp_path, "CRASH"))
-    assert found.machine == platform.machine()
-    assert "RegisterCustomOps" in found.exports
-    assert "pause" not in found.exports, "what a library only uses is no export"
+    header = elf.read(compile_library(tmp_path, "CRASH"))
+    assert header.machine == platform.machine()
+    assert "RegisterCustomOps" in header.exports
+    assert "pause" not in header.exports, "what a library only uses is no export"
     with pytest.raises(elf.NotALibraryError):
         elf.read(Path(__file__))
 
@@ -168,7 +168,6 @@ def extended(place: Workplace, extension: Extension, *, backend: str = "cpu") ->
 
 
 def test_the_operator_goes_into_the_artefact(place: Workplace, tmp_path: Path) -> None:
-    """Validated, run for golden samples, profiled, stored, fetched, served."""
     library = compile_library(tmp_path / "built")
     task = extended(place, listed(library))
     place_extension(place, task, library)
@@ -190,8 +189,7 @@ def test_the_operator_goes_into_the_artefact(place: Workplace, tmp_path: Path) -
     assert np.allclose(expected, np.maximum(given**3, 0))
     serve = ServeTask(model="m", revision="r", prepared_key=key, backend="cpu")
     with Server(tmp_path, serve) as server:
-        asked = {"name": "x", "shape": [1, 4], "datatype": "FP32", "data": [1, 2, 3, -4]}
-        answer = server.post({"inputs": [asked]}).json()
+        answer = server.post(json_inputs(x=np.array([[1, 2, 3, -4]], np.float32))).json()
     assert answer["outputs"][0]["data"] == [1, 8, 27, 0]
     # on a runtime that the library is too new for the server tells, and is not killed
     newer = compile_library(tmp_path / "artifact/extensions", NEWER)
@@ -204,8 +202,7 @@ def test_the_operator_goes_into_the_artefact(place: Workplace, tmp_path: Path) -
         assert server.wait() == ExitCode.PERMANENT
     finally:
         server.stop()
-    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert termination_message is not None
+    termination_message = read_report(tmp_path)
     assert termination_message.reason is Reason.EXTENSION_FAILED
     assert "The requested API version [999] is not available" in termination_message.outcome
 

@@ -21,6 +21,7 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.graph.raw.checker import checker_error
 
 from tests.support import broken_models as broken
+from tests.support.programs import run_program
 from tests.support.waiting import until
 
 HERE = "tests.integration.test_forkserver"
@@ -29,8 +30,8 @@ HERE = "tests.integration.test_forkserver"
 def add_up(path: str, value: float) -> float:
     """Run a model, in a child."""
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
-    (found,) = session.run(None, {"x": np.full((1, 4), value, np.float32)})
-    return float(np.sum(found))
+    (output,) = session.run(None, {"x": np.full((1, 4), value, np.float32)})
+    return float(np.sum(output))
 
 
 def surroundings() -> dict[str, Any]:
@@ -63,11 +64,11 @@ def test_models_run_in_one_child_after_the_other(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(broken.relu().SerializeToString())
     for value in (1.0, 2.0, -1.0):
-        found = Call(add_up, "adding up").run(str(path), value)
-        assert found == max(0.0, value) * 4
+        total = Call(add_up, "adding up").run(str(path), value)
+        assert total == max(0.0, value) * 4
 
 
-def test_a_child_has_the_surroundings_of_who_asks(
+def test_a_child_has_the_environment_of_the_caller(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Call(surroundings, "looking").run()  # the server is there before they change
@@ -97,15 +98,13 @@ def test_a_server_that_has_imported_everything_has_one_thread(environment: str) 
         "print(json.dumps({'threads': len(os.listdir('/proc/self/task')),"
         " 'heavy': [each for each in ('tensorrt_rtx', 'tensorrt', 'openvino') if each in sys.modules]}))"
     )
-    done = subprocess.run(
-        [python, "-c", script], capture_output=True, text=True, check=True, timeout=300
-    )
+    done = run_program([python, "-c", script], timeout=300)
     assert json.loads(done.stdout) == {"threads": 1, "heavy": []}
 
 
 # fault: Commands | a child process outlives its stage | the fork server ends and reaps it | at
 #   once
-def test_who_ends_takes_children_along(tmp_path: Path) -> None:
+def test_children_end_with_their_caller(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     with tempfile.TemporaryFile() as output:
         arguments = (f"{HERE}:wait_in_a_child", {"file": str(file)})
@@ -143,19 +142,13 @@ def test_a_server_that_is_killed_is_replaced(tmp_path: Path) -> None:
         "server.wait()\n"
         "print(Call(surroundings, 'looking').run()['interrupt'])\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=True,
-        cwd=Path(__file__).resolve().parents[2],
+    done = run_program(
+        [sys.executable, "-c", script], timeout=300, cwd=Path(__file__).resolve().parents[2]
     )
     assert done.stdout.split() == [Reason.OUT_OF_MEMORY.value, "True"]
 
 
 def test_a_child_costs_little_beside_a_python(tmp_path: Path) -> None:
-    """What the server is for: in processor time, which other load does not change much."""
     path = tmp_path / "model.onnx"
     path.write_bytes(broken.relu().SerializeToString())
     Call(surroundings, "looking").run()

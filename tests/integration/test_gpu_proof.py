@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from hack.gpu_proof import fatbin, machine, packing, pieces, report
+from tests.support.programs import run_program
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = ROOT / "hack/gpu-proof"
@@ -20,9 +20,7 @@ LIMIT = 5 << 20  # bytes of a piece
 
 def run(*arguments: str | Path, python: str = sys.executable) -> tuple[int, str]:
     """Run the command; return exit code and what it says on standard error."""
-    done = subprocess.run(
-        [python, COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False
-    )
+    done = run_program([python, COMMAND, *map(str, arguments)], code=None)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stderr.strip()
 

@@ -48,11 +48,11 @@ def ours(scope: Scope, path: str = "") -> Described:
 
 
 def _places(scope: Scope, path: str) -> dict[Node, str]:
-    found = {node: f"{path}/{index}" for index, node in enumerate(scope.nodes)}
+    names = {node: f"{path}/{index}" for index, node in enumerate(scope.nodes)}
     for index, node in enumerate(scope.nodes):
         for number, body in enumerate(node.bodies):
-            found |= _places(body, f"{path}/{index}.{number}")
-    return found
+            names |= _places(body, f"{path}/{index}.{number}")
+    return names
 
 
 def graphs_of(node: ir.Node) -> list[ir.Graph]:
@@ -115,9 +115,9 @@ def is_ordered(graph: ir.Graph) -> bool:
 
 
 def test_real_models(models: Path) -> None:
-    found = [*sorted(models.rglob("*.onnx")), *sorted(LIGHT.glob("light_*.onnx"))]
-    assert len(found) > 15
-    for path in found:
+    paths = [*sorted(models.rglob("*.onnx")), *sorted(LIGHT.glob("light_*.onnx"))]
+    assert len(paths) > 15
+    for path in paths:
         agree(parse(path))
 
 
@@ -129,7 +129,7 @@ def test_drawn_models(model: ModelProto) -> None:
 
 @FEW
 @given(nested(), st.data())
-def test_what_is_sorted_is_in_order(model: ModelProto, data: st.DataObject) -> None:
+def test_sorted_nodes_are_in_order(model: ModelProto, data: st.DataObject) -> None:
     main = Scope(model.graph)
     for scope in (main, *main.bodies()):
         replace_nodes(scope.graph, data.draw(st.permutations([*scope.graph.node])))

@@ -26,12 +26,12 @@ def model(world: World) -> Json:
 
 def of_state(obj: Json) -> str:
     """Return which of the three conditions that exclude each other is True."""
-    (found,) = [
+    (states,) = [
         kind
         for kind in ("Ready", "Reconciling", "Stalled")
         if conditions_of(obj)[kind][0] == "True"
     ]
-    return found
+    return states
 
 
 def unseen_edit() -> Json:
@@ -75,9 +75,9 @@ def computed(objects: dict[str, Json]) -> dict[str, Computed]:
 def test_kstatus_reads_it_rightly(
     objects: dict[str, Json], computed: dict[str, Computed], state: str
 ) -> None:
-    wanted = {"Ready": "Current", "Reconciling": "InProgress", "Stalled": "Failed"}
-    found = computed[state]
-    assert found.sig == found.flux == wanted[of_state(objects[state])]
+    expected = {"Ready": "Current", "Reconciling": "InProgress", "Stalled": "Failed"}
+    status = computed[state]
+    assert status.sig == status.flux == expected[of_state(objects[state])]
 
 
 def test_kstatus_shows_the_message_of_a_failure(computed: dict[str, Computed]) -> None:
@@ -85,13 +85,13 @@ def test_kstatus_shows_the_message_of_a_failure(computed: dict[str, Computed]) -
 
 
 @pytest.mark.parametrize(
-    ("obj", "wanted"),
+    ("obj", "expected"),
     [(unseen_edit(), "InProgress"), (deleted(), "Terminating"), (new(), "InProgress")],
     ids=["edited", "deleted", "new"],
 )
-def test_kstatus_before_the_operator_has_seen_it(obj: Json, wanted: str) -> None:
-    (found,) = compute([obj])
-    assert found.sig == found.flux == wanted
+def test_kstatus_before_the_operator_has_seen_it(obj: Json, expected: str) -> None:
+    (status,) = compute([obj])
+    assert status.sig == status.flux == expected
 
 
 # Argo CD
@@ -110,17 +110,17 @@ def health(obj: Json) -> tuple[str, str]:
     assert obj["apiVersion"].startswith(f"{group}/")
     lua = LuaRuntime()
     lua.globals().obj = lua.table_from(obj, recursive=True)
-    found = lua.execute(script)
-    return str(found["status"]), str(found["message"])
+    answer = lua.execute(script)
+    return str(answer["status"]), str(answer["message"])
 
 
 @pytest.mark.parametrize("state", STATES)
 def test_argo_cd_reads_it_rightly(objects: dict[str, Json], state: str) -> None:
     obj = objects[state]
-    wanted = {"Ready": "Healthy", "Reconciling": "Progressing", "Stalled": "Degraded"}
+    expected = {"Ready": "Healthy", "Reconciling": "Progressing", "Stalled": "Degraded"}
     is_paused = conditions_of(obj)["Ready"] == ("False", "Suspended")
     status, message = health(obj)
-    assert status == ("Suspended" if is_paused else wanted[of_state(obj)])
+    assert status == ("Suspended" if is_paused else expected[of_state(obj)])
     (ready,) = [each for each in obj["status"]["conditions"] if each["type"] == "Ready"]
     assert message == ready["message"]
 
@@ -131,5 +131,5 @@ def test_argo_cd_waits_for_the_operator(obj: Json) -> None:
 
 
 def test_every_answer_occurs(objects: dict[str, Json]) -> None:
-    found = {health(each)[0] for each in objects.values()}
-    assert found == {"Healthy", "Progressing", "Degraded", "Suspended"}
+    statuses = {health(each)[0] for each in objects.values()}
+    assert statuses == {"Healthy", "Progressing", "Degraded", "Suspended"}

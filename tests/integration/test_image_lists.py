@@ -4,7 +4,6 @@ Their contents are empty: building them takes an emulator many minutes.
 """
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
@@ -14,6 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from tests.support.image_builder import load_images
+from tests.support.programs import run_program
 from tests.support.source_servers import SourceServers
 
 pytestmark = pytest.mark.timeout(900)  # the servers and buildah may have to be installed first
@@ -51,9 +51,7 @@ def image(images: ModuleType) -> Iterator[Any]:
 
 
 def buildah(*arguments: str) -> str:
-    return subprocess.run(
-        ["buildah", *arguments], capture_output=True, text=True, timeout=120, check=True
-    ).stdout.strip()
+    return run_program(["buildah", *arguments], timeout=120).stdout.strip()
 
 
 def hold(images: ModuleType, image: Any, *names: str) -> Any:
@@ -91,7 +89,7 @@ def test_one_reference_names_an_image_for_each_architecture(
         assert f"OF={name}" in config["config"]["Env"]
 
 
-def test_an_image_whose_packages_exist_for_one_architecture_is_pushed_for_that(
+def test_an_image_of_one_architecture_is_pushed_for_it(
     images: ModuleType, image: Any, registry: Any
 ) -> None:
     alone = replace(image, architectures=("amd64",))

@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests.support import broken_models as broken
+from tests.support.programs import run_program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SECONDS = 240
@@ -38,27 +39,25 @@ def test_in_a_fresh_environment(wheel: Path, tmp_path: Path) -> None:
         subprocess.run([*pip, f"{wheel}[{extras}]"], check=True, timeout=SECONDS)
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_program(
             [str(environment / "bin/enginewright"), *arguments],
             cwd=tmp_path,
             env=os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")},
-            capture_output=True,
-            text=True,
             timeout=SECONDS,
-            check=False,
+            code=None,
         )
 
     install("preflight")
     assert VERSION is not None
     assert run("--version").stdout == f"enginewright {VERSION[1]}\n"
-    found = run("preflight", "model.onnx", "--target", "cpu", "--html", "report.html")
-    assert (found.returncode, found.stderr) == (0, "")
-    assert found.stdout.startswith("PASS  model.onnx")
+    done = run("preflight", "model.onnx", "--target", "cpu", "--html", "report.html")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("PASS  model.onnx")
     assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
     missing = run("preflight", "model.onnx", "--target", "sm89")
     assert missing.returncode == 2
     assert "pip install '.[preflight,rtx]'" in missing.stderr
     install("preflight,rtx")
-    found = run("preflight", "model.onnx", "--target", "sm89")
-    assert (found.returncode, found.stderr) == (0, "")
-    assert "tensorrt-rtx" in found.stdout
+    done = run("preflight", "model.onnx", "--target", "sm89")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tensorrt-rtx" in done.stdout

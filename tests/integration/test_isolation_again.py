@@ -20,6 +20,8 @@ from enginewright_runtime.core.isolation import Call, Limits
 from enginewright_runtime.proof.latency import worker
 from enginewright_runtime.proof.latency.process import WorkerProcess
 
+from tests.support.programs import run_program
+
 LONG = 200_000  # characters, more than Linux takes as one argument
 
 
@@ -104,7 +106,7 @@ def test_a_worker_that_fails_does_too(caplog: pytest.LogCaptureFixture, tmp_path
     assert failed.value.cause == f"measuring: {cause}"
 
 
-def test_a_failure_whose_arguments_cannot_be_kept_stays_what_it_was(
+def test_a_failure_with_unserializable_arguments_is_unchanged(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -129,23 +131,20 @@ def test_failures_of_one_function_leave_one_file(
     assert json.loads(kept.read_text()) == {"how": "z" * LONG}
 
 
-def test_what_json_and_utf_8_have_not_crosses() -> None:
+def test_values_beyond_json_and_utf_8_cross() -> None:
     with pytest.raises(SessionError) as refused:
         Call(fail, "failing").run("surrogate")
     assert str(refused.value) == "größe of a\\udcff.onnx"
-    found = Call(numbers, "counting").run()
-    assert math.isnan(found.pop("π"))
-    assert found == {"größe": math.inf, "naïve": -math.inf}
+    numbers_read = Call(numbers, "counting").run()
+    assert math.isnan(numbers_read.pop("π"))
+    assert numbers_read == {"größe": math.inf, "naïve": -math.inf}
 
 
 def in_ascii(module: ModuleType, *arguments: str, given: str = "") -> Any:
     """Run a module of ours by hand in a locale that is not UTF-8; return what it answers."""
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0"}
     command = [sys.executable, "-m", module.__name__, *arguments]
-    done = subprocess.run(
-        command, input=given, env=environment, capture_output=True, text=True, check=True,
-        timeout=90,
-    )  # fmt: skip
+    done = run_program(command, input=given, env=environment, timeout=90)
     return json.loads(done.stdout)
 
 

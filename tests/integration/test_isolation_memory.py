@@ -64,12 +64,12 @@ def test_below_it_a_child_crashes(how: str, reported: str, limits: Limits) -> No
     assert reported in failure.message
 
 
-def test_what_its_parent_holds_is_not_blamed_on_a_child() -> None:
+def test_memory_of_the_parent_is_not_blamed_on_a_child() -> None:
     failure = ends(20, "SIGSEGV", Limits(memory_bytes=LIMIT), held=900)
     assert failure.reason is Reason.BACKEND_CRASHED
 
 
-def test_what_is_past_the_limit_fails_in_the_child() -> None:
+def test_allocations_past_the_limit_fail_in_the_child() -> None:
     failure = ends(900, "SIGSEGV", Limits(memory_bytes=LIMIT))
     assert failure.reason is Reason.OUT_OF_MEMORY
     assert "trying ran out of memory" in failure.message

@@ -1,7 +1,4 @@
-"""The client over real HTTP on loopback: requests as they go out, answers as errors come back.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The client over real HTTP on loopback: requests as they go out, answers as errors come back."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -164,7 +161,7 @@ async def test_a_list_that_expires_between_pages_is_read_whole(setup: Setup) -> 
 
 
 @pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
-async def test_what_may_pass_is_tried_again(setup: Setup, code: int) -> None:
+async def test_transient_errors_are_retried(setup: Setup, code: int) -> None:
     setup.server.answers = [refused(code), refused(code), ok(kind="Node")]
     assert await setup.client.get(NODES, None, "n") == {"kind": "Node"}
     assert len(setup.waits) == 2

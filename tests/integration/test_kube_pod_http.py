@@ -87,7 +87,7 @@ async def test_a_pod_is_asked_by_its_address() -> None:
     assert "Authorization" not in headers
 
 
-async def test_an_ipv6_address_where_nobody_listens() -> None:
+async def test_a_refused_ipv6_connection() -> None:
     async with direct() as http:
         with pytest.raises(NoAnswer, match="::1"):
             await http.get(pod(1, "::1"), "/verdict")

@@ -14,10 +14,9 @@ LABELS: Final = (
 
 
 def rule() -> dict[str, Any]:
-    """Return the rule of the page."""
     parts = (yaml.safe_load(each.partition("```")[0]) for each in PAGE.split("```yaml\n")[1:])
-    (found,) = [each for each in parts if "rules" in each]
-    (custom,) = found["rules"]["custom"]
+    (rules,) = [each for each in parts if "rules" in each]
+    (custom,) = rules["rules"]["custom"]
     return dict(custom)
 
 

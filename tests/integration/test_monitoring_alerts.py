@@ -1,7 +1,4 @@
-"""The alerts: what promtool says of them, and the way from a metric to the webhook, on real parts.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The alerts: what promtool says of them, and the way from a metric to the webhook, on real parts."""
 
 import sys
 import time
@@ -35,7 +32,6 @@ def test_the_alerts_fire_and_resolve_as_promtool_tests_it() -> None:
 
 
 def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
-    """Prometheus, Alertmanager and the receiver, as in the cluster but for where the metric comes from."""
     name = "EnginewrightCPUFallback"
     chart = config.chart_objects()
     with (
@@ -72,7 +68,7 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
     )
 
 
-def test_the_webhook_refuses_what_is_no_notification(tmp_path: Path) -> None:
+def test_the_webhook_refuses_invalid_notifications(tmp_path: Path) -> None:
     port = free_port()
     command = [
         sys.executable, f"{REPOSITORY}/hack/monitoring/webhook.py",

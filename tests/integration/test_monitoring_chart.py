@@ -20,6 +20,7 @@ from tests.e2e.harness import eventually, http_json
 from tests.integration.test_chart_render import IMAGES, RESTRICTED, of_kind, render
 from tests.support.monitoring import REPOSITORY, RULES, process, promtool
 from tests.support.ports import free_port
+from tests.support.programs import run_program
 
 pytestmark = pytest.mark.timeout(1500)  # helm is built when it is first used
 
@@ -63,7 +64,7 @@ def test_dashboards_have_grafanas_label_and_arrive_whole(objects: list[Object]) 
     }
 
 
-def test_the_pod_monitor_selects_what_the_operator_makes(objects: list[Object]) -> None:
+def test_the_pod_monitor_selects_serving_pods(objects: list[Object]) -> None:
     sidecar, _ = of_kind(objects, "PodMonitor")
     assert sidecar["spec"]["namespaceSelector"] == {"any": True}
     (expression,) = sidecar["spec"]["selector"]["matchExpressions"]
@@ -102,23 +103,24 @@ def test_alerts_name_jobs_that_the_pod_monitors_make(objects: list[Object]) -> N
     assert all(f'{{job="{job}"}}' in RULES.read_text() for job in jobs)
 
 
-def test_the_converter_makes_what_the_prometheus_operator_makes() -> None:
+def test_the_converter_matches_the_prometheus_operator() -> None:
     theirs = yaml.safe_load((REPOSITORY / "tests/support/prometheus_operator.yaml").read_text())
     ours = {each["job_name"]: each for each in scrape_configs(theirs["objects"])}
     assert ours == {each["job_name"]: each for each in theirs["scrape_configs"]}
 
 
-def test_the_discovery_finds_what_prometheus_own_finds() -> None:
-    known = yaml.safe_load((REPOSITORY / "tests/support/prometheus_discovery.yaml").read_text())
-    found = [
-        {"__address__": each["targets"][0], **each["labels"]} for each in targets([known["pod"]])
+def test_the_discovery_matches_prometheus() -> None:
+    discovery = yaml.safe_load((REPOSITORY / "tests/support/prometheus_discovery.yaml").read_text())
+    discovered = [
+        {"__address__": each["targets"][0], **each["labels"]}
+        for each in targets([discovery["pod"]])
     ]
-    assert found == known["targets"]
+    assert discovered == discovery["targets"]
 
 
 def test_the_discovery_leaves_out_pods_without_an_address_and_knows_ipv6() -> None:
-    known = yaml.safe_load((REPOSITORY / "tests/support/prometheus_discovery.yaml").read_text())
-    pod = known["pod"]
+    discovery = yaml.safe_load((REPOSITORY / "tests/support/prometheus_discovery.yaml").read_text())
+    pod = discovery["pod"]
     assert targets([{**pod, "status": {"phase": "Pending"}}]) == []
     pod["status"]["podIP"] = "2001:db8::7"
     assert targets([pod])[0]["targets"] == ["[2001:db8::7]:8080"]
@@ -130,14 +132,14 @@ def test_the_discovery_says_when_it_cannot_list_pods(tmp_path: Path) -> None:
     command = [sys.executable, str(REPOSITORY / "hack/monitoring/discovery.py"), f"--port={port}"]
     with process(command, tmp_path / "log", place):
 
-        def refused() -> bool:
+        def is_refused() -> bool:
             try:
                 http_json(f"http://127.0.0.1:{port}/")
             except urllib.error.HTTPError as error:
                 return error.code == 503
             return False
 
-        eventually(refused, 20, "the refusal", interval=0.05)
+        eventually(is_refused, 20, "the refusal", interval=0.05)
     assert "pods cannot be listed" in (tmp_path / "log").read_text()
     outside = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     assert outside.returncode == 1
@@ -179,7 +181,7 @@ RULE: Object = {
         (RULE, "spec", {}, "PrometheusRule a: spec.groups is missing"),
     ],
 )  # fmt: skip
-def test_what_the_converter_does_not_know_it_refuses_by_name(
+def test_the_converter_refuses_unknown_fields_by_name(
     thing: Object, path: str, value: object, message: str
 ) -> None:
     changed = copy.deepcopy(thing)
@@ -194,10 +196,12 @@ def test_what_the_converter_does_not_know_it_refuses_by_name(
 
 
 def convert(what: str, text: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return run_program(
         [sys.executable, REPOSITORY / "hack/monitoring/convert.py", what],
-        input=text, capture_output=True, text=True, timeout=30, check=False,
-    )  # fmt: skip
+        input=text,
+        timeout=30,
+        code=None,
+    )
 
 
 def test_the_converters_command(objects: list[Object]) -> None:

@@ -104,7 +104,7 @@ def test_every_query_returns_data(stack: Stack, board: str, query: BoardQuery) -
     assert "NaN" not in values, f"{board}, {query.place}: {text} is {values}"
 
 
-def test_variables_offer_what_there_is(stack: Stack) -> None:
+def test_variables_offer_existing_values(stack: Stack) -> None:
     (namespaces,) = [query for _, query in QUERIES if query.place == "variable namespace"]
     assert [each["metric"] for each in stack.query(namespaces.expr)] == [{"namespace": "shop"}]
 

@@ -29,6 +29,7 @@ from prometheus_client import CollectorRegistry
 from typing_extensions import override
 
 from tests.e2e.harness import eventually
+from tests.support.manifests import manifest
 from tests.support.node_cache import SCOPE, CacheProcess, path_of, sha256
 from tests.support.node_cache import node_cache as running
 from tests.support.ports import free_port
@@ -36,7 +37,7 @@ from tests.support.preparing import Workplace
 from tests.support.source_cutter import Cutter
 from tests.support.source_servers import SourceServers
 from tests.support.store_places import Place, no_waiting
-from tests.support.store_process import FILES, manifest
+from tests.support.store_process import FILES, publish
 from tests.unit.test_store_volume import KEY, content
 
 pytestmark = pytest.mark.timeout(900)  # the servers may have to be built first
@@ -48,8 +49,8 @@ FAILURE = b"HTTP/1.1 500 Internal\r\nContent-Length: 0\r\n\r\n"
 
 @pytest.fixture
 def cache(tmp_path: Path) -> Iterator[CacheProcess]:
-    with running(tmp_path / "cache") as found:
-        yield found
+    with running(tmp_path / "cache") as started:
+        yield started
 
 
 def several(number: int, size: int = 10 * MIB) -> list[bytes]:
@@ -59,7 +60,7 @@ def several(number: int, size: int = 10 * MIB) -> list[bytes]:
 # The process
 
 
-def test_what_is_stored_is_served_to_whoever_knows_the_artefact(cache: CacheProcess) -> None:
+def test_a_stored_file_is_served_with_the_scope(cache: CacheProcess) -> None:
     assert not cache.get(LARGE)
     assert cache.put(LARGE)
     assert cache.put(b"")
@@ -67,15 +68,15 @@ def test_what_is_stored_is_served_to_whoever_knows_the_artefact(cache: CacheProc
     assert cache.get(b"")
     assert not cache.get(LARGE, OTHER_SCOPE), "the digest alone is not enough"
     assert not cache.put(LARGE)
-    found = cache.metrics()
-    assert (found["reads_total hit"], found["reads_total miss"]) == (2, 2)
-    assert (found["writes_total stored"], found["writes_total present"]) == (2, 1)
-    assert found["read_bytes_total"] == len(LARGE)
-    assert (found["files"], found["capacity_bytes"]) == (2, int(64 * MIB * 0.95))
-    assert len(LARGE) < found["bytes"] < len(LARGE) + MIB
+    counts = cache.metrics()
+    assert (counts["reads_total hit"], counts["reads_total miss"]) == (2, 2)
+    assert (counts["writes_total stored"], counts["writes_total present"]) == (2, 1)
+    assert counts["read_bytes_total"] == len(LARGE)
+    assert (counts["files"], counts["capacity_bytes"]) == (2, int(64 * MIB * 0.95))
+    assert len(LARGE) < counts["bytes"] < len(LARGE) + MIB
 
 
-def test_what_is_not_what_it_is_said_to_be_is_not_stored(cache: CacheProcess) -> None:
+def test_content_with_another_digest_is_not_stored(cache: CacheProcess) -> None:
     for body in (b"other", LARGE[:-1], LARGE + b"x", LARGE[:-1] + b"\0"):
         assert cache.ask("PUT", path_of(LARGE), body)[0] == 400
     assert cache.files() == []
@@ -109,7 +110,7 @@ def test_a_body_of_unknown_size_is_refused(cache: CacheProcess) -> None:
 
 # fault: Store | a node's cache is full | the least recently used files make room, but none that is being read; what
 #   never fits is refused | prevented
-def test_a_full_cache_evicts_what_was_not_used_for_the_longest_time(cache: CacheProcess) -> None:
+def test_a_full_cache_evicts_the_least_recently_used(cache: CacheProcess) -> None:
     files = several(6)
     for each in files:
         assert cache.put(each)
@@ -172,7 +173,7 @@ def begin_put(cache: CacheProcess, whole: bytes, sent: int) -> socket.socket:
 # fault: Store | a pod or the cache of its node is killed while a file is stored there | what is incomplete is
 #   removed, and never served | at once; when the cache starts
 @pytest.mark.parametrize("killed", ["pod", "cache"])
-def test_what_is_incomplete_is_removed(killed: str, cache: CacheProcess) -> None:
+def test_incomplete_files_are_removed(killed: str, cache: CacheProcess) -> None:
     assert cache.put(b"before")
     (before,) = cache.files()
     with begin_put(cache, LARGE, len(LARGE) // 2):
@@ -219,7 +220,7 @@ def test_of_several_writers_one_stores_the_file(cache: CacheProcess) -> None:
 
 
 def test_connections_of_one_pod_are_bounded(cache: CacheProcess) -> None:
-    def ended(client: socket.socket) -> bool:
+    def has_ended(client: socket.socket) -> bool:
         with suppress(ConnectionResetError):
             return client.recv(1) == b""
         return True
@@ -227,7 +228,7 @@ def test_connections_of_one_pod_are_bounded(cache: CacheProcess) -> None:
     most = range(server.MOST_OF_ONE_PEER)
     held = [socket.create_connection(("127.0.0.1", cache.port), 20) for _ in most]
     with socket.create_connection(("127.0.0.1", cache.port), 20) as one_more:
-        assert ended(one_more)
+        assert has_ended(one_more)
     for each in held:
         each.close()
     eventually(lambda: cache.put(b"x"), 10, "a connection", interval=0.05)
@@ -264,14 +265,16 @@ def place(servers: SourceServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """A store with an artefact."""
     no_waiting(monkeypatch)
     servers.put_s3("store", {})
-    found = Place(f"s3://store/{tmp_path.name}", servers.s3())
+    store_place = Place(f"s3://store/{tmp_path.name}", servers.s3())
     folder = content(tmp_path / "published")
     (folder / Path(FILES[1]).name).write_bytes(LARGE)
-    files = {name: folder / Path(name).name for name in FILES}
-    found.store().publish(
-        KEY, files, lambda listed: manifest(KEY, listed).model_copy(update={"varying": ()})
+    publish(
+        store_place.store(),
+        KEY,
+        folder,
+        lambda files: manifest(key=KEY, model=FILES[0], files=files, varying=()),
     )
-    return found
+    return store_place
 
 
 def read(place: Place, address: str, target: Path, **changes: str) -> NodeCache:
@@ -300,8 +303,8 @@ def test_the_second_pod_of_a_node_takes_no_file_from_the_bucket(
         assert read(place, cache.address, tmp_path / "second", **to).bytes_read == total(place)
         (only,) = cutter.requests
         assert only.endswith("/manifest.json"), "which is never cached"
-    found = cache.metrics()
-    assert (found["reads_total hit"], found["reads_total miss"]) == (3, 3)
+    counts = cache.metrics()
+    assert (counts["reads_total hit"], counts["reads_total miss"]) == (3, 3)
     cache.kill()
     cache.start()
     place.put(place.file(FILES[1]), None)
@@ -333,7 +336,7 @@ def cut(path: Path) -> None:
 # fault: Store | a file is damaged in the cache of a node | its digest; it is read from the store, and replaced in the
 #   cache | when it is read
 @pytest.mark.parametrize("how", [damage, cut, Path.unlink])
-def test_what_is_damaged_in_the_cache_is_read_from_the_store(
+def test_a_damaged_file_is_read_from_the_store(
     how: Callable[[Path], None],
     place: Place,
     cache: CacheProcess,
@@ -453,60 +456,60 @@ def test_a_pod_does_not_wait_for_a_slow_cache(
     monkeypatch.setattr(node_cache, "_OFFER_SECONDS", 0.2)
     monkeypatch.setattr(node_cache, "_GRACE_SECONDS", 600.0)
     with swallowing() as address:
-        found = read(place, address, tmp_path / "pod")
-        assert found._sender is not None
-        assert found._sender.is_alive(), "it hangs, and the pod goes on"
-    found._sender.join(20)
+        pod_cache = read(place, address, tmp_path / "pod")
+        assert pod_cache._sender is not None
+        assert pod_cache._sender.is_alive(), "it hangs, and the pod goes on"
+    pod_cache._sender.join(20)
     assert "is not used" not in caplog.text
 
 
-def test_what_is_sent_is_what_was_written_and_never_more(tmp_path: Path) -> None:
+def test_only_written_bytes_are_sent(tmp_path: Path) -> None:
     source, whole = tmp_path / "file", LARGE[: 5 * MIB]
-    found = Offer("/files/x", len(whole), source, SendingTime(600.0))
+    offer = Offer("/files/x", len(whole), source, SendingTime(600.0))
     received: list[bytes] = []
     with source.open("wb") as writer:
-        reader = threading.Thread(target=lambda: received.extend(found.chunks()))
+        reader = threading.Thread(target=lambda: received.extend(offer.chunks()))
         reader.start()
         for start in range(0, len(whole), MIB - 7):
             part = whole[start : start + MIB - 7]
             writer.write(part)
-            found.grew(len(part))
-    found.is_whole()
+            offer.grew(len(part))
+    offer.is_whole()
     reader.join(20)
     assert b"".join(received) == whole
 
 
-def test_what_leaves_the_buffers_after_a_read_is_sent(tmp_path: Path) -> None:
+def test_bytes_flushed_after_a_read_are_sent(tmp_path: Path) -> None:
     source = tmp_path / "file"
     writer = source.open("wb")
-    found = Offer("/files/x", 2, source, SendingTime(600.0))
+    offer = Offer("/files/x", 2, source, SendingTime(600.0))
 
     class Late(io.FileIO):
         @override
         def read(self, size: int | None = -1, /) -> bytes:
             content = super().read(size) or b""
             writer.close()
-            found.is_whole()
+            offer.is_whole()
             return content
 
-    found.source = Mock(open=lambda _: Late(source))
+    offer.source = Mock(open=lambda _: Late(source))
     writer.write(b"xy")
-    found.grew(2)
-    assert b"".join(found.chunks()) == b"xy"
+    offer.grew(2)
+    assert b"".join(offer.chunks()) == b"xy"
 
 
 @pytest.mark.parametrize("end", ["given up", "short"])
-def test_what_is_not_read_from_the_store_is_not_sent_to_its_end(tmp_path: Path, end: str) -> None:
+def test_an_incomplete_read_is_not_sent_to_its_end(tmp_path: Path, end: str) -> None:
     source = tmp_path / "file"
     source.write_bytes(b"x")
-    found = Offer("/files/x", 2, source, SendingTime(600.0))
-    found.grew(1)
-    chunks = found.chunks()
+    offer = Offer("/files/x", 2, source, SendingTime(600.0))
+    offer.grew(1)
+    chunks = offer.chunks()
     assert next(chunks) == b"x"
     if end == "short":
-        found.is_whole()
+        offer.is_whole()
     else:
-        found.give_up("it was not read")
+        offer.give_up("it was not read")
     with pytest.raises(GivenUp):
         next(chunks)
 
@@ -527,7 +530,7 @@ def test_a_file_is_sent_if_there_is_time_for_all_of_it(
     assert is_worthwhile(sent, seconds, more, left=5.0) is expected
 
 
-def test_what_the_cache_does_not_take_does_not_disturb(place: Place, tmp_path: Path) -> None:
+def test_a_file_that_never_fits_is_no_problem(place: Place, tmp_path: Path) -> None:
     with running(tmp_path / "cache", "5Mi") as cache:
         read(place, cache.address, tmp_path / "first")
         again = read(place, cache.address, tmp_path / "second")
@@ -540,7 +543,7 @@ def test_the_part_of_an_artefact_follows_from_its_whole_manifest(
     place: Place, cache: CacheProcess, tmp_path: Path
 ) -> None:
     read(place, cache.address, tmp_path / "first")
-    known = place.manifest()
-    other = known.model_copy(update={"nodes": known.nodes + 1})
-    assert cache.get(LARGE, scope(known))
+    published = place.manifest()
+    other = published.model_copy(update={"nodes": published.nodes + 1})
+    assert cache.get(LARGE, scope(published))
     assert not cache.get(LARGE, scope(other))

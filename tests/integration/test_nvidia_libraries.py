@@ -6,16 +6,19 @@ its bindings are NVIDIA's; the wheel of its libraries is a stand-in.
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.support import nvidia_index
+from tests.support.programs import run_program
 from tests.support.serving import run_json
 from tests.support.web import WebServer
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 REPOSITORY: Final = Path(__file__).resolve().parents[2]
 INSTALL: Final = REPOSITORY / "runtime_image/install-nvidia"
@@ -32,16 +35,14 @@ def index() -> Iterator[WebServer]:
         yield server
 
 
-def install(folder: Path, index: str) -> "subprocess.CompletedProcess[str]":
+def install(folder: Path, index: str) -> "CompletedProcess[str]":
     # pip keeps a wheel by its source package: the stand-in must not end up in an image
     environment = {"WHEEL_STUB_PIP_INDEX_URL": index, "PIP_CACHE_DIR": str(folder / "../cache")}
-    return subprocess.run(
+    return run_program(
         [str(INSTALL), str(folder), TENSORRT],
-        capture_output=True,
-        text=True,
         timeout=SECONDS,
-        check=False,
         env=os.environ | environment,
+        code=None,
     )
 
 
@@ -79,12 +80,12 @@ def test_the_locks_have_the_major_versions_that_the_providers_are_linked_to(
     gpu_python: Path,
 ) -> None:
     needed = set(run_json(gpu_python, _NEEDED)) - {"libcuda.so.1"}
-    found = {}
+    linked = {}
     for name in needed:
         library, _, major = name.partition(".so.")
-        found[PACKAGES[library]] = major
+        linked[PACKAGES[library]] = major
     versions = locked()
-    assert found == {name: versions[name].partition(".")[0] for name in set(PACKAGES.values())}
+    assert linked == {name: versions[name].partition(".")[0] for name in set(PACKAGES.values())}
 
 
 def test_the_builder_and_the_libraries_are_of_one_version() -> None:
@@ -99,16 +100,15 @@ def test_tensorrt_is_found_by_the_provider_and_by_its_version(
     folder = tmp_path / "nvidia"
     done = install(folder, nvidia_index.offer(index, tmp_path / "wheel"))
     assert done.returncode == 0, done.stderr
-    found = (folder / "libraries.conf").read_text().split()
-    assert found == [str(folder / "tensorrt_bindings"), str(folder / "tensorrt_libs")]
-    environment = {"PYTHONPATH": str(folder), "LD_LIBRARY_PATH": ":".join(found)}
+    folders = (folder / "libraries.conf").read_text().split()
+    assert folders == [str(folder / "tensorrt_bindings"), str(folder / "tensorrt_libs")]
+    environment = {"PYTHONPATH": str(folder), "LD_LIBRARY_PATH": ":".join(folders)}
     reported = run_json(gpu_python, _PROBE, **environment)
     assert reported["backends"]["tensorrt"] == nvidia_index.VERSION
     assert "unusable" not in reported
 
 
 def test_a_library_that_no_package_has_is_named(index: WebServer, tmp_path: Path) -> None:
-    """The bindings are linked to all three."""
     address = nvidia_index.offer(index, tmp_path / "wheel", nvidia_index.LIBRARIES[:1])
     done = install(tmp_path / "nvidia", address)
     assert done.returncode == 1

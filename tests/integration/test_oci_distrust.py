@@ -17,11 +17,12 @@ from enginewright_runtime.oci.record import PushRecord
 from enginewright_runtime.store import Store
 from typing_extensions import override
 
+from tests.support.optional import present
 from tests.support.pushing import CONTENT, KEY, filled, push
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import Place
-from tests.support.store_process import FILES, manifest
+from tests.support.store_process import FILES
 
 pytestmark = [
     pytest.mark.timeout(900),  # the servers may have to be built first
@@ -47,20 +48,15 @@ def pushed_to(
 def test_an_image_that_another_has_put_under_the_tag_is_replaced(
     servers: SourceServers, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = store.find(KEY)
-    assert found is not None
-    tag = layout.tag_of(found)
+    artifact = present(store.find(KEY))
+    tag = layout.tag_of(artifact)
     repository = f"{servers.host('registry')}/team/replaced"
-    others = filled(
-        tmp_path / "others/store",
-        tmp_path / "others/files",
-        {name: each[::-1] for name, each in CONTENT.items()},
-    )
+    reverse = {name: each[::-1] for name, each in CONTENT.items()}
+    others = filled(tmp_path / "others/store", tmp_path / "others/files", reverse)
     with monkeypatch.context() as patched:
         patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
         theirs = push(others, tmp_path, repository).reference
-    ours = push(store, tmp_path, repository).reference
-    assert ours is not None
+    ours = present(push(store, tmp_path, repository).reference)
     assert ours != theirs
     with monkeypatch.context() as patched:
         patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
@@ -108,20 +104,18 @@ class InParts(BaseHTTPRequestHandler):
 
 
 def test_a_manifest_that_arrives_in_parts_is_read_whole(store: Store, tmp_path: Path) -> None:
-    found = store.find(KEY)
-    assert found is not None
-    layers = layout.layers_of(found)
+    artifact = present(store.find(KEY))
+    layers = layout.layers_of(artifact)
     digests = [f"sha256:{number:064}" for number, _ in enumerate(layers)]
-    InParts.image = layout.image_of(found, layers, digests)
+    InParts.image = layout.image_of(artifact, layers, digests)
     InParts.sizes = {digest: each.size for digest, each in zip(digests, layers, strict=True)}
     InParts.sizes[InParts.image.config_digest] = len(InParts.image.config)
     with ThreadingHTTPServer(("127.0.0.1", 0), InParts) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
         repository = f"127.0.0.1:{server.server_port}/team/images"
-        PushRecord(store, repository, layout.tag_of(found)).write(digests)
-        assert push(store, tmp_path, repository).reference == (
-            f"{repository}@{InParts.image.digest}"
-        )
+        PushRecord(store, repository, layout.tag_of(artifact)).write(digests)
+        reference = push(store, tmp_path, repository).reference
+        assert reference == f"{repository}@{InParts.image.digest}"
         server.shutdown()
 
 
@@ -201,15 +195,11 @@ def test_a_registry_that_does_not_answer_in_time(store: Store, tmp_path: Path) -
 
 @pytest.mark.parametrize("is_taken", [False, True])
 def test_a_store_that_cannot_be_read_in_time(
-    is_taken: bool,
-    store: Store,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    is_taken: bool, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end counts for what is read too, and says whether the next Job gets further."""
-    found = store.find(KEY)
-    assert found is not None
-    slow = layout.layers_of(found)[1 if is_taken else 0].files[0]
+    artifact = present(store.find(KEY))
+    slow = layout.layers_of(artifact)[1 if is_taken else 0].files[0]
     chunks = layout.ImageLayer.chunks
     late: list[bytes] = []
 
@@ -242,13 +232,8 @@ def test_an_artefact_in_a_bucket_is_pushed_without_a_copy_on_the_disk(
     bucket = Place("s3://images/large", servers.s3()).store()
     content = {**CONTENT, FILES[0]: np.random.default_rng(7).bytes((33 << 20) + 5)}
     content |= {f"model/parts/{number}": b"%d" % number for number in range(40)}
-    files = {name: tmp_path / name.replace("/", "-") for name in content}
-    for name, path in files.items():
-        path.write_bytes(content[name])
-    bucket.publish(KEY, files, lambda listed: manifest(KEY, listed))
-    (tmp_path / "store").mkdir()
-    volume = Store(tmp_path / "store")
-    volume.publish(KEY, files, lambda listed: manifest(KEY, listed))
+    filled(bucket, tmp_path / "a", content)
+    volume = filled(tmp_path / "store", tmp_path / "b", content)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     pushed = push(bucket, tmp_path, f"{servers.host('registry')}/team/large")
     assert pushed.failure is None
@@ -259,13 +244,11 @@ def test_an_artefact_in_a_bucket_is_pushed_without_a_copy_on_the_disk(
 def test_a_damaged_object_is_not_pushed(servers: SourceServers, tmp_path: Path) -> None:
     servers.put_s3("images", {})
     bucket = Place("s3://images/damaged", servers.s3()).store()
-    files = {name: tmp_path / Path(name).name for name in FILES}
-    for name, path in files.items():
-        path.write_bytes(CONTENT[name])
-    found, _ = bucket.publish(KEY, files, lambda listed: manifest(KEY, listed))
+    filled(bucket, tmp_path / "files")
+    artifact = present(bucket.find(KEY))
     for file, content, reported in (
-        (found.files[0], CONTENT[FILES[0]][:-1], "300015 bytes instead of 300016"),
-        (found.files[0], b"x" + CONTENT[FILES[0]][1:], "has sha256"),
+        (artifact.files[0], CONTENT[FILES[0]][:-1], "300015 bytes instead of 300016"),
+        (artifact.files[0], b"x" + CONTENT[FILES[0]][1:], "has sha256"),
     ):
         servers.put_s3("images", {f"damaged/files/{file.sha256}": content})
         pushed = push(bucket, tmp_path, f"{servers.host('registry')}/team/damaged-object")

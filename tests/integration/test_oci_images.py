@@ -20,6 +20,7 @@ from enginewright_runtime.store import ENGINE, Store
 from tests.support import broken_models as broken
 from tests.support.containerd import containerd
 from tests.support.manifests import engine_info
+from tests.support.optional import present
 from tests.support.preparing import Outcome, Workplace
 from tests.support.pushing import CONTENT, KEY, filled, push
 from tests.support.source_cutter import Cutter
@@ -33,6 +34,8 @@ pytestmark = [
     pytest.mark.usefixtures("hasty"),
 ]
 ACCOUNT = {"username": USERNAME, "password": PASSWORD}
+WRONG = {**ACCOUNT, "password": "wr0ng"}
+NO_ACCOUNTS = {".dockerconfigjson": "{}"}
 
 
 @pytest.fixture
@@ -51,16 +54,18 @@ def read(servers: SourceServers, reference: str, kind: str = "manifests") -> byt
 
 def unpacked(servers: SourceServers, reference: str, folder: Path) -> dict[str, Any]:
     """Unpack an image as a node does, and return its manifest."""
-    found: dict[str, Any] = json.loads(read(servers, reference))
+    image_manifest: dict[str, Any] = json.loads(read(servers, reference))
     repository = reference.partition("@")[0]
-    config = json.loads(read(servers, f"{repository}@{found['config']['digest']}", "blobs"))
-    assert config["rootfs"]["diff_ids"] == [each["digest"] for each in found["layers"]]
-    for each in found["layers"]:
+    config = json.loads(
+        read(servers, f"{repository}@{image_manifest['config']['digest']}", "blobs")
+    )
+    assert config["rootfs"]["diff_ids"] == [each["digest"] for each in image_manifest["layers"]]
+    for each in image_manifest["layers"]:
         content = read(servers, f"{repository}@{each['digest']}", "blobs")
         assert len(content) == each["size"]
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             archive.extractall(folder, filter="data")
-    return found
+    return image_manifest
 
 
 def uploads(cutter: Cutter) -> list[str]:
@@ -77,8 +82,8 @@ def test_an_image_holds_the_files_and_is_pushed_once(
         assert pushed.reference is not None
         assert pushed.reference.startswith(f"{repository}@sha256:")
         assert len([each for each in uploads(cutter) if "/blobs/" in each]) == 2 * (len(FILES) + 1)
-        found = unpacked(servers, pushed.reference, tmp_path / "image")
-        assert found["annotations"]["dev.enginewright.key"] == KEY
+        image_manifest = unpacked(servers, pushed.reference, tmp_path / "image")
+        assert image_manifest["annotations"]["dev.enginewright.key"] == KEY
         for name, content in CONTENT.items():
             assert (tmp_path / "image" / name).read_bytes() == content
         cutter.requests.clear()
@@ -89,21 +94,15 @@ def test_an_image_holds_the_files_and_is_pushed_once(
 def test_a_node_pulls_and_mounts_an_image(servers: SourceServers, tmp_path: Path) -> None:
     """Its runtime stacks the layers, of which there are as many as an image may have."""
     content = {**CONTENT, **{f"model/parts/{number}": b"%d" % number for number in range(40)}}
-    files = {name: tmp_path / name.replace("/", "-") for name in content}
-    for name, path in files.items():
-        path.write_bytes(content[name])
-    (tmp_path / "store").mkdir()
-    store = Store(tmp_path / "store")
-    store.publish(KEY, files, lambda listed: manifest(KEY, listed))
-    reference = push(store, tmp_path, f"{servers.host('registry')}/team/node").reference
-    assert reference is not None
+    store = filled(tmp_path / "store", tmp_path / "files", content)
+    reference = present(push(store, tmp_path, f"{servers.host('registry')}/team/node").reference)
     with containerd() as runtime, runtime.mounted(reference) as image:
         for name, each in content.items():
             assert (image / name).read_bytes() == each
             assert (image / name).stat().st_mode & 0o777 == 0o644
 
 
-def test_equal_artefacts_have_one_image_whatever_the_store(
+def test_equal_artefacts_have_one_image_in_any_store(
     store: Store, servers: SourceServers, tmp_path: Path
 ) -> None:
     servers.put_s3("images", {})
@@ -122,8 +121,8 @@ def test_artefacts_of_one_key_with_other_content_keep_their_images(
 ) -> None:
     repository = f"{servers.host('registry')}/team/both"
     other = filled(tmp_path / "other", tmp_path / "b", {**CONTENT, FILES[0]: b"other"})
-    found = [push(each, tmp_path, repository).reference for each in (store, other)]
-    assert found[0] != found[1]
+    references = [push(each, tmp_path, repository).reference for each in (store, other)]
+    assert references[0] != references[1]
     url = f"{servers.addresses['registry']}/v2/team/both/tags/list"
     with urlopen(url, timeout=20) as response:
         tags = json.load(response)["tags"]
@@ -144,23 +143,13 @@ def test_an_account_pushes(kind: str, store: Store, servers: SourceServers, tmp_
     [
         ("registry_basic", "team/denied", None, "401 Unauthorized; check the account"),
         ("registry_token", "team/denied", None, "401 Unauthorized; check the account"),
-        (
-            "registry_basic",
-            "team/denied",
-            {**ACCOUNT, "password": "wr0ng"},
-            "401 Unauthorized; check the account in store.images.secretRef",
-        ),
-        ("registry_token", "team/denied", {**ACCOUNT, "password": "wr0ng"}, "/token answered 401"),
+        ("registry_basic", "team/denied", WRONG, "check the account in store.images.secretRef"),
+        ("registry_token", "team/denied", WRONG, "/token answered 401"),
         ("registry_token", "readonly/images", ACCOUNT, "401 Unauthorized; check the account"),
-        (
-            "registry_token",
-            "team/denied",
-            {".dockerconfigjson": "{}"},
-            "is no Docker configuration",
-        ),
+        ("registry_token", "team/denied", NO_ACCOUNTS, "is no Docker configuration"),
     ],
 )
-def test_what_is_denied_is_reported_and_no_failure_of_the_stage(
+def test_a_denied_push_is_reported_and_fails_no_stage(
     kind: str,
     repository: str,
     secret: dict[str, str] | None,
@@ -214,7 +203,7 @@ def test_a_damaged_artefact_is_not_pushed(
     assert f"is damaged: file {FILES[0]} has sha256" in str(pushed.failure)
 
 
-def test_what_the_registry_has_lost_or_others_put_there_is_pushed_again(
+def test_lost_or_foreign_content_is_pushed_again(
     store: Store, servers: SourceServers, tmp_path: Path
 ) -> None:
     repository = f"{servers.host('registry')}/team/lost"
@@ -224,9 +213,8 @@ def test_what_the_registry_has_lost_or_others_put_there_is_pushed_again(
     servers.blob_file(layer).unlink()
     assert push(store, tmp_path, repository) == pushed
     assert servers.blob_file(layer).exists()
-    found = store.find(KEY)
-    assert found is not None
-    servers.push("team/lost", layout.tag_of(found), {"net.onnx": b"x"})
+    artifact = present(store.find(KEY))
+    servers.push("team/lost", layout.tag_of(artifact), {"net.onnx": b"x"})
     assert push(store, tmp_path, repository) == pushed
 
 
@@ -251,17 +239,14 @@ def test_a_lookup_reports_the_image_of_an_engine(servers: SourceServers, tmp_pat
     )
     key = engine_key(KEY, recipe)
     (tmp_path / "store").mkdir()
-    (tmp_path / "files").mkdir()
-    names = {"engine": b"engine", **CONTENT}
-    for name, content in names.items():
-        (tmp_path / "files" / Path(name).name).write_bytes(content)
 
     def describe(files: tuple[ArtifactFile, ...]) -> Manifest:
         info = engine_info(recipe=recipe, prepared_key=KEY)
         return manifest(key, files).model_copy(update={"engine": info})
 
-    files = {name: tmp_path / "files" / Path(name).name for name in names}
-    Store(tmp_path / "store", ENGINE).publish(key, files, describe)
+    content = {"engine": b"engine", **CONTENT}
+    engines = Store(tmp_path / "store", ENGINE)
+    filled(engines, tmp_path / "files", content, key=key, describe=describe)
     paths = replace(Paths.under(tmp_path), images=f"{servers.host('registry')}/team/engines")
     task = EngineTask(job="job-1", engine_key=key, prepared_key=KEY, recipe=recipe)
     report = lookup.run(task, paths)
@@ -278,14 +263,10 @@ def test_a_lookup_reports_the_image_of_an_engine(servers: SourceServers, tmp_pat
 @pytest.fixture
 def prepared(servers: SourceServers, tmp_path: Path) -> tuple[Workplace, Outcome]:
     """Return a pod's folders, and the outcome of a model's preparation in them."""
-    place = Workplace(
-        tmp_path,
-        environment={"ENGINEWRIGHT_IMAGES": f"{servers.host('registry')}/team/stages"},
-    )
-    uri = place.put("net.onnx", broken.relu())
-    task = place.task(uri).model_copy(update={"pipeline": "this"})
-    outcome = place.complete(task)
-    return place, outcome
+    images = {"ENGINEWRIGHT_IMAGES": f"{servers.host('registry')}/team/stages"}
+    place = Workplace(tmp_path, environment=images)
+    task = place.task(place.put("net.onnx", broken.relu()))
+    return place, place.complete(task.model_copy(update={"pipeline": "this"}))
 
 
 def test_a_model_that_the_store_has_keeps_its_image(prepared: tuple[Workplace, Outcome]) -> None:

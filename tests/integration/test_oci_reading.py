@@ -17,7 +17,7 @@ def test_a_read_that_is_under_way_ends_before_its_cancellation_goes_on() -> None
         ended.set()
         yield b"chunk"
 
-    async def interrupted() -> None:
+    async def interrupt() -> None:
         reading = asyncio.ensure_future(_next(chunks()))
         assert await asyncio.to_thread(begun.wait, 30)
         reading.cancel()
@@ -27,7 +27,7 @@ def test_a_read_that_is_under_way_ends_before_its_cancellation_goes_on() -> None
         with pytest.raises(asyncio.CancelledError):
             await reading
 
-    asyncio.run(interrupted())
+    asyncio.run(interrupt())
     assert ended.is_set()
 
 

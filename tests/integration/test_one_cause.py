@@ -19,6 +19,7 @@ from enginewright_contract.verdict import Check, Verdict
 
 from tests.support.broken_models import parsed
 from tests.support.monitoring import RULES, evaluate
+from tests.support.optional import present
 from tests.support.plan_world import World
 from tests.support.serving import (
     REPLACES_SESSION,
@@ -56,11 +57,11 @@ def serve_until(
         if falls:
             server.process.send_signal(signal.SIGUSR1)
 
-        def seen() -> bool:
-            found = sidecar.verdict().fallback
-            return found is not None and found.reason is reason
+        def is_seen() -> bool:
+            fallback = sidecar.verdict().fallback
+            return fallback is not None and fallback.reason is reason
 
-        sidecar.until(seen, f"the reason {reason}")
+        sidecar.until(is_seen, f"the reason {reason}")
         active = sidecar.metrics()["enginewright_fallback_reason"]
         execution = Execution.model_validate(server.get("/v2/models/m/execution").json())
         return Observed(execution, sidecar.verdict(), {each.labels["reason"] for each in active})
@@ -101,17 +102,18 @@ def agree(folder: Path, observed: Observed, reason: Reason, *, provider: bool) -
     world = World(fallback={"policy": "Allow"}, replicas=2).settle().job_succeeds().all_available()
     world.events.clear()
     world.sidecars_say(observed.verdict)
-    found = {each["type"]: each for each in world.status["conditions"]}
-    fallback, placement = found["FallbackActive"], found["PlacementVerified"]
+    conditions = {each["type"]: each for each in world.status["conditions"]}
+    fallback, placement = conditions["FallbackActive"], conditions["PlacementVerified"]
     assert (fallback["status"], fallback["reason"]) == ("True", reason)
     assert placement["reason"] == (reason if provider else "PromiseKept")
     assert {each.reason for each in world.events if each.type == "Warning"} == {str(reason)}
     # under Forbid: it is not ready, for that very reason
     forbidden = World(replicas=2).settle().job_succeeds().all_available()
     forbidden.sidecars_say(_broken(observed.verdict))
-    found = {each["type"]: each for each in forbidden.status["conditions"]}
+    conditions = {each["type"]: each for each in forbidden.status["conditions"]}
     assert {
-        kind: found[kind]["reason"] for kind in ("Ready", "PlacementVerified", "FallbackActive")
+        kind: conditions[kind]["reason"]
+        for kind in ("Ready", "PlacementVerified", "FallbackActive")
     } == dict.fromkeys(("Ready", "PlacementVerified", "FallbackActive"), str(reason))
 
 
@@ -192,15 +194,14 @@ def test_openvino_replaced_while_it_serves(
     agree(tmp_path, observed, Reason.SESSION_REPLACED, provider=True)
 
 
-def test_the_cause_whose_remedy_comes_first_is_named_and_the_others_listed() -> None:
+def test_the_first_cause_is_named_and_the_others_listed() -> None:
     libraries = Finding(reason=Reason.PROVIDER_MISSING, cause="no libcudart")
     driver = Finding(reason=Reason.DRIVER_MISSING, cause="no libcuda")
     nodes = Finding(reason=Reason.NODE_FALLBACK, cause="4 of 4 nodes")
-    found = causes.first([nodes, driver, libraries])
-    assert found is not None
-    assert found.reason is Reason.PROVIDER_MISSING
+    cause = present(causes.first([nodes, driver, libraries]))
+    assert cause.reason is Reason.PROVIDER_MISSING
     assert (
-        found.cause == "no libcudart; and DriverMissing: no libcuda; and NodeFallback: 4 of 4 nodes"
+        cause.cause == "no libcudart; and DriverMissing: no libcuda; and NodeFallback: 4 of 4 nodes"
     )
-    assert causes.first([found, driver]) == found, "what is listed is not listed twice"
+    assert causes.first([cause, driver]) == cause, "what is listed is not listed twice"
     assert causes.first([]) is None

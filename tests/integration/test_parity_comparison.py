@@ -3,10 +3,11 @@
 What of it starts nothing is in tests/unit.
 """
 
-import subprocess
 import sys
 
 import pytest
+
+from tests.support.programs import run_program
 
 
 @pytest.mark.parametrize(
@@ -18,7 +19,5 @@ import pytest
 )
 def test_no_heavy_library_is_imported(module: str, heavy: set[str]) -> None:
     program = f"import sys, {module}; print({heavy} & set(sys.modules))"
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
+    done = run_program([sys.executable, "-c", program])
     assert done.stdout.strip() == "set()"

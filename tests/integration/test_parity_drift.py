@@ -1,7 +1,6 @@
 """The first drifting node in real models, of which one node was tampered with."""
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ from onnx import (
 
 from tests.support import broken_models as broken
 from tests.support.converting import real
+from tests.support.optional import present
+from tests.support.programs import run_program
 
 Feeds = dict[str, np.ndarray[Any, Any]]
 GENERATOR = np.random.default_rng(3)
@@ -87,7 +88,7 @@ class Pair:
 
     def find(self, rtol: float | None = None) -> Drift | None:
         onnx.save(self.model, self.judged)
-        found = find_drift(
+        drift = find_drift(
             Side(self.right),
             Side(self.judged),
             self.inputs,
@@ -97,7 +98,7 @@ class Pair:
         )
         left = [path.name for path in self.judged.parent.parent.rglob("drift-*")]
         assert not left
-        return found
+        return drift
 
 
 @pytest.mark.parametrize(
@@ -120,10 +121,9 @@ def test_one_node_was_tampered_with(
 ) -> None:
     pair = Pair(tmp_path, onnx.load(real(models, file)), feeds)
     name = tamper(pair.model)
-    found = pair.find()
-    assert found is not None
-    assert found.label.startswith(f"{name} (")
-    assert "of its elements (largest absolute error" in str(found)
+    drift = present(pair.find())
+    assert drift.label.startswith(f"{name} (")
+    assert "of its elements (largest absolute error" in str(drift)
 
 
 def test_a_node_inside_an_if_is_reported_by_the_if(models: Path, tmp_path: Path) -> None:
@@ -134,9 +134,8 @@ def test_a_node_inside_an_if_is_reported_by_the_if(models: Path, tmp_path: Path)
         if held.data_type == TensorProto.FLOAT and len(held.dims) == 3:
             array = numpy_helper.to_array(held) * np.float32(1.3)
             held.CopyFrom(numpy_helper.from_array(array))
-    found = pair.find()
-    assert found is not None
-    assert found.label.endswith("(If)")
+    drift = present(pair.find())
+    assert drift.label.endswith("(If)")
 
 
 # fault: Outputs | noise inside a model named as the first node that drifts | a second run of the
@@ -155,9 +154,8 @@ def test_noise_inside_is_no_drift(tmp_path: Path) -> None:
     pair = Pair(tmp_path, model, feeds)
     model.graph.node[0].attribute[0].f = 2.0  # another seed: other noise, of the same distribution
     model.graph.initializer[1].CopyFrom(broken.initializer("weight", 0.6))
-    found = pair.find()
-    assert found is not None
-    assert found.label == "product (Mul)"
+    drift = present(pair.find())
+    assert drift.label == "product (Mul)"
 
 
 def test_external_weights_are_shared(tmp_path: Path) -> None:
@@ -176,9 +174,8 @@ def test_external_weights_are_shared(tmp_path: Path) -> None:
     )
     pair.model = onnx.load(pair.right)
     scale_weight(pair.model, "MatMul", 1)
-    found = pair.find()
-    assert found is not None
-    assert (found.label, found.tensor) == ("b (MatMul)", "xab")
+    drift = present(pair.find())
+    assert (drift.label, drift.tensor) == ("b (MatMul)", "xab")
 
 
 WORDS: Feeds = {"x": np.array(["Some", "Words"])}
@@ -213,19 +210,18 @@ TRUTHS = broken.parsed(
     ],
     ids=["strings", "booleans"],
 )
-def test_what_are_no_numbers(
+def test_outputs_that_are_not_numbers(
     model: ModelProto, feeds: Feeds, weight: TensorProto, label: str, tmp_path: Path
 ) -> None:
     pair = Pair(tmp_path, model, feeds)
     pair.model = ModelProto.FromString(model.SerializeToString())
     pair.model.graph.initializer[0].CopyFrom(weight)
-    found = pair.find()
-    assert found is not None
-    assert found.label == label
-    assert "differs in" in found.description
+    drift = present(pair.find())
+    assert drift.label == label
+    assert "differs in" in drift.description
 
 
-def test_the_tolerance_asked_for_decides_what_drifts(tmp_path: Path) -> None:
+def test_the_tolerance_decides_the_drift(tmp_path: Path) -> None:
     model = broken.parsed(
         """(float[1, 4] x) => (float[1, 4] y) { [first] xa = Mul(x, a) [second] y = Relu(xa) }""",
         broken.initializer("a", 1),
@@ -233,9 +229,8 @@ def test_the_tolerance_asked_for_decides_what_drifts(tmp_path: Path) -> None:
     pair = Pair(tmp_path, model, {"x": np.linspace(1, 2, 4, dtype=np.float32)[None]})
     pair.model.graph.initializer[0].CopyFrom(broken.initializer("a", 1.0002))
     assert pair.find() is None
-    found = pair.find(rtol=1e-5)
-    assert found is not None
-    assert found.label == "first (Mul)"
+    drift = present(pair.find(rtol=1e-5))
+    assert drift.label == "first (Mul)"
 
 
 def test_time_is_up(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,11 +254,8 @@ def test_on_another_backend(models: Path, openvino_python: Path, tmp_path: Path)
         "precision": "FP32",
         "rtol": 0.01,
     }
-    done = subprocess.run(
+    done = run_program(
         [openvino_python, "-m", isolated.__name__, name_of(search), json.dumps(arguments)],
-        capture_output=True,
-        text=True,
         timeout=200,
-        check=True,
     )
     assert json.loads(done.stdout.splitlines()[-1])["result"]["label"] == f"{name} (HardSigmoid)"

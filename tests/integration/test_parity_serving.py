@@ -21,7 +21,7 @@ from enginewright_serving.sidecar.client import Client, ServerResponse
 from enginewright_serving.sidecar.golden import GoldenProbe
 from enginewright_serving.sidecar.inferences import Inferences
 from enginewright_serving.sidecar.samples import GoldenSamples
-from onnx import ModelProto, helper, numpy_helper
+from onnx import ModelProto, numpy_helper
 
 from tests.support import broken_models as broken
 
@@ -48,7 +48,7 @@ def manifest(precision: str | None, **recipe: Any) -> Manifest:
 
 
 CASES = pytest.mark.parametrize(
-    ("known", "agrees"),
+    ("stored", "agrees"),
     [
         (manifest(None), False),
         (manifest("FP16"), False),
@@ -67,7 +67,6 @@ def prover(model: ModelProto) -> StartupProver:
 
 
 def write_golden(folder: Path, inputs: Feeds, outputs: Feeds) -> None:
-    """Write one golden sample."""
     (folder / "golden").mkdir()
     for name, arrays in (("inputs", inputs), ("outputs", outputs)):
         sample: Feeds = {f"a/{tensor}": array for tensor, array in arrays.items()}
@@ -75,26 +74,24 @@ def write_golden(folder: Path, inputs: Feeds, outputs: Feeds) -> None:
 
 
 @CASES
-def test_server(known: Manifest, agrees: bool) -> None:
-    model = broken.build(
-        [helper.make_node("Mul", ["x", "scale"], ["y"])],
-        [broken.value("x", 1, 8)],
-        [broken.value("y", 1, 8)],
-        [numpy_helper.from_array(np.array(SCALE, np.float32), "scale")],
+def test_server(stored: Manifest, agrees: bool) -> None:
+    model = broken.parsed(
+        "(float[1, 8] x) => (float[1, 8] y) { y = Mul(x, scale) }",
+        numpy_helper.from_array(np.array(SCALE, np.float32), "scale"),
     )
     samples = [GoldenSample("a", {"x": X}, {"y": X})]
     if agrees:
-        prover(model).prove(samples, known, lambda _: None)
+        prover(model).prove(samples, stored, lambda _: None)
         return
     with pytest.raises(StageFailure, match="output 'y' of golden sample 'a'") as reported:
-        prover(model).prove(samples, known, lambda _: None)
+        prover(model).prove(samples, stored, lambda _: None)
     assert reported.value.reason is Reason.PARITY_FAILED
 
 
 @CASES
-def test_sidecar(known: Manifest, agrees: bool, tmp_path: Path) -> None:
+def test_sidecar(stored: Manifest, agrees: bool, tmp_path: Path) -> None:
     write_golden(tmp_path, {"x": X}, {"y": X})
-    probe = GoldenProbe(Inferences(Client(1), "m", 1.0), GoldenSamples(tmp_path, known), known)
+    probe = GoldenProbe(Inferences(Client(1), "m", 1.0), GoldenSamples(tmp_path, stored), stored)
     differs = probe._differs("y", X, X * np.float32(SCALE))
     assert (differs is None) is agrees
 
@@ -106,18 +103,16 @@ def test_a_flipped_class_is_found(tmp_path: Path) -> None:
     golden = np.array([[0.505, 0.495] + [0.45] * 6], np.float32)
     flip = np.zeros((1, 8), np.float32)
     flip[0, :2] = [-0.01, 0.01]
-    model = broken.build(
-        [helper.make_node("Add", ["x", "flip"], ["y"])],
-        [broken.value("x", 1, 8)],
-        [broken.value("y", 1, 8)],
-        [numpy_helper.from_array(flip, "flip")],
+    model = broken.parsed(
+        "(float[1, 8] x) => (float[1, 8] y) { y = Add(x, flip) }",
+        numpy_helper.from_array(flip, "flip"),
     )
     samples = [GoldenSample("a", {"x": golden}, {"y": golden})]
     with pytest.raises(StageFailure, match="same top class"):
         prover(model).prove(samples, manifest(None), lambda _: None)
     write_golden(tmp_path, {"x": golden}, {"y": golden})
-    known = manifest(None)
-    probe = GoldenProbe(Inferences(Client(1), "m", 1.0), GoldenSamples(tmp_path, known), known)
+    stored = manifest(None)
+    probe = GoldenProbe(Inferences(Client(1), "m", 1.0), GoldenSamples(tmp_path, stored), stored)
     assert "same top class" in str(probe._differs("y", golden, golden + flip))
 
 
@@ -147,7 +142,7 @@ def test_a_wrong_form_ends_the_requests_for_a_distribution(tmp_path: Path) -> No
     formed = VaryingOutput(
         name="y", spreads=(Spread(sample="a", runs=32, shape=shape, distinct=True, ranges={}),)
     )
-    known = manifest(None).model_copy(
+    stored = manifest(None).model_copy(
         update={
             "outputs": tuple(
                 TensorSpec(name=name, dtype="float32", shape=("n",)) for name in ("y", "z")
@@ -158,13 +153,13 @@ def test_a_wrong_form_ends_the_requests_for_a_distribution(tmp_path: Path) -> No
     client: Any = Answering(y=X[0][:3], z=X[0])
     inferences = Inferences(client, "m", 1.0)
     inferences.binary = False
-    probe = GoldenProbe(inferences, GoldenSamples(tmp_path, known), known)
+    probe = GoldenProbe(inferences, GoldenSamples(tmp_path, stored), stored)
     result = asyncio.run(probe.run("a", 0.0))
     assert "output 'y' of golden sample 'a'" in str(result.wrong)
     assert client.requests == 1
     client = Answering(y=X[0], z=X[0])
     inferences = Inferences(client, "m", 1.0)
     inferences.binary = False
-    probe = GoldenProbe(inferences, GoldenSamples(tmp_path, known), known)
+    probe = GoldenProbe(inferences, GoldenSamples(tmp_path, stored), stored)
     assert "output 'z' of golden sample 'a'" in str(asyncio.run(probe.run("a", 0.0)).wrong)
     assert client.requests > 1

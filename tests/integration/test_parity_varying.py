@@ -56,14 +56,14 @@ def runner(name: str) -> Callable[[Arrays], Arrays]:
     return lambda feeds: {"y": session.run(["y"], dict(feeds))[0]}
 
 
-def known(name: str) -> tuple[Arrays, tuple[VaryingOutput, ...]]:
+def observe_golden(name: str) -> tuple[Arrays, tuple[VaryingOutput, ...]]:
     """Return the golden outputs of a model, and what is found to vary."""
     run = runner(name)
     golden = run({"x": X})
-    found = observe(
+    varying = observe(
         run, {"s": {"x": X}}, {"s": golden}, {"y": "float32"}, random=is_random(build(name))
     )
-    return golden, found
+    return golden, varying
 
 
 def judge(
@@ -76,12 +76,12 @@ def judge(
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_source_agrees_with_itself(name: str) -> None:
-    golden, found = known(name)
-    assert [each.name for each in found] == ["y"]
-    assert found[0].spreads[0].runs == REFERENCE_RUNS
+    golden, varying = observe_golden(name)
+    assert [each.name for each in varying] == ["y"]
+    assert varying[0].spreads[0].runs == REFERENCE_RUNS
     run = runner(name)
     for _ in range(10):
-        verdict = judge(golden, found, lambda: run({"x": X}))
+        verdict = judge(golden, varying, lambda: run({"x": X}))
         assert verdict.agrees, verdict.description
         assert verdict.compared
         assert verdict.outputs[0].runs
@@ -118,10 +118,10 @@ LIES = ("far", "NaN", "some NaN", "infinity", "zeros", "ones", "repeated", "memo
     "name",
     ["normal", "uniform", "bernoulli", "dropout", "with signal", "of one draw", "one number"],
 )
-def test_what_is_no_such_noise_is_refused(name: str, lie: str) -> None:
-    golden, found = known(name)
+def test_other_noise_is_refused(name: str, lie: str) -> None:
+    golden, varying = observe_golden(name)
     made = replies(golden["y"], lie)
-    verdict = judge(golden, found, lambda: {"y": next(made)})
+    verdict = judge(golden, varying, lambda: {"y": next(made)})
     if name == "one number" and lie in {"some NaN", "memory"}:
         return  # beyond the range in some of the runs only: as the module says, not found
     assert not verdict.agrees
@@ -129,31 +129,31 @@ def test_what_is_no_such_noise_is_refused(name: str, lie: str) -> None:
 
 
 def test_integers_are_judged_too() -> None:
-    golden, found = known("multinomial")
+    golden, varying = observe_golden("multinomial")
     for value in (0, 63, 10**6):
         reply = {"y": np.full_like(golden["y"], value)}
-        assert not judge(golden, found, partial(dict, reply)).agrees
+        assert not judge(golden, varying, partial(dict, reply)).agrees
 
 
 @pytest.mark.parametrize("changed", ["shape", "type"])
 def test_the_form_is_compared_at_once(changed: str) -> None:
-    golden, found = known("normal")
+    golden, varying = observe_golden("normal")
     array = golden["y"][:, :8] if changed == "shape" else golden["y"].astype(np.float64)
-    verdict = judge(golden, found, lambda: {"y": array})
+    verdict = judge(golden, varying, lambda: {"y": array})
     assert verdict.failures[0].figure == changed
 
 
 # fault: Outputs | a wrong signal under noise | cosine with the golden run | 8 runs
 def test_a_wrong_signal_under_the_noise_is_refused() -> None:
     """Its values are distributed alike: only their places are others."""
-    golden, found = known("with signal")
+    golden, varying = observe_golden("with signal")
     run = runner("with signal")
-    verdict = judge(golden, found, lambda: {"y": run({"x": X})["y"][:, ::-1]})
+    verdict = judge(golden, varying, lambda: {"y": run({"x": X})["y"][:, ::-1]})
     assert "cosine similarity with the golden run" in str(verdict.description)
 
 
-def test_what_the_source_is_not_known_to_vary_in_may_not_vary() -> None:
-    golden, _ = known("normal")
+def test_an_output_stable_in_the_source_may_not_vary() -> None:
+    golden, _ = observe_golden("normal")
     run = runner("normal")
     run({"x": X})  # ONNX Runtime begins every session with the same numbers
     verdict = judge(golden, (), lambda: run({"x": X}))
@@ -162,7 +162,7 @@ def test_what_the_source_is_not_known_to_vary_in_may_not_vary() -> None:
 
 
 def test_where_the_distribution_is_not_known_nothing_is_compared() -> None:
-    golden, _ = known("normal")
+    golden, _ = observe_golden("normal")
     run = runner("normal")
     verdict = judge(golden, (VaryingOutput(name="y"),), lambda: run({"x": X}))
     assert verdict.agrees
@@ -192,7 +192,7 @@ def test_one_run_out_of_range_is_no_failure() -> None:
     assert "in each of 8 runs its mean is above the allowed range" in str(trial.wrong)
 
 
-def test_what_varies_is_found_by_golden_and_published(place: Workplace, tmp_path: Path) -> None:
+def test_golden_publishes_varying_outputs(place: Workplace, tmp_path: Path) -> None:
     task = place.task(place.put("model.onnx", broken.random_output()))
     place.complete(task)
     path = next((tmp_path / "store").rglob("manifest.json"))
@@ -203,7 +203,6 @@ def test_what_varies_is_found_by_golden_and_published(place: Workplace, tmp_path
 
 
 def test_a_conversion_that_changes_the_noise_is_refused(place: Workplace, tmp_path: Path) -> None:
-    """The golden stage compares the converted model with what it found in the source."""
     task = place.task(place.put("model.onnx", broken.random_output()), target_opset=18)
     place.complete(task)
     converted = tmp_path / "work/converted/model.onnx"

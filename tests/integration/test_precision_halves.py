@@ -20,7 +20,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxruntime.transformers.float16 import convert_float_to_float16
 
 from tests.support.broken_models import extend, initializer, parsed, unsorted
-from tests.support.converting import real
+from tests.support.converting import real, run
 from tests.support.quantizing import (
     build_engine,
     convolutions,
@@ -28,7 +28,6 @@ from tests.support.quantizing import (
     cosine,
     dense,
     random,
-    run,
     subject,
     text,
     weight,
@@ -76,8 +75,8 @@ def test_weights_and_nodes_are_halves_and_the_interface_is_not(
     assert [node.op_type for node in model.graph.node].count("Cast") == 2  # at the borders
     assert len(result.nodes) == 8
     assert not result.kept
-    found = run(simulated(path), X)[0]
-    assert 0 < 1 - cosine(run(source, X)[0], found) < error
+    outputs = run(simulated(path), X)[0]
+    assert 0 < 1 - cosine(run(source, X)[0], outputs) < error
 
 
 def test_copies_of_weights_are_halves_too(tmp_path: Path) -> None:
@@ -147,8 +146,8 @@ def test_constants_that_a_half_cannot_hold(
     path, result = lowered(subject(tmp_path, source), tmp_path / "out")
     assert result.kept == kept
     feeds = {"x": np.array([[0.25, 0.5, 1, 0]], np.float32)}
-    found, wanted = run(simulated(path), feeds)[0], run(source, feeds)[0]
-    assert np.allclose(found, wanted, rtol=1e-2, equal_nan=True)
+    actual, expected = run(simulated(path), feeds)[0], run(source, feeds)[0]
+    assert np.allclose(actual, expected, rtol=1e-2, equal_nan=True)
 
 
 def test_a_small_weight_among_others_is_no_loss() -> None:
@@ -184,8 +183,8 @@ def test_bodies_are_lowered_and_keep_their_interface(
     for condition in (True, False):
         feeds = {**X, "c": np.array(condition)}
         for model in (path, simulated(path)):
-            for wanted, found in zip(run(source, feeds), run(model, feeds), strict=True):
-                assert cosine(wanted, found) > 0.99999
+            for expected, actual in zip(run(source, feeds), run(model, feeds), strict=True):
+                assert cosine(expected, actual) > 0.99999
 
 
 def siblings(*, integers_first: bool) -> ModelProto:
@@ -229,9 +228,9 @@ def test_names_that_sibling_branches_share_are_values_apart(
             "i": np.array([1], np.int64),
             "c": np.array(condition),
         }
-        wanted, found = (defined(model, feeds) for model in (source, onnx.load(path)))
-        assert cosine(wanted, found) > 0.99999
-        assert np.abs(found).max() == pytest.approx(np.abs(wanted).max(), rel=1e-2)
+        expected, actual = (defined(model, feeds) for model in (source, onnx.load(path)))
+        assert cosine(expected, actual) > 0.99999
+        assert np.abs(actual).max() == pytest.approx(np.abs(expected).max(), rel=1e-2)
         assert cosine(run(source, feeds)[0], run(simulated(path), feeds)[0]) > 0.99999
 
 
@@ -314,15 +313,15 @@ def test_the_naive_conversion_of_a_text_detector_is_wrong_and_ours_is_not(
     """A variance of 97,903,600 in a Constant node, cut off at 65,504 without a word by a common tool."""
     source = real(models, "ch_PP-OCRv4_det_infer.onnx")
     feeds = {"x": text(96, 160)}
-    wanted = run(source, feeds)[0]
-    assert wanted.max() > 0.5  # it sees text
+    expected = run(source, feeds)[0]
+    assert expected.max() > 0.5  # it sees text
     naive = run(convert_float_to_float16(onnx.load(source), keep_io_types=True), feeds)[0]
-    assert cosine(wanted, naive) < 0.99
+    assert cosine(expected, naive) < 0.99
 
     path, result = lowered(SourceModel.load(source), tmp_path / "out")
     [kept] = result.kept.values()
     assert kept == "weight batch_norm_0.w_2 has 9.79e+07, beyond FP16's 6.55e+04"
-    assert cosine(wanted, run(simulated(path), feeds)[0]) > 0.999
+    assert cosine(expected, run(simulated(path), feeds)[0]) > 0.999
 
 
 @pytest.mark.parametrize(

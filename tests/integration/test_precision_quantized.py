@@ -27,7 +27,9 @@ from enginewright_runtime.prepare.quantize.subject import PrecisionPass, SourceM
 from onnx import ModelProto
 
 from tests.support.broken_models import extend, parsed, value
+from tests.support.converting import run
 from tests.support.processors import TIMEOUT, needs_exact_products, without_vnni
+from tests.support.programs import run_program
 from tests.support.quantizing import (
     Arrays,
     build_engine,
@@ -37,7 +39,6 @@ from tests.support.quantizing import (
     dense,
     operators,
     random,
-    run,
     subject,
     weight,
 )
@@ -45,6 +46,7 @@ from tests.support.quantizing import (
 X = {"x": random(4, 64)}
 IMAGE = {"x": random(2, 3, 16, 16)}
 TENSORRT = form_of("INT8", "tensorrt-rtx")
+BASIC = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
 CPU = form_of("INT8", "cpu")
 DYNAMIC = dynamic_form()
 EXACT = form_of("INT8", "cpu", "exact")  # for processors that are known to have VNNI or the like
@@ -53,8 +55,8 @@ ROOT = Path(__file__).parents[2]
 
 def ranges(about: SourceModel, feeds: Arrays) -> dict[str, tuple[float, float]]:
     names = observing.single_values(about.model)
-    found = observing.limits(about.folder / "model.onnx", names, [feeds])
-    return {name: (each.low, each.high) for name, each in found.items() if each.seen}
+    observed = observing.limits(about.folder / "model.onnx", names, [feeds])
+    return {name: (each.low, each.high) for name, each in observed.items() if each.seen}
 
 
 def written(
@@ -78,10 +80,10 @@ def written(
 
 
 def test_a_scale_covers_the_range_and_zero_lies_on_the_grid() -> None:
-    found = scales.quantizer(-2.0, 6.35, INT8, symmetric=True)
-    assert (round(found.scale, 9), found.zero_point) == (0.05, 0)
-    found = scales.quantizer(-1.0, 4.1, UINT8, symmetric=False)
-    assert (round(found.scale, 9), found.zero_point) == (0.02, 50)
+    quantizer = scales.quantizer(-2.0, 6.35, INT8, symmetric=True)
+    assert (round(quantizer.scale, 9), quantizer.zero_point) == (0.05, 0)
+    quantizer = scales.quantizer(-1.0, 4.1, UINT8, symmetric=False)
+    assert (round(quantizer.scale, 9), quantizer.zero_point) == (0.02, 50)
     assert scales.quantizer(1.0, 5.1, UINT8, symmetric=False).zero_point == 0  # 0 is always there
     assert scales.quantizer(-2.55, -1.0, UINT8, symmetric=False).zero_point == 255
     assert scales.quantizer(0.0, 0.0, INT8, symmetric=True).scale > 0
@@ -92,11 +94,11 @@ def test_a_scale_covers_the_range_and_zero_lies_on_the_grid() -> None:
 def test_weights_are_within_half_a_step_of_themselves(axis: int | None) -> None:
     array = random(8, 16) * np.logspace(-3, 3, 16, dtype=np.float32)
     array[3] = 0
-    found = scales.quantize_weight(array, INT8, axis)
-    assert found.values.dtype == np.int8
-    assert np.abs(found.values).max() == 127
-    steps = found.scales if axis is None else np.expand_dims(found.scales, 1 - axis)
-    assert (np.abs(found.values * steps - array) <= steps * 0.5001).all()
+    quantized = scales.quantize_weight(array, INT8, axis)
+    assert quantized.values.dtype == np.int8
+    assert np.abs(quantized.values).max() == 127
+    steps = quantized.scales if axis is None else np.expand_dims(quantized.scales, 1 - axis)
+    assert (np.abs(quantized.values * steps - array) <= steps * 0.5001).all()
     floats = scales.quantize_weight(array, FP8, axis)
     exact = floats.values.astype(np.float32) * steps * 127 / 448
     assert (np.abs(exact - array) <= np.maximum(np.abs(array) / 16, steps)).all()
@@ -125,7 +127,7 @@ def test_a_bias_that_32_bits_do_not_hold_is_reported(tmp_path: Path) -> None:
 def test_every_form_keeps_the_outputs(
     source: ModelProto, feeds: Arrays, per_channel: bool, tmp_path: Path
 ) -> None:
-    wanted = run(source, feeds)[0]
+    expected = run(source, feeds)[0]
     for index, (form, least) in enumerate(
         [
             (TENSORRT, 0.999),
@@ -140,8 +142,8 @@ def test_every_form_keeps_the_outputs(
         )
         assert len(result.nodes) == len(source.graph.initializer) // 2
         assert not result.kept
-        found = run(path, feeds, form.proof_level)[0]
-        assert least < cosine(wanted, found) < 1, form
+        actual = run(path, feeds, form.proof_level)[0]
+        assert least < cosine(expected, actual) < 1, form
         assert graphs.outputs_of(graphs.parse(path)) == graphs.outputs_of(source)
 
 
@@ -150,12 +152,11 @@ def test_reduced_weights_never_exceed_16_bits() -> None:
     assert 2 * UINT8.high * REDUCED_INT8.high <= np.iinfo(np.int16).max
     assert 2 * UINT8.high * REDUCED_INT8.low >= np.iinfo(np.int16).min
     assert 2 * UINT8.high * INT8.high > np.iinfo(np.int16).max
-    found = scales.quantize_weight(random(8, 16), REDUCED_INT8, 0)
-    assert np.abs(found.values).max() == 64
+    quantized = scales.quantize_weight(random(8, 16), REDUCED_INT8, 0)
+    assert np.abs(quantized.values).max() == 64
 
 
 def test_processors_that_are_not_known_get_weights_that_do_not_saturate(tmp_path: Path) -> None:
-    """Their outputs are the same wherever they run: those of quantisation that is simulated in FP32."""
     for source, feeds in ((dense(), X), (dense(operator="MatMul"), X), (convolutions(), IMAGE)):
         folder = tmp_path / source.graph.node[0].name
         folder.mkdir()
@@ -164,7 +165,7 @@ def test_processors_that_are_not_known_get_weights_that_do_not_saturate(tmp_path
         weights = [array for array in arrays if array.dtype == np.int8 and array.ndim > 1]
         assert weights
         assert max(np.abs(each.astype(int)).max() for each in weights) == 64
-        exact, served = run(path, feeds, "BASIC")[0], run(path, feeds, "ALL")[0]
+        exact, served = run(path, feeds, BASIC)[0], run(path, feeds)[0]
         step = np.abs(exact).max() / 255  # of a result that is rounded to the other side
         assert np.abs(exact - served).max() <= 4 * step
 
@@ -183,12 +184,12 @@ def test_processors_that_are_not_known_get_weights_that_do_not_saturate(tmp_path
 def test_processors_with_exact_products_get_all_8_bits(
     form: Form, source: ModelProto, feeds: Arrays, tmp_path: Path
 ) -> None:
-    wanted = run(source, feeds)[0]
+    expected = run(source, feeds)[0]
     errors = []
     for each in (form, replace(form, weights=REDUCED_INT8)):
         out = tmp_path / str(each.weights.high)
         path, _ = written(subject(tmp_path, source), each, feeds, out)
-        errors.append(1 - cosine(wanted, run(path, feeds)[0]))
+        errors.append(1 - cosine(expected, run(path, feeds)[0]))
     assert errors[0] < errors[1] < 1e-3
 
 
@@ -202,10 +203,7 @@ def test_every_form_holds_without_vnni() -> None:
         *without_vnni(),
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", __file__, "-k", cases),
     ]
-    ended = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
-    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
+    ended = run_program(command, cwd=ROOT, timeout=TIMEOUT)
     assert "11 passed" in ended.stdout
 
 
@@ -244,7 +242,6 @@ def test_tensorrts_form_is_in_front_of_inputs_alone_and_symmetric(tmp_path: Path
     ("precision", "per_channel"), [("INT8", True), ("FP8", True), ("FP8", False)]
 )
 def test_tensorrt_builds_it(precision: str, per_channel: bool, tmp_path: Path) -> None:
-    """Convolutions and products in one model, ahead of time for compute capability 8.9."""
     form = form_of(precision, "tensorrt-rtx")
     source = convolutions(2)
     del source.graph.output[:]
@@ -279,9 +276,9 @@ def test_onnx_runtimes_form_runs_on_integers(
     source: ModelProto, feeds: Arrays, kernel: str, single: str, tmp_path: Path
 ) -> None:
     path, _ = written(subject(tmp_path, source), CPU, feeds, tmp_path / "out")
-    found = kernels(path, tmp_path)
-    assert kernel in found
-    assert single not in found
+    operator_types = kernels(path, tmp_path)
+    assert kernel in operator_types
+    assert single not in operator_types
 
 
 def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
@@ -299,7 +296,7 @@ def test_dynamic_quantisation_is_fused_and_close(tmp_path: Path) -> None:
     assert kernels(path, tmp_path) & {"DynamicQuantizeMatMul", "MatMulIntegerToFloat"}
 
 
-def test_what_is_not_quantised_has_a_reason(tmp_path: Path) -> None:
+def test_unquantized_nodes_have_a_reason(tmp_path: Path) -> None:
     source = dense(2)
     extend(
         source,
@@ -353,12 +350,11 @@ def test_shared_weights_and_activations_are_quantised_once(tmp_path: Path) -> No
 
 
 def test_a_result_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:
-    """The form for integers quantises results, of which one is read twice and one is an output."""
     source = convolutions(2)
     source.graph.output.append(value("c0", "n", 8, 16, 16))  # in front of the activation
     path, _ = written(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
-    for wanted, found in zip(run(source, IMAGE), run(path, IMAGE), strict=True):
-        assert cosine(wanted, found) > 0.999
+    for expected, actual in zip(run(source, IMAGE), run(path, IMAGE), strict=True):
+        assert cosine(expected, actual) > 0.999
 
 
 def test_an_opset_that_has_no_quantisation_by_channel_is_raised(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from enginewright_runtime.prepare.quantize.calibration import CalibrationData
 from enginewright_runtime.prepare.quantize.observing import ValueLimits
 
 from tests.support.broken_models import parsed
-from tests.support.quantizing import dense, random, run
+from tests.support.converting import run
+from tests.support.quantizing import dense, random
 
 
 def saved(root: Path, model: onnx.ModelProto) -> Path:
@@ -31,24 +32,24 @@ def data(root: Path, **arrays: np.ndarray) -> CalibrationData:
     return calibration.read(root / "calibration", inputs)
 
 
-def test_limits_are_those_of_all_samples(tmp_path: Path) -> None:
+def test_limits_cover_all_samples(tmp_path: Path) -> None:
     path = saved(tmp_path, dense(2))
     samples = [{"x": random(3, 64, seed=seed)} for seed in range(4)]
-    found = observing.limits(path, ["x", "s0", "y"], samples)
+    limits = observing.limits(path, ["x", "s0", "y"], samples)
     every = np.concatenate([sample["x"] for sample in samples])
-    assert (found["x"].low, found["x"].high) == (every.min(), every.max())
+    assert (limits["x"].low, limits["x"].high) == (every.min(), every.max())
     whole = np.concatenate([run(path, sample)[0] for sample in samples])
-    assert found["y"].high == pytest.approx(whole.max(), rel=1e-5)
-    assert found["y"].elements == 3 * 64
+    assert limits["y"].high == pytest.approx(whole.max(), rel=1e-5)
+    assert limits["y"].elements == 3 * 64
     assert [path.name for path in tmp_path.iterdir()] == ["model.onnx"]
 
 
 def test_values_that_are_never_finite_have_no_range(tmp_path: Path) -> None:
     path = saved(tmp_path, parsed('(float["n", 4] x) => (float["n", 4] y) { [log] y = Log(x) }'))
-    found = observing.limits(path, ["x", "y"], [{"x": np.full((1, 4), -1, np.float32)}])
-    assert found["x"].seen
-    assert not found["y"].seen
-    assert found["y"].largest == 0
+    limits = observing.limits(path, ["x", "y"], [{"x": np.full((1, 4), -1, np.float32)}])
+    assert limits["x"].seen
+    assert not limits["y"].seen
+    assert limits["y"].largest == 0
 
 
 def test_a_sample_that_the_model_refuses_is_reported_and_nothing_is_left(tmp_path: Path) -> None:
@@ -66,12 +67,12 @@ def test_only_single_values_of_the_main_graph_are_observed() -> None:
     assert observing.single_values(model) == ["x", "a", "y"]
 
 
-def test_what_is_looked_at_at_once_is_bounded() -> None:
+def test_tensors_observed_at_once_are_bounded() -> None:
     million = 1 << 20
-    found = observing.groups(
+    groups = observing.groups(
         {"a": 40 * million, "b": 40 * million, "c": 10 * million, "d": 90 * million}
     )
-    assert found == [
+    assert groups == [
         ["a"],
         ["b", "c"],
         ["d"],
@@ -90,12 +91,14 @@ def test_histograms_count_every_value_once(tmp_path: Path, monkeypatch: pytest.M
 
     names = ["x", "s0", "r0", "y"]
     limits = observing.limits(path, names, samples)
-    found = observing.histograms(path, limits, again)
+    histograms = observing.histograms(path, limits, again)
     assert len(passes) == 2
-    assert {name: each.counts.sum() for name, each in found.items()} == dict.fromkeys(names, 384)
+    assert {name: each.counts.sum() for name, each in histograms.items()} == dict.fromkeys(
+        names, 384
+    )
     every = np.concatenate([sample["x"].ravel() for sample in samples])
-    wanted, _ = np.histogram(every, observing.BINS, (float(every.min()), float(every.max())))
-    assert np.array_equal(found["x"].counts, wanted)
+    expected, _ = np.histogram(every, observing.BINS, (float(every.min()), float(every.max())))
+    assert np.array_equal(histograms["x"].counts, expected)
 
 
 def test_percentile_cuts_the_farthest_values_off() -> None:
@@ -123,8 +126,10 @@ def test_methods_on_data_with_an_outlier(method: ranges.Method, tmp_path: Path) 
     array[7, 7] = 500
     path = saved(tmp_path, dense(1))
     reported: list[float] = []
-    found = ranges.calibrate(path, ["x", "y"], data(tmp_path, x=array), method, reported.append)
-    low, high = found["x"]
+    calibrated = ranges.calibrate(
+        path, ["x", "y"], data(tmp_path, x=array), method, reported.append
+    )
+    low, high = calibrated["x"]
     assert low == pytest.approx(array.min(), rel=0.5)
     if method == "MinMax":
         assert (low, high) == (array.min(), 500)

@@ -33,13 +33,13 @@ def test_a_warning_has_its_own_remedy(desk: Desk) -> None:
     model = desk.save(broken.lower_case())
     code, result = desk.run_json(model, "--target", "sm89,cpu")
     assert code == 1
-    found = {each["message"].partition(":")[0]: each for each in result["findings"]}
+    findings = {each["message"].partition(":")[0]: each for each in result["findings"]}
     locale = "locale xx_XX, which lower (StringNormalizer) needs, is not installed here"
-    assert found[locale]["severity"] == "error"
-    assert found[locale]["remedy"].startswith("export with locale C")
+    assert findings[locale]["severity"] == "error"
+    assert findings[locale]["remedy"].startswith("export with locale C")
     strings = "backend tensorrt-rtx does not support strings, so nodes that read or write them run on the CPU"
-    assert found[strings]["severity"] == "warning"
-    assert found[strings]["remedy"] == (
+    assert findings[strings]["severity"] == "warning"
+    assert findings[strings]["remedy"] == (
         "process strings before the model, or serve it on backend cpu"
     )
     assert not [each for each in result["findings"] if "/onnxruntime_src/" in each["message"]]
@@ -112,8 +112,8 @@ def test_the_table_is_plain_where_it_is_piped(desk: Desk) -> None:
     ],
 )
 def test_targets(name: str, backend: str, capability: str | None) -> None:
-    found = targets.parse(name)
-    assert (found.backend, found.compute_capability) == (backend, capability)
+    target = targets.parse(name)
+    assert (target.backend, target.compute_capability) == (backend, capability)
 
 
 @pytest.mark.parametrize(
@@ -129,40 +129,39 @@ def test_targets(name: str, backend: str, capability: str | None) -> None:
         ("cuda", None),
     ],
 )
-def test_a_kind_of_cpu_decides_what_int8_relies_on(name: str, products: str | None) -> None:
-    found = targets.parse(name)
-    assert found.int8_products == products
-    assert found.name == name.lower()
+def test_the_kind_of_cpu_decides_the_form_of_int8(name: str, products: str | None) -> None:
+    target = targets.parse(name)
+    assert target.int8_products == products
+    assert target.name == name.lower()
     with pytest.raises(targets.TargetError, match="cpu:avx512"):
         targets.parse("cpu:avx3")
 
 
 # fault: Commands | latency on this machine given for another kind of CPU | `preflight --target
 #   cpu:KIND`: `ProcessorMismatch`, no latency | at once
-def test_each_kind_of_cpu_has_its_form_and_what_cannot_be_timed_here_is_said(
+def test_each_kind_of_cpu_has_its_form(
     desk: Desk,
 ) -> None:
-    """On any machine: INT8 without VNNI is proven everywhere, with it where the machine is exact."""
     here = processor.read()
     names = [f"cpu:{each.lower()}" for each in ("AVX2", "AVX512", "VNNI", "AMX")]
     model = desk.save(dense())
-    _, found = desk.run_json(model, "--target", ",".join(names), "--precision", "INT8")
+    _, document = desk.run_json(model, "--target", ",".join(names), "--precision", "INT8")
     untimed = [name for name in names if timing_mismatch(here, Feature(name[4:].upper()))]
     said = {
         name
-        for each in found["findings"]
+        for each in document["findings"]
         if each["reason"] == "ProcessorMismatch"
         for name in each["targets"]
     }
     assert set(untimed) <= said
     assert len(untimed) >= 3  # a machine is of one kind
-    keys = [found["targets"][name].get("prepared_key") for name in names]
+    keys = [document["targets"][name].get("prepared_key") for name in names]
     assert keys[0] == keys[1] is not None
     for name in names[:2]:
-        assert found["targets"][name]["verdict"] == ("warn" if name in untimed else "pass")
-        assert ("latency" in found["targets"][name]) is (name not in untimed)
+        assert document["targets"][name]["verdict"] == ("warn" if name in untimed else "pass")
+        assert ("latency" in document["targets"][name]) is (name not in untimed)
     for name in names[2:]:
-        result = found["targets"][name]
+        result = document["targets"][name]
         if here.exact_products:
             assert result["verdict"] == ("warn" if name in untimed else "pass")
             assert result["prepared_key"] == keys[2] != keys[0]
@@ -171,15 +170,19 @@ def test_each_kind_of_cpu_has_its_form_and_what_cannot_be_timed_here_is_said(
 
 
 def test_a_budget_and_its_shares() -> None:
-    found = options.promise("compute=2%,nodes=5%")
-    assert (found.policy, found.max_compute_share, found.max_node_share) == ("Budget", 0.02, 0.05)
+    promise = options.promise("compute=2%,nodes=5%")
+    assert (promise.policy, promise.max_compute_share, promise.max_node_share) == (
+        "Budget",
+        0.02,
+        0.05,
+    )
     assert options.promise(None).policy == "Forbid"
     assert options.promise("allow").policy == "Allow"
 
 
 def test_the_limits_of_another_runtime_stand_in_the_recipe() -> None:
-    found = options.recipe(HELD, runtime_version="1.17.3")
-    assert (found.ort_version, found.max_opset, found.max_ir_version) == ("1.17.3", 20, 9)
+    made = options.recipe(HELD, runtime_version="1.17.3")
+    assert (made.ort_version, made.max_opset, made.max_ir_version) == ("1.17.3", 20, 9)
     assert options.recipe(HELD).max_opset == HELD.max_opset
 
 

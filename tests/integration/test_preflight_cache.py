@@ -1,7 +1,4 @@
-"""Results of models that have not changed: what they depend on, and that nothing hinders a run.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""Results of models that have not changed: what they depend on, and that nothing hinders a run."""
 
 from enginewright_runtime.prepare.fetch.stage import external_locations
 
@@ -10,7 +7,6 @@ from tests.support.preflight_runs import Desk
 
 
 def test_external_data_is_part_of_the_model(desk: Desk) -> None:
-    """With the digest that stage `fetch` makes."""
     path = desk.save(broken.external("weights.bin"))
     data = desk.root / "weights.bin"
     data.write_bytes(broken.weights())

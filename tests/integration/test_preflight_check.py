@@ -87,15 +87,15 @@ def test_no_stage_begins_after_one_that_failed(model: Path, stages: Failing) -> 
     assert reported == [("cpu", "fetch")]
 
 
-def test_what_was_no_model_is_looked_at_again(tmp_path: Path, model: Path) -> None:
-    known = _ModelFindings()
+def test_an_invalid_model_is_read_again(tmp_path: Path, model: Path) -> None:
+    findings = _ModelFindings()
     with pytest.raises(FileNotFoundError):
-        known.describe_graph(tmp_path / "gone.onnx")
+        findings.describe_graph(tmp_path / "gone.onnx")
     (tmp_path / "bad.onnx").write_bytes(b"no model")
-    known.describe_graph(tmp_path / "bad.onnx")
-    assert known._graph is None
-    known.describe_graph(model)
-    assert known._graph is not None
+    findings.describe_graph(tmp_path / "bad.onnx")
+    assert findings._graph is None
+    findings.describe_graph(model)
+    assert findings._graph is not None
 
 
 def short() -> dict[str, list[StageReport]]:
@@ -107,9 +107,7 @@ def short() -> dict[str, list[StageReport]]:
     }
 
 
-def test_a_job_that_lacks_what_others_have_taken_runs_again_alone(
-    model: Path, stages: Failing
-) -> None:
+def test_a_job_without_memory_runs_again_alone(model: Path, stages: Failing) -> None:
     stages.fails = short()
     result, _ = checked(model, stages, 2, "sm86", "sm89", "cpu")
     assert not any(stages.fails.values())
@@ -121,7 +119,7 @@ def test_a_job_that_lacks_what_others_have_taken_runs_again_alone(
     assert "earlier" not in {each.message for each in result.findings}
 
 
-def test_what_the_first_run_reported_is_discarded(model: Path, stages: Failing) -> None:
+def test_the_report_of_the_first_run_is_discarded(model: Path, stages: Failing) -> None:
     stages.fails = {
         "prepare-tensorrt-rtx": [failed("fetch", Reason.INVALID_MODEL)],
         "prepare-cpu-any": [

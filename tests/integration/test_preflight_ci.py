@@ -6,11 +6,10 @@ Their files are read as those services read them, and the commands in them are r
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -18,6 +17,10 @@ from enginewright_cli.preflight import targets
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
+from tests.support.programs import run_program
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 REPOSITORY = Path(__file__).parents[2]
 ACTION = REPOSITORY / ".github/actions/preflight"
@@ -37,7 +40,7 @@ def desk(tmp_path: Path) -> Desk:
     return desk
 
 
-def bash(desk: Desk, script: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+def bash(desk: Desk, script: str, **environment: str) -> "CompletedProcess[str]":
     """Run a script as the services do: it ends at the first failure."""
     path = f"{BIN}:{os.environ['PATH']}"
     return desk.run(
@@ -51,8 +54,8 @@ def bash(desk: Desk, script: str, **environment: str) -> "subprocess.CompletedPr
 
 
 def hook() -> dict[str, Any]:
-    (known,) = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text())
-    return dict(known)
+    (entry,) = yaml.safe_load((REPOSITORY / ".pre-commit-hooks.yaml").read_text())
+    return dict(entry)
 
 
 def action() -> dict[str, Any]:
@@ -66,17 +69,17 @@ def step(name: str) -> dict[str, Any]:
 def gitlab() -> dict[str, Any]:
     text = (REPOSITORY / "docs/preflight.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    known = [yaml.safe_load(block) for block in blocks]
-    return dict(next(each["preflight"] for each in known if "preflight" in each))
+    jobs = [yaml.safe_load(block) for block in blocks]
+    return dict(next(each["preflight"] for each in jobs if "preflight" in each))
 
 
 def test_the_hook_is_one_that_pre_commit_takes() -> None:
-    known = hook()
-    assert {"id", "name", "entry", "language"} <= known.keys()
-    assert known["language"] == "python"
-    assert re.search(known["files"], "models/a.onnx")
-    assert not re.search(known["files"], "models/a.onnx.data")
-    assert known["require_serial"] is True
+    entry = hook()
+    assert {"id", "name", "entry", "language"} <= entry.keys()
+    assert entry["language"] == "python"
+    assert re.search(entry["files"], "models/a.onnx")
+    assert not re.search(entry["files"], "models/a.onnx.data")
+    assert entry["require_serial"] is True
 
 
 def test_the_hook_runs_on_files(desk: Desk) -> None:
@@ -93,17 +96,17 @@ def test_the_hook_runs_on_files(desk: Desk) -> None:
 
 
 def test_the_action_is_well_formed() -> None:
-    known = action()
-    assert known["runs"]["using"] == "composite"
-    for each in known["runs"]["steps"]:
+    definition = action()
+    assert definition["runs"]["using"] == "composite"
+    for each in definition["runs"]["steps"]:
         assert ("run" in each) != ("uses" in each)
         assert "run" not in each or each["shell"] == "bash"
         assert "uses" not in each or re.fullmatch(r"actions/[\w-]+@v\d+", each["uses"])
     text = (ACTION / "action.yml").read_text()
     named = set(re.findall(r"inputs\.([\w-]+)", text))
-    assert named == known["inputs"].keys()
-    assert all(each["description"] and "default" in each for each in known["inputs"].values())
-    for each in known["runs"]["steps"]:
+    assert named == definition["inputs"].keys()
+    assert all(each["description"] and "default" in each for each in definition["inputs"].values())
+    for each in definition["runs"]["steps"]:
         # an expression inside a script would be pasted into it, whatever it holds
         assert "${{" not in each.get("run", "")
 
@@ -112,16 +115,13 @@ def test_the_action_is_well_formed() -> None:
 def test_the_scripts_of_the_action_pass_shellcheck(name: str) -> None:
     script = "#!/bin/bash\nexport GITHUB_OUTPUT EXTRAS REPOSITORY MODELS TARGET CONFIG\n"
     script += "export ARGUMENTS REPORTS\n" + step(name)["run"]
-    done = subprocess.run(
-        [f"{BIN}/shellcheck", "-"], input=script, text=True, capture_output=True, check=False
-    )
-    assert done.returncode == 0, done.stdout
+    run_program([f"{BIN}/shellcheck", "-"], input=script)
 
 
 def expressions(env: dict[str, str], **values: str) -> dict[str, str]:
     """Fill in `${{ ... }}` as GitHub does."""
     return {
-        name: re.sub(r"\$\{\{ (.*?) \}\}", lambda found: values[found[1]], text)
+        name: re.sub(r"\$\{\{ (.*?) \}\}", lambda match: values[match[1]], text)
         for name, text in env.items()
     }
 
@@ -183,16 +183,16 @@ def extras() -> dict[str, list[str]]:
     return dict(project["optional-dependencies"])
 
 
-def packages(wanted: str) -> set[str]:
+def packages(combination: str) -> set[str]:
     """Return the names of the packages of extras, those of other extras among them."""
-    found: set[str] = set()
-    for extra in wanted.split(","):
+    names: set[str] = set()
+    for extra in combination.split(","):
         for requirement in extras()[extra]:
             if own := re.fullmatch(r"enginewright\[(.*)\]", requirement):
-                found |= packages(own[1])
+                names |= packages(own[1])
             else:
-                found |= set(re.findall(r"^[\w.-]+", requirement))
-    return found
+                names |= set(re.findall(r"^[\w.-]+", requirement))
+    return names
 
 
 def named_extras() -> set[str]:
@@ -211,9 +211,9 @@ def test_every_extra_that_is_named_is_there_and_brings_one_onnx_runtime() -> Non
     named = named_extras()
     assert {"preflight", "preflight,rtx", "preflight-openvino", "preflight-gpu"} <= named
     for each in named:
-        found = packages(each)
-        assert {"typer", "rich", "onnx", "kubernetes"} <= found, each
-        assert len(found & RUNTIMES) == 1, each
+        names = packages(each)
+        assert {"typer", "rich", "onnx", "kubernetes"} <= names, each
+        assert len(names & RUNTIMES) == 1, each
     assert "tensorrt-rtx-cu13-libs" in packages(targets._EXTRAS["tensorrt-rtx"])
     assert "onnxruntime-openvino" in packages(targets._EXTRAS["openvino"])
     assert "onnxruntime-gpu" in packages(targets._EXTRAS["cuda"])

@@ -15,6 +15,7 @@ from enginewright_cli.preflight.stopping import stopped_by_signals
 
 from tests.support import broken_models as broken
 from tests.support.preflight_runs import Desk
+from tests.support.programs import run_program
 from tests.support.waiting import until
 
 CPU = ("--target", "cpu")
@@ -52,12 +53,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     def mount(options: str) -> Path:
         folder = tmp_path / f"mounted-{len(folders)}"
         folder.mkdir()
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = run_program(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], code=None)
         if done.returncode:
             pytest.skip(f"NOT TESTED, mounting takes root and CAP_SYS_ADMIN: {done.stderr.strip()}")
         folders.append(folder)
@@ -96,7 +92,7 @@ def test_an_interrupt_once_a_phase_is_over(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_while_it_asks_what_is_installed(desk: Desk, number: signal.Signals) -> None:
+def test_an_interrupt_during_the_probe(desk: Desk, number: signal.Signals) -> None:
     shutil.rmtree(desk.cache)
     process = desk.start(desk.save(broken.relu()), *CPU)
     until(lambda: list(desk.scratch.glob("*/probe/dev")), "the probe")
@@ -143,7 +139,6 @@ def test_an_interrupt_while_many_models_are_looked_at(desk: Desk) -> None:
 
 
 def test_a_full_disk(desk: Desk, models: Path, mounted: Callable[..., Path]) -> None:
-    """A model of 3 MB: no room for what is made of it."""
     magika = next(models.rglob("standard_v3_3/model.onnx"))
     desk.scratch = mounted("size=5m")
     done = desk.run(magika, *CPU)
@@ -200,7 +195,7 @@ def test_no_network(desk: Desk) -> None:
     assert "remedy: " in done.stdout
 
 
-def test_nobody_listens(desk: Desk) -> None:
+def test_a_refused_connection(desk: Desk) -> None:
     done = desk.run("http://127.0.0.1:9/model.onnx", *CPU)
     assert done.returncode == 2
     assert "SourceUnreachable" in done.stdout
@@ -240,7 +235,7 @@ def test_a_crash_in_the_middle(
         ("folder.onnx", "has 0 .onnx files"),
     ],
 )
-def test_what_cannot_be_read(desk: Desk, name: str, wording: str) -> None:
+def test_an_unreadable_path(desk: Desk, name: str, wording: str) -> None:
     (desk.root / "link.onnx").symlink_to("gone.onnx")
     os.mkfifo(desk.root / "pipe.onnx")
     (desk.root / "empty.onnx").touch()

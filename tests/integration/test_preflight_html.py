@@ -72,7 +72,7 @@ def body(shown: Loaded) -> str:
     return shown.page.locator("body").text_content() or ""
 
 
-def test_it_asks_nobody_for_anything_and_has_no_scripts(shown: Loaded) -> None:
+def test_the_page_sends_no_requests_and_has_no_scripts(shown: Loaded) -> None:
     assert shown.console == []
     assert len(shown.requests) == 1
     assert shown.requests[0].startswith("file:")
@@ -81,7 +81,7 @@ def test_it_asks_nobody_for_anything_and_has_no_scripts(shown: Loaded) -> None:
     assert policy.startswith("default-src 'none'")
 
 
-def test_it_holds_what_was_found(shown: Loaded) -> None:
+def test_the_page_has_the_findings(shown: Loaded) -> None:
     text = body(shown)
     for wording in (
         "Not deployable: of 3 targets, openvino would not serve it.",
@@ -112,7 +112,7 @@ def test_it_holds_what_was_found(shown: Loaded) -> None:
     assert shown.page.evaluate("document.title") == "detector.onnx: fail (preflight)"
 
 
-def test_the_map_has_areas_by_cost_and_says_what_is_elsewhere_without_colour(shown: Loaded) -> None:
+def test_map_areas_follow_costs_and_mark_nodes_elsewhere(shown: Loaded) -> None:
     tiles: list[dict[str, Any]] = shown.page.evaluate(
         "[...document.querySelectorAll('.tile')].map(each => ({title: each.title, kind: each.className,"
         " area: each.offsetWidth * each.offsetHeight, image: getComputedStyle(each).backgroundImage}))"
@@ -285,8 +285,6 @@ def test_hostile_names_are_shown_and_do_nothing(
 
 @given(st.text(), st.text())
 def test_text_is_never_markup(content: str, title: str) -> None:
-    """What a parser reads back is what was written, whatever it was."""
-
     class Reader(HTMLParser):
         def __init__(self) -> None:
             super().__init__(convert_charrefs=True)

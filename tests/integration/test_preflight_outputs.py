@@ -19,6 +19,7 @@ from enginewright_cli.preflight.result import Result, Results
 from enginewright_cli.preflight.schema import schema, text
 
 from tests.support import broken_models as broken
+from tests.support.optional import present
 from tests.support.preflight_results import partial
 from tests.support.preflight_runs import Desk
 from tests.unit.test_preflight_junit import read
@@ -49,7 +50,6 @@ class Run:
 
     @property
     def document(self) -> Any:
-        """Return its JSON."""
         return json.loads(self.done.stdout)
 
     @property
@@ -155,7 +155,7 @@ def test_real_results_follow_it(rendered: Run, refused: Run) -> None:
         assert problems(each, made, made) == []
 
 
-def test_it_notices_what_does_not_follow(rendered: Run) -> None:
+def test_the_check_notices_violations(rendered: Run) -> None:
     made = schema()
     one = made["$defs"]["Result"]
     good = rendered.document
@@ -218,8 +218,7 @@ def test_junit_of_a_real_run(rendered: Run, refused: Run) -> None:
     assert float(case.get("time", "")) > 0
     assert "converted opset 11 to 17" in case.findtext("system-out", "")
     (case,) = read((refused.folder / "junit.xml").read_text())[0]
-    failure = case.find("failure")
-    assert failure is not None
+    failure = present(case.find("failure"))
     assert failure.get("type") == refused.result.targets["cpu"].reason
     assert "remedy: " in (failure.text or "")
 
@@ -257,7 +256,6 @@ def test_nothing_is_written_of_a_model_that_nothing_serves(refused: Run) -> None
 
 
 def test_external_data_goes_along_and_the_sources_stays(examples: Run) -> None:
-    """Through the whole pipeline, beside a source whose data has a name that ours might have."""
     place = examples.folder
     assert (place / "fixed.bin").read_bytes() == broken.weights()
     assert (place / "model.onnx").read_bytes() == broken.external("fixed.bin").SerializeToString()

@@ -41,9 +41,7 @@ def lasting(value: Any) -> Any:
         pytest.param(broken.one_node("Frobnicate", "com.example"), id="refused"),
     ],
 )
-def test_the_findings_and_keys_are_those_of_each_target_alone(
-    desk: Desk, model: ModelProto
-) -> None:
+def test_findings_and_keys_match_each_target_alone(desk: Desk, model: ModelProto) -> None:
     path = desk.save(model)
     _, both = desk.run_json(path, "--target", "sm89,cpu", "--no-cache")
     for target in ("sm89", "cpu"):
@@ -52,8 +50,8 @@ def test_the_findings_and_keys_are_those_of_each_target_alone(
         assert {each: both["model"][each] for each in _FETCHED} == {
             each: alone["model"][each] for each in _FETCHED
         }
-        known = {**both["targets"][target], "scope": alone["targets"][target]["scope"]}
-        assert lasting(known) == lasting(alone["targets"][target])
+        expected = {**both["targets"][target], "scope": alone["targets"][target]["scope"]}
+        assert lasting(expected) == lasting(alone["targets"][target])
         of_target = [
             {**each, "targets": [target]} for each in both["findings"] if target in each["targets"]
         ]
@@ -79,7 +77,7 @@ def test_calls_run_at_once_and_no_more_of_them() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
-def test_what_one_raises_ends_the_others(at_once: int) -> None:
+def test_an_exception_ends_the_other_calls(at_once: int) -> None:
     stop, begun = Stop(), []
 
     def waits() -> None:
@@ -132,7 +130,7 @@ class Slow(Progress):
         self.shown.append(options["description"])
 
 
-def test_what_is_noted_last_is_shown_last() -> None:
+def test_the_last_note_is_shown_last() -> None:
     progress = Slow()
     live = _Live(progress, 1)
     live.started("a.onnx")

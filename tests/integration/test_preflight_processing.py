@@ -26,21 +26,20 @@ SENT = "--request=mood-request.json"
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    found = Desk(tmp_path)
-    generate = [sys.executable, "-m", "hack.samples.text_steps", str(found.root)]
+    tools = Desk(tmp_path)
+    generate = [sys.executable, "-m", "hack.samples.text_steps", str(tools.root)]
     subprocess.run(generate, cwd=REPOSITORY, check=True)
-    return found
+    return tools
 
 
 def finding(document: dict[str, Any]) -> dict[str, Any]:
     (only,) = (each for each in document["findings"] if each["severity"] == "error")
     assert only["remedy"]
-    found: dict[str, Any] = only
-    return found
+    error: dict[str, Any] = only
+    return error
 
 
 def test_the_sample_is_checked_and_served(desk: Desk, tmp_path: Path) -> None:
-    """Preflight answers its request as the server does that the manifest asks for."""
     arguments = (text_steps.MODEL, "--target=cpu", BEFORE, AFTER, *EXTENSION, SENT)
     code, document = desk.run_json(*arguments)
     assert code == 0, document
@@ -97,10 +96,10 @@ def test_a_request_that_a_step_fails_on_fails_the_target(desk: Desk) -> None:
         text_steps.MODEL, "--target=cpu", BEFORE, "--after=failing.onnx", *EXTENSION, SENT
     )
     assert code == 1
-    found = finding(document)
-    assert (found["reason"], found["stage"]) == ("InvalidModel", "examine")
+    error = finding(document)
+    assert (error["reason"], error["stage"]) == ("InvalidModel", "examine")
     assert (
-        "would answer --request with 500: step spec.processing.after[0] failed" in found["message"]
+        "would answer --request with 500: step spec.processing.after[0] failed" in error["message"]
     )
 
 
@@ -111,10 +110,10 @@ def test_a_request_that_does_not_fit_fails_the_target(desk: Desk) -> None:
         text_steps.MODEL, "--target=cpu", BEFORE, AFTER, *EXTENSION, "--request=wrong.json"
     )
     assert code == 1
-    found = finding(document)
-    assert found["reason"] == "RequestsRejected"
-    assert "with 400: " in found["message"]
-    assert "'text'" in found["message"]
+    error = finding(document)
+    assert error["reason"] == "RequestsRejected"
+    assert "with 400: " in error["message"]
+    assert "'text'" in error["message"]
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_real_models(file: str, models: Path, tmp_path: Path) -> None:
 
 # fault: Engines | inputs or outputs of types that the provider refuses (float64) | `validate` |
 #   before the build
-def test_what_is_built_and_cannot_be_served(models: Path, desk: Desk) -> None:
+def test_an_engine_that_cannot_be_served(models: Path, desk: Desk) -> None:
     """By the provider's word: it refuses an output of float64, and devices of capability 7.5."""
     source = next(path for path in models.rglob("model.onnx") if "swift_f0" in str(path))
     assert by_hand(source, LISTEN)
@@ -95,14 +95,14 @@ def test_what_is_built_and_cannot_be_served(models: Path, desk: Desk) -> None:
 def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(desk: Desk) -> None:
     code, reported = desk.run_json(desk.save(mixed()), "--target", "sm89", "--budget", "allow")
     assert (code, reported["verdict"]) == (0, "warn")
-    (found,) = [
+    (cause,) = [
         each for each in reported["findings"] if "backend tensorrt would" in each["message"]
     ]
-    assert "loads an engine only if it contains the whole model" in found["message"]
-    assert (found["severity"], found["nodes"]) == ("warning", ["det_bad (Det)", "add_out (Add)"])
+    assert "loads an engine only if it contains the whole model" in cause["message"]
+    assert (cause["severity"], cause["nodes"]) == ("warning", ["det_bad (Det)", "add_out (Add)"])
 
 
-def test_what_its_parser_refuses_in_a_precision_is_built_from_the_operators_body(
+def test_a_precision_refused_by_the_parser_is_built_from_the_body(
     desk: Desk,
 ) -> None:
     nodes = [

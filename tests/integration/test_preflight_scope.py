@@ -26,12 +26,12 @@ def held(*backends: str) -> ImageFacts:
         ("cuda", ["cuda"], "tensorrt or tensorrt-rtx"),
     ],
 )
-def test_what_is_not_looked_at_is_not_known(
+def test_unexamined_targets_are_unknown(
     target: str, looked: list[str], unknown: str | None
 ) -> None:
     targets = [parse(each) for each in looked]
-    known = held("cpu", "openvino", "cuda", "tensorrt-rtx")
-    reported = scope(parse(target), targets, known)
+    facts = held("cpu", "openvino", "cuda", "tensorrt-rtx")
+    reported = scope(parse(target), targets, facts)
     assert reported.startswith(
         f"backend {parse(target).backend} 1.2 (onnxruntime 1.31.1), as installed"
     )

@@ -45,10 +45,10 @@ def is_known(outcomes: list[Outcome]) -> bool:
     assert published[-1]
     assert published[-1].cached
     assert all(each is None for each in published[1:-1])
-    known = published[0] is not None
-    assert published[0] == (published[-1] if known else None)
-    assert [each.message.startswith("nothing to do: ") for each in outcomes[1:]] == [known] * 5
-    return known
+    is_stored = published[0] is not None
+    assert published[0] == (published[-1] if is_stored else None)
+    assert [each.message.startswith("nothing to do: ") for each in outcomes[1:]] == [is_stored] * 5
+    return is_stored
 
 
 def test_only_fetch_has_something_to_do_and_reports_the_same(place: Workplace) -> None:
@@ -94,7 +94,7 @@ def with_another_manifest(artifact: Path) -> None:
 # fault: Store | an artefact that the store has lost, or that is damaged, is taken for the one that was prepared before |
 #   stage `fetch` reads all of it | before the other stages are left out
 @pytest.mark.parametrize("damage", [shutil.rmtree, cut, without_manifest, with_another_manifest])
-def test_what_is_lost_or_damaged_is_prepared_again(
+def test_a_lost_or_damaged_artefact_is_prepared_again(
     damage: Callable[[Path], None], place: Workplace
 ) -> None:
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
@@ -107,9 +107,7 @@ def test_what_is_lost_or_damaged_is_prepared_again(
 # fault: Store | another runtime image, which may refuse the model, takes what an earlier image prepared under the same
 #   key for its own | the store has records of the images whose stages have passed | all stages run once
 @pytest.mark.parametrize("pipeline", ["2" * 64, None])
-def test_an_image_whose_stages_have_not_passed_runs_them(
-    pipeline: str | None, place: Workplace
-) -> None:
+def test_an_image_with_other_stages_runs_them(pipeline: str | None, place: Workplace) -> None:
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
     prepared(place, task)
     other = of_image(task, pipeline)
@@ -133,7 +131,7 @@ def test_a_lost_record_costs_one_run(place: Workplace) -> None:
     assert is_known(again(place, task))
 
 
-def test_an_artefact_without_what_is_reported_is_not_known(place: Workplace) -> None:
+def test_an_artefact_without_reported_facts_is_unknown(place: Workplace) -> None:
     """As those of earlier versions, whose manifests had no signature."""
     task = of_image(place.task(place.put("m.onnx", broken.relu())))
     first = prepared(place, task)

@@ -112,10 +112,10 @@ def test_steps_must_connect(space: Workplace) -> None:
     ]
     for before, message in cases:
         task = task_of(space, [before], processing.classifier(), [])
-        reason, found = refusal(space, task)
+        reason, reported = refusal(space, task)
         assert reason is Reason.INVALID_MODEL
-        assert message in found
-        assert "values are passed by name" in found
+        assert message in reported
+        assert "values are passed by name" in reported
 
 
 def test_a_step_needs_its_operators(space: Workplace) -> None:
@@ -174,29 +174,29 @@ def test_an_engine_has_the_steps_of_its_prepared_model(tmp_path: Path) -> None:
 
 
 def test_steps_feed_one_another(space: Workplace) -> None:
-    def passed_on(number: int) -> onnx.ModelProto:
+    def pass_on(number: int) -> onnx.ModelProto:
         before, after = f"value_{number}", f"value_{number + 1}"
         return parsed(
             f'(float["n"] {before}) => (float["n"] {after}) {{ {after} = Identity({before}) }}'
         )
 
-    before, after = [passed_on(0), passed_on(1)], [passed_on(3), passed_on(4)]
-    _, outcome = space.prepare(task_of(space, before, passed_on(2), after))
+    before, after = [pass_on(0), pass_on(1)], [pass_on(3), pass_on(4)]
+    _, outcome = space.prepare(task_of(space, before, pass_on(2), after))
     assert outcome.published.data.keys() == {"before-0", "before-1", "after-0", "after-1"}
     assert outcome.published.signature is not None
     assert outcome.published.signature.inputs == ("value_0:FP32[-1]",)
     assert outcome.published.signature.outputs == ("value_5:FP32[-1]",)
 
 
-def test_only_what_nothing_but_a_decoder_takes_is_an_image(tmp_path: Path) -> None:
+def test_an_input_only_of_a_decoder_is_an_image(tmp_path: Path) -> None:
     """An image is decoded and encoded again before its step, which other operators would see."""
     also_counted = processing.decoder()
     extend(also_counted, "() => (int64 count) { count = Size(image) }")
     (tmp_path / "extensions").mkdir()
     bundled.declare(tmp_path / "extensions")
-    found = {}
+    kinds = {}
     for name, model in (("only", processing.decoder()), ("counted", also_counted)):
         onnx.save(model, tmp_path / f"{name}.onnx")
         steps = LoadedSteps({name: tmp_path / f"{name}.onnx"}, tmp_path / "model/model.onnx")
-        found[name] = steps.facts[name].images
-    assert found == {"only": ("image",), "counted": ()}
+        kinds[name] = steps.facts[name].images
+    assert kinds == {"only": ("image",), "counted": ()}

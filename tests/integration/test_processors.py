@@ -18,13 +18,15 @@ from enginewright_contract.processors import (
     timing_mismatch,
 )
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import StageReport, read_termination_message
+from enginewright_contract.report import StageReport
 from enginewright_contract.task import Int8Products, PrepareTask, Recipe, ServeTask
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.prepare.quantize.forms import dynamic_form, form_of
 from enginewright_runtime.prepare.quantize.saturation import saturable
 from enginewright_runtime.session import processor
 
+from tests.support.converting import recipe, run
+from tests.support.optional import present
 from tests.support.preparing import Workplace
 from tests.support.processors import (
     TIMEOUT,
@@ -32,8 +34,8 @@ from tests.support.processors import (
     python_without_vnni,
     without_vnni,
 )
-from tests.support.quantizing import cosine, dense, quantized_by, random, recipe, run, work
-from tests.support.serving import Server
+from tests.support.quantizing import cosine, dense, quantized_by, random, work
+from tests.support.serving import Server, read_report
 
 VNNI = Processor(architecture="x86_64", features=(Feature.AVX2, Feature.VNNI), exact_products=True)
 AVX2 = Processor(architecture="x86_64", features=(Feature.AVX2,), exact_products=False)
@@ -74,24 +76,24 @@ RISC_V = "processor\t: 0\nhart\t\t: 2\nisa\t\t: rv64imafdc\n"
         ("", "arm64", [], False),  # macOS has no such file
     ],
 )
-def test_what_the_kernel_reports(
+def test_the_features_that_the_kernel_reports(
     text: str, architecture: str, features: list[str], exact: bool
 ) -> None:
-    found = parse(text, architecture)
-    assert [*found.features] == features
-    assert found.architecture == architecture
-    assert has_exact_products(found.features) is exact
-    assert architecture in found.described
+    facts = parse(text, architecture)
+    assert [*facts.features] == features
+    assert facts.architecture == architecture
+    assert has_exact_products(facts.features) is exact
+    assert architecture in facts.described
 
 
-def test_only_what_all_cores_have_counts() -> None:
-    found = parse(ALDER_LAKE + SKYLAKE, "x86_64")
-    assert found.features == (Feature.AVX2,)
-    assert found.model == "12th Gen Intel(R) Core(TM)"
+def test_only_features_of_all_cores_count() -> None:
+    facts = parse(ALDER_LAKE + SKYLAKE, "x86_64")
+    assert facts.features == (Feature.AVX2,)
+    assert facts.model == "12th Gen Intel(R) Core(TM)"
 
 
 @pytest.mark.timeout(TIMEOUT)
-def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
+def test_measured_products_agree_with_the_kernel() -> None:
     here = processor.read()
     assert here.exact_products is has_exact_products(here.features)
     program = (
@@ -106,14 +108,14 @@ def test_products_are_measured_and_agree_with_what_the_kernel_reports() -> None:
 
 
 @pytest.mark.parametrize("unknown", ["saturable", "verified_on", "serving", "exact_products"])
-def test_what_is_not_known_raises_no_alarm(unknown: str) -> None:
-    known: dict[str, Any] = {"saturable": True, "verified_on": VNNI, "serving": AVX2}
-    assert "outputs differ" in str(mismatch(**known))
+def test_unknown_processors_raise_no_alarm(unknown: str) -> None:
+    fields: dict[str, Any] = {"saturable": True, "verified_on": VNNI, "serving": AVX2}
+    assert "outputs differ" in str(mismatch(**fields))
     if unknown == "exact_products":
-        known["serving"] = AVX2.model_copy(update={"exact_products": None})
+        fields["serving"] = AVX2.model_copy(update={"exact_products": None})
     else:
-        known[unknown] = None
-    assert mismatch(**known) is None
+        fields[unknown] = None
+    assert mismatch(**fields) is None
 
 
 def test_only_a_processor_that_gives_other_outputs_is_another_kind() -> None:
@@ -121,8 +123,7 @@ def test_only_a_processor_that_gives_other_outputs_is_another_kind() -> None:
     assert mismatch(saturable=True, verified_on=VNNI, serving=other) is None
     assert mismatch(saturable=True, verified_on=AVX2, serving=AVX2) is None
     assert mismatch(saturable=False, verified_on=VNNI, serving=AVX2) is None  # 7 bits, or no INT8
-    message = mismatch(saturable=True, verified_on=AVX2, serving=VNNI)
-    assert message is not None
+    message = present(mismatch(saturable=True, verified_on=AVX2, serving=VNNI))
     assert "exact on this processor" in message
     assert "saturating on the one" in message
 
@@ -144,7 +145,7 @@ def test_which_kind_of_processor_times_are_of() -> None:
 
 def test_which_models_saturate(tmp_path: Path) -> None:
     feeds = {"x": random(4, 64)}
-    for name, form, backend, wanted in [
+    for name, form, backend, expected in [
         ("reduced", form_of("INT8", "cpu"), "cpu", False),
         ("full", form_of("INT8", "cpu", "exact"), "cpu", True),
         ("full-openvino", form_of("INT8", "openvino", "exact"), "openvino", True),
@@ -154,7 +155,7 @@ def test_which_models_saturate(tmp_path: Path) -> None:
         ("signed-openvino", form_of("INT8", "tensorrt"), "openvino", True),
     ]:
         path = quantized_by(form, dense(), feeds, tmp_path / name)
-        assert saturable(graphs.parse(path), path.parent, backend) is wanted, name
+        assert saturable(graphs.parse(path), path.parent, backend) is expected, name
     assert not saturable(dense(), tmp_path, "cpu")
 
 
@@ -191,7 +192,6 @@ def prepare(root: Path, model: onnx.ModelProto, **recipe: Any) -> tuple[ServeTas
 #   golden samples | before the pod is ready
 @pytest.mark.timeout(TIMEOUT)
 def test_int8_that_was_proved_here_serves_without_vnni(tmp_path: Path, haswell: Path) -> None:
-    """Of processors that nothing is known of: the golden outputs of this one are those of the other."""
     root = tmp_path / "a"
     task, manifest = prepare(root, dense(), precision="INT8", int8_products="any")
     assert (manifest.precision, manifest.saturable) == ("INT8", False)
@@ -209,7 +209,6 @@ def test_int8_that_was_proved_here_serves_without_vnni(tmp_path: Path, haswell: 
 def test_int8_for_exact_products_is_refused_where_they_saturate(
     tmp_path: Path, haswell: Path
 ) -> None:
-    """By the server, with the reason: golden samples may agree by luck where requests do not."""
     root = tmp_path / "a"
     task, manifest = prepare(root, dense(), precision="INT8", int8_products="exact")
     assert manifest.saturable
@@ -218,9 +217,8 @@ def test_int8_for_exact_products_is_refused_where_they_saturate(
     server = Server(root, task, python=haswell, fresh=True)
     code = server.wait(TIMEOUT)
     server.stop()
-    termination_message = read_termination_message((root / "dev/termination-log").read_text())
+    termination_message = read_report(root)
     assert code == ExitCode.PERMANENT
-    assert termination_message is not None
     assert termination_message.reason is Reason.PROCESSOR_MISMATCH
     assert "INT8 products are saturating on this processor" in termination_message.outcome
     assert "spec.cpuFeatures" in termination_message.outcome
@@ -247,7 +245,6 @@ for root in sys.argv[1:]:
 #   in the prepare Job
 @pytest.mark.timeout(TIMEOUT)
 def test_stage_quantize_knows_the_processor_that_it_runs_on(tmp_path: Path) -> None:
-    """It proves no form that its kernels are wrong for, and warns of a model that came with one."""
     feeds = {"x": random(4, 64)}
     full = quantized_by(form_of("INT8", "cpu", "exact"), dense(), feeds, tmp_path / "q")
     asked = recipe(precision="INT8", int8_products="exact")
@@ -294,7 +291,7 @@ def test_openvino_saturates_alike_and_is_right_with_weights_of_7_bits(
     command = without_vnni(python=str(openvino_python))
     arguments = [str(tmp_path / "x.npz"), *map(str, paths)]
     subprocess.run([*command, "-c", _OPENVINO, *arguments], check=True, timeout=TIMEOUT)
-    wanted = run(dense(), feeds)[0]
-    reduced, full = (1 - cosine(wanted, np.load(f"{path}.npy")) for path in paths)
+    expected = run(dense(), feeds)[0]
+    reduced, full = (1 - cosine(expected, np.load(f"{path}.npy")) for path in paths)
     assert reduced < 1e-3
     assert full > 2e-3

@@ -30,7 +30,7 @@ class Case:
 
     name: str
     content: Callable[[], Content]
-    reason: Reason | None  # None: it does no harm, and passes
+    reason: Reason | None  # unless it does no harm, and passes
     reported: str
     beside: Callable[[Path], None] | None = None  # writes w.bin
 

@@ -1,7 +1,4 @@
-"""Every rule finds what it is for and nothing else, and no rule cries wolf.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""Every rule finds what it is for and nothing else, and no rule cries wolf."""
 
 from pathlib import Path
 from typing import Any
@@ -28,10 +25,10 @@ def test_rule_finds(case: Broken, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     if case.files is not None:
         case.files(tmp_path / "model")
-    found = judge(tmp_path, case.model(), case.backend, case.precision)
-    mine = [each for each in found if each["rule"] == case.rule]
-    assert len(mine) == 1, found
-    assert {each["rule"] for each in found} - {case.rule} == case.also
+    findings = judge(tmp_path, case.model(), case.backend, case.precision)
+    mine = [each for each in findings if each["rule"] == case.rule]
+    assert len(mine) == 1, findings
+    assert {each["rule"] for each in findings} - {case.rule} == case.also
     rule = next(rule for rule in table.RULES if rule.name == case.rule)
     assert (mine[0]["severity"], mine[0]["reason"]) == (case.severity, rule.reason)
     assert case.reported in mine[0]["cause"]
@@ -48,7 +45,6 @@ LOADABLE = [case for case in GOOD if case[2] == "cpu"]
 
 @pytest.mark.parametrize("case", LOADABLE, ids=lambda case: case[0])
 def test_onnx_runtime_loads_the_good_models(case: Any, tmp_path: Path) -> None:
-    """What is called good above must be."""
     _, model, _, files = case
     (tmp_path / "model").mkdir()
     if files is not None:

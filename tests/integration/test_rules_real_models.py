@@ -32,8 +32,8 @@ def judge(path: Path, backend: str, precision: str | None = None) -> dict[str, s
         "precision": precision,
     }
     inspected = inspect_here(path, Recipe.model_validate(recipe))
-    found = {each.rule: each.severity for each in inspected.findings}
-    return {rule: severity for rule, severity in found.items() if rule not in SHAPES}
+    severities = {each.rule: each.severity for each in inspected.findings}
+    return {rule: severity for rule, severity in severities.items() if rule not in SHAPES}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -50,8 +50,8 @@ def test_findings_are_known_and_true(backend: str, models: Path) -> None:
 
 def test_a_variance_that_float16_cannot_hold(models: Path) -> None:
     """97,903,600 in batch_norm_0.w_2: cut off, the detector's masks overlap by 63% alone."""
-    found = {
+    findings = {
         path.name: set(judge(path, "tensorrt", "FP16")) & {"half-range", "half-overflow"}
         for path in models.rglob("*.onnx")
     }
-    assert {name for name, rules in found.items() if rules} == {"ch_PP-OCRv4_det_infer.onnx"}
+    assert {name for name, rules in findings.items() if rules} == {"ch_PP-OCRv4_det_infer.onnx"}

@@ -18,6 +18,7 @@ from enginewright_serving.server.startup import model_loading, runtime_cache
 from enginewright_serving.server.startup.runtime_cache import RuntimeCache
 
 from tests.support import rtx_devices
+from tests.support.optional import present
 from tests.support.serving import linear_model, write_artifact
 
 DEVICE = Device(Driver(needed=True, present=True, version="13.1"), "8.9")
@@ -25,9 +26,7 @@ ENGINE, OTHER = "e" * 64, "f" * 64
 
 
 def started(root: Path, engine: str = ENGINE, device: Device = DEVICE) -> RuntimeCache:
-    cache = RuntimeCache.open(root, engine, device)
-    assert cache is not None
-    return cache
+    return present(RuntimeCache.open(root, engine, device))
 
 
 def ready(root: Path, kernels: bytes = b"kernels") -> RuntimeCache:
@@ -42,7 +41,7 @@ def ready(root: Path, kernels: bytes = b"kernels") -> RuntimeCache:
     return cache
 
 
-def test_the_next_start_has_what_the_first_one_compiled(tmp_path: Path) -> None:
+def test_the_next_start_reuses_compiled_kernels(tmp_path: Path) -> None:
     first = ready(tmp_path / "cache")
     assert (first.reused, first.bytes) == (False, 7)
     second = started(tmp_path / "cache")
@@ -81,7 +80,7 @@ def test_one_that_is_too_large_is_not_kept(tmp_path: Path, monkeypatch: pytest.M
     assert not started(tmp_path).reused
 
 
-def test_what_is_not_ours_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_files_of_others_are_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "file").touch()
@@ -111,8 +110,8 @@ def test_the_session_that_compiles_ends_before_the_one_that_serves(
         tmp_path, linear_model(), [{"x": np.ones((1, 8), np.float32)}], shapes=shapes
     )
     artifact = tmp_path / "artifact"
-    known = Manifest.model_validate_json((artifact / "manifest.json").read_bytes())
-    manifest = known.model_copy(update={"engine": SimpleNamespace(sha256=ENGINE, profiles=())})
+    stored = Manifest.model_validate_json((artifact / "manifest.json").read_bytes())
+    manifest = stored.model_copy(update={"engine": SimpleNamespace(sha256=ENGINE, profiles=())})
     steps: list[str] = []
 
     def load(folder: Path | None) -> loading.LoadedModel:
@@ -121,10 +120,11 @@ def test_the_session_that_compiles_ends_before_the_one_that_serves(
         weakref.finalize(loaded.session, (folder / "part-0").write_bytes, b"kernels")
         return loaded
 
-    cache = model_loading.open_cache(
-        tmp_path / "cache", task, artifact, manifest, load, DEVICE, steps.append
+    cache = present(
+        model_loading.open_cache(
+            tmp_path / "cache", task, artifact, manifest, load, DEVICE, steps.append
+        )
     )
-    assert cache is not None
     assert (cache.reused, cache.bytes) == (False, 7)
     assert [each for each in steps if "rows" in each] == ["warming up 4 rows, 1 of 1"]
     assert "wrote no runtime cache" not in caplog.text

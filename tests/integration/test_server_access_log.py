@@ -12,7 +12,7 @@ import pytest
 from enginewright_contract.serving_options import AccessLogTask
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
 
-from tests.support.serving import Server, linear_model, write_artifact
+from tests.support.serving import Server, json_inputs, linear_model, write_artifact
 from tests.support.waiting import until
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -36,8 +36,7 @@ def lines(root: Path) -> list[dict[str, str]]:
 
 
 def x(columns: int = 8) -> dict[str, Any]:
-    data = [1.0] * columns
-    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, columns], "data": data}]}
+    return json_inputs(x=np.ones((1, columns), np.float32))
 
 
 def call(server: Server, *metadata: tuple[str, str], rows: int = 1) -> tuple[str, dict[str, str]]:
@@ -54,10 +53,7 @@ def call(server: Server, *metadata: tuple[str, str], rows: int = 1) -> tuple[str
 
 
 def dropped(server: Server) -> float:
-    text = server.get("/metrics").body.decode()
-    name = 'enginewright_request_records_dropped_total{kind="access_log",model="m",revision="r1"}'
-    (found,) = re.findall(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-    return float(found)
+    return server.metric('enginewright_request_records_dropped_total{kind="access_log"')
 
 
 @pytest.fixture(scope="module")
@@ -78,12 +74,11 @@ def test_an_id_is_echoed_in_every_answer(silent: Server) -> None:
         "GET /v2 HTTP/1.1\r\nHost: h\r\nExpect: much\r\n",
         "POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n",
     ):
-        with silent.wire() as wire:
-            wire.send(f"{head}X-Request-Id: mine-2\r\n\r\n".encode())
-            assert wire.receive().headers["x-request-id"] == "mine-2", head
+        answer = silent.send(f"{head}X-Request-Id: mine-2\r\n\r\n".encode())
+        assert answer.headers["x-request-id"] == "mine-2", head
     for rows, status in ((1, "OK"), (2, "INVALID_ARGUMENT")):
-        found, metadata = call(silent, ("x-request-id", "mine-3"), rows=rows)
-        assert (found, metadata["x-request-id"]) == (status, "mine-3")
+        status_name, metadata = call(silent, ("x-request-id", "mine-3"), rows=rows)
+        assert (status_name, metadata["x-request-id"]) == (status, "mine-3")
 
 
 def test_without_an_id_there_is_none_and_nothing_is_logged(silent: Server) -> None:
@@ -94,15 +89,13 @@ def test_without_an_id_there_is_none_and_nothing_is_logged(silent: Server) -> No
 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_a_hostile_id_is_not_echoed(silent: Server, value: str) -> None:
-    with silent.wire() as wire:
-        wire.send(silent.infer_request(x(), headers={"X-Request-Id": value}))
-        answer = wire.receive()
+    answer = silent.post(x(), headers={"X-Request-Id": value})
     assert answer.status in (200, 400)  # 400: the parser of HTTP refuses control characters
     assert "x-request-id" not in answer.headers
     assert "set-cookie" not in answer.headers
 
 
-def test_a_line_says_what_happened_to_a_request(tmp_path: Path) -> None:
+def test_a_line_has_the_outcome_of_a_request(tmp_path: Path) -> None:
     with logging_server(tmp_path, share=1.0) as server:
         parent = f"00-{TRACE}-00f067aa0ba902b7-01"
         headers = {"X-Request-Id": "one", "traceparent": parent, "Authorization": "Bearer s3cret"}
@@ -147,7 +140,7 @@ def test_a_line_says_what_happened_to_a_request(tmp_path: Path) -> None:
         assert secret not in text
 
 
-def test_who_asks_for_what_does_not_exist_or_leaves_has_a_line(tmp_path: Path) -> None:
+def test_unknown_models_and_abandoned_requests_are_logged(tmp_path: Path) -> None:
     with logging_server(tmp_path, share=0.0, failed="All") as server:
         mine = {"X-Request-Id": "none"}
         assert server.post(x(), path="/v2/models/other/infer", headers=mine).status == 404
@@ -166,8 +159,8 @@ def test_who_asks_for_what_does_not_exist_or_leaves_has_a_line(tmp_path: Path) -
 
 def in_flight(server: Server) -> float:
     text = server.get("/metrics").body.decode()
-    (found,) = re.findall(r"^enginewright_requests_in_flight\S* (\S+)$", text, re.MULTILINE)
-    return float(found)
+    (number,) = re.findall(r"^enginewright_requests_in_flight\S* (\S+)$", text, re.MULTILINE)
+    return float(number)
 
 
 # fault: Servers | a flood of requests that fail | ten lines a second, the rest counted | bounded
@@ -184,10 +177,10 @@ def test_a_flood_of_failures_is_logged_in_part(tmp_path: Path) -> None:
         most = 100 + 10 * (time.monotonic() - began) + 1
         # the last line may be written a moment after its response
         until(lambda: dropped(server) + len(lines(tmp_path)) >= 1000, "each is logged or counted")
-        found = lines(tmp_path)
-        assert 100 <= len(found) <= most
-        assert dropped(server) == 1000 - len(found)
-    assert {each["code"] for each in found} == {"400"}
+        records = lines(tmp_path)
+        assert 100 <= len(records) <= most
+        assert dropped(server) == 1000 - len(records)
+    assert {each["code"] for each in records} == {"400"}
 
 
 # fault: Servers | nobody reads the server's standard output | requests are answered; lines are dropped and counted | bounded
@@ -204,7 +197,7 @@ def test_a_full_pipe_holds_up_no_request(tmp_path: Path) -> None:
         assert server.wait() == 0
 
 
-def test_what_waits_is_written_before_the_end(tmp_path: Path) -> None:
+def test_queued_lines_are_written_before_the_end(tmp_path: Path) -> None:
     with logging_server(tmp_path, share=1.0) as server:
         with server.wire() as wire:
             for _ in range(50):

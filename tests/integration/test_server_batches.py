@@ -15,9 +15,9 @@ import onnxruntime as ort
 import pytest
 from enginewright_contract.task import ServeTask
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
-from tests.support.serving import Server, model, tensor, write_artifact
+from tests.support.broken_models import initializer, parsed
+from tests.support.serving import Server, binary_inputs, json_inputs, write_artifact
 
 CLIENTS: Final = 16
 REQUESTS: Final = 60  # of each client
@@ -34,64 +34,42 @@ class Runs:
 
     @classmethod
     def of(cls, server: Server) -> "Runs":
-        lines = server.get("/metrics").body.decode().splitlines()
-        found = {
-            line.partition("{")[0]: float(line.rsplit(" ", 1)[1])
-            for line in lines
-            if line.startswith("enginewright_batch_size_")
-        }
-        return cls(found["enginewright_batch_size_count"], found["enginewright_batch_size_sum"])
+        name = "enginewright_batch_size_"
+        return cls(server.metric(f"{name}count"), server.metric(f"{name}sum"))
 
 
 def dense(size: int, *, hidden: int = 0) -> onnx.ModelProto:
     """Return x [batch, size] -> y [batch, 4]; `hidden`: size of a layer between."""
     rng = np.random.default_rng(7)
     inner = hidden or size
-    return model(
-        [
-            helper.make_node("MatMul", ["x", "a"], ["h"]),
-            helper.make_node("Tanh", ["h"], ["r"]),
-            helper.make_node("MatMul", ["r", "b"], ["y"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, "batch", size)],
-        [tensor("y", TensorProto.FLOAT, "batch", 4)],
-        {
-            "a": (rng.standard_normal((size, inner)) / size**0.5).astype(np.float32),
-            "b": (rng.standard_normal((inner, 4)) / inner**0.5).astype(np.float32),
-        },
+    return parsed(
+        f"""(float[batch, {size}] x) => (float[batch, 4] y) {{
+        h = MatMul(x, a) r = Tanh(h) y = MatMul(r, b) }}""",
+        initializer("a", (rng.standard_normal((size, inner)) / size**0.5).astype(np.float32)),
+        initializer("b", (rng.standard_normal((inner, 4)) / inner**0.5).astype(np.float32)),
     )
 
 
 def batching(server: Server) -> dict[str, Any]:
-    document = server.get("/v2/models/m/execution").json()
-    found: dict[str, Any] = document["details"]["batching"]
-    return found
+    return dict(server.get("/v2/models/m/execution").json()["details"]["batching"])
 
 
 def ask(server: Server, send: Callable[[int], NDArray[Any]], client: int) -> list[Any]:
     """Send one request after another in binary; return their answers, or their status if refused."""
-    found: list[Any] = []
+    answers: list[Any] = []
     with server.wire() as wire:
         for number in range(REQUESTS):
             array = send(client * REQUESTS + number)
-            name, kind = ("ids", "INT64") if array.dtype == np.int64 else ("x", "FP32")
-            given = {
-                "name": name,
-                "datatype": kind,
-                "shape": list(array.shape),
-                "parameters": {"binary_data_size": array.nbytes},
-            }
-            document = {"inputs": [given], "parameters": {"binary_data_output": True}}
-            wire.send(server.infer_request(document, array.tobytes()))
+            name = "ids" if array.dtype == np.int64 else "x"
+            wire.send(server.infer_request(*binary_inputs(**{name: array})))
             answer = wire.receive()
             if answer.status != 200:
-                found.append(answer.status)
+                answers.append(answer.status)
                 continue
-            length = int(answer.headers["inference-header-content-length"])
-            (output,) = json.loads(answer.body[:length])["outputs"]
-            values = np.frombuffer(answer.body[length:], np.float32)
-            found.append(values.reshape(output["shape"]))
-    return found
+            values = answer.tensors()
+            (output,) = json.loads(answer.body.removesuffix(values))["outputs"]
+            answers.append(np.frombuffer(values, np.float32).reshape(output["shape"]))
+    return answers
 
 
 def served(
@@ -111,7 +89,7 @@ def test_many_clients_get_their_own_answers_from_fewer_runs(tmp_path: Path, hidd
     with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
         assert batching(server)["max_size"] > 1, batching(server)
         each = pool.map(lambda client: ask(server, given.__getitem__, client), range(CLIENTS))
-        answers = [answer for found in each for answer in found]
+        answers = [answer for part in each for answer in part]
         counted = Runs.of(server)
     assert counted.requests == len(given)
     # how many wait together is the machine's: busy, it has few clients waiting at once
@@ -123,11 +101,9 @@ def test_many_clients_get_their_own_answers_from_fewer_runs(tmp_path: Path, hidd
 
 def test_an_invalid_request_fails_alone(tmp_path: Path) -> None:
     table = np.arange(80, dtype=np.float32).reshape(20, 4)
-    built = model(
-        [helper.make_node("Gather", ["table", "ids"], ["y"])],
-        [tensor("ids", TensorProto.INT64, "batch")],
-        [tensor("y", TensorProto.FLOAT, "batch", 4)],
-        {"table": table},
+    built = parsed(
+        "(int64[batch] ids) => (float[batch, 4] y) { y = Gather(table, ids) }",
+        initializer("table", table, None),
     )
     task, _ = served(tmp_path, built, np.arange(6))
 
@@ -144,24 +120,18 @@ def test_an_invalid_request_fails_alone(tmp_path: Path) -> None:
             np.testing.assert_array_equal(answer, table[[number % 20]])
 
 
-def test_a_model_whose_rows_share_a_scale_has_no_batches(tmp_path: Path) -> None:
-    built = model(
-        [
-            helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "scale", "zero"]),
-            helper.make_node("DequantizeLinear", ["q", "scale", "zero"], ["y"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, "batch", 16)],
-        [tensor("y", TensorProto.FLOAT, "batch", 16)],
-    )
+def test_rows_with_a_common_scale_are_not_batched(tmp_path: Path) -> None:
+    built = parsed("""(float[batch, 16] x) => (float[batch, 16] y) {
+        q, scale, zero = DynamicQuantizeLinear(x) y = DequantizeLinear(q, scale, zero) }""")
     rng = np.random.default_rng(5)
     task, session = served(tmp_path, built, rng.random((4, 16), np.float32))
     given = [rng.random((1, 16), np.float32) * (1 + each % 50) for each in range(8 * REQUESTS)]
     with Server(tmp_path, task) as server, ThreadPoolExecutor(8) as pool:
-        found = batching(server)
-        assert found["max_size"] == 1
-        assert "'y' of a request depends on the others" in found["off"]
+        report = batching(server)
+        assert report["max_size"] == 1
+        assert "'y' of a request depends on the others" in report["off"]
         each = pool.map(lambda client: ask(server, given.__getitem__, client), range(8))
-        answers = [answer for found in each for answer in found]
+        answers = [answer for report in each for answer in report]
         counted = Runs.of(server)
         assert counted.runs == counted.requests == len(given)
     for array, answer in zip(given, answers, strict=True):
@@ -175,15 +145,7 @@ def test_a_request_waits_for_others_where_its_user_wants_that(tmp_path: Path) ->
 
         def one() -> None:
             began = time.monotonic()
-            array = np.ones((1, 64), np.float32)
-            document = {
-                "inputs": [
-                    {"name": "x", "datatype": "FP32", "shape": [1, 64], "data": array.tolist()}
-                ]
-            }
-            with server.wire() as wire:
-                wire.send(server.infer_request(document))
-                assert wire.receive().status == 200
+            assert server.post(json_inputs(x=np.ones((1, 64), np.float32))).status == 200
             waits.append(time.monotonic() - began)
 
         threads = [threading.Thread(target=one) for _ in range(4)]

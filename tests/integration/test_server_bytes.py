@@ -16,8 +16,7 @@ import onnxruntime as ort
 import pytest
 import uvloop
 from enginewright_contract.task import ServeTask
-from enginewright_runtime.core.request_errors import RequestError
-from enginewright_runtime.session.datatypes import BF16, BY_ONNX
+from enginewright_runtime.session.datatypes import BY_ONNX
 from enginewright_runtime.session.runner import Runner
 from enginewright_runtime.session.signature import Signature, Tensor
 from enginewright_serving.server.api.app import ServerApp
@@ -33,7 +32,7 @@ from hypothesis import strategies as st
 from typing_extensions import override
 
 from tests.support.effort import examples
-from tests.support.serving import linear_model, write_artifact
+from tests.support.serving import binary_inputs, linear_model, write_artifact
 
 FP32 = BY_ONNX["tensor(float)"]
 INT8 = BY_ONNX["tensor(int8)"]
@@ -94,60 +93,6 @@ def test_any_bytes_are_a_head_or_an_error(data: bytes) -> None:
         assert request is None or request.method
 
 
-scalars = st.none() | st.booleans() | st.integers(-3, 2**65) | st.floats() | st.text(max_size=3)
-trees = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4), max_leaves=12)
-documents = st.fixed_dictionaries(
-    {},
-    optional={
-        "id": trees,
-        "parameters": trees
-        | st.dictionaries(st.sampled_from(["timeout", "binary_data_output"]), trees),
-        "outputs": trees
-        | st.lists(
-            st.fixed_dictionaries({"name": st.just("y")}, optional={"parameters": trees}),
-            max_size=2,
-        ),
-        "inputs": trees
-        | st.lists(
-            st.fixed_dictionaries(
-                {},
-                optional={
-                    "name": st.sampled_from(["x", "i", "s", "b", "q"]) | trees,
-                    "datatype": st.sampled_from(["FP32", "INT8", "BYTES", "BF16"]) | trees,
-                    "shape": trees | st.lists(st.integers(-1, 3), max_size=3),
-                    "data": trees,
-                    "parameters": trees
-                    | st.dictionaries(st.just("binary_data_size"), st.integers(-1, 20) | trees),
-                },
-            ),
-            max_size=5,
-        ),
-    },
-)
-
-
-@settings(max_examples=examples(200))
-@given(documents, st.binary(max_size=20))
-def test_any_json_is_a_request_or_an_error_for_its_sender(
-    document: dict[str, Any], tensors: bytes
-) -> None:
-    decoder = Decoder(
-        signature(
-            Tensor("x", FP32, (-1, -1), (FREE, FREE)),
-            Tensor("i", INT8, (-1,), (FREE,)),
-            Tensor("s", STRING, (-1,), (FREE,)),
-            Tensor("b", BF16, (), ()),
-        )
-    )
-    header = json.dumps(document).encode()
-    for json_length, data in ((None, header), (len(header), header + tensors)):
-        body = Body(len(data), json_length or 0)
-        body.view()[:] = data
-        with contextlib.suppress(RequestError):
-            _, feeds = decoder.decode(body, json_length)
-            assert feeds.keys() == {"x", "i", "s", "b"}
-
-
 @given(st.integers(0, 3000), st.integers(0, 3000))
 def test_a_body_is_aligned_where_its_tensors_begin(length: int, header: int) -> None:
     body = Body(length + header, header)
@@ -174,21 +119,9 @@ def test_a_large_body_grows_as_it_arrives(length: int, header: int) -> None:
     assert address % ALIGNMENT == 0
 
 
-def request_of(
-    arrays: dict[str, np.ndarray[Any, Any]], kinds: dict[str, str]
-) -> tuple[bytes, bytes]:
-    inputs = [
-        {
-            "name": name,
-            "datatype": kinds[name],
-            "shape": list(array.shape),
-            "parameters": {"binary_data_size": array.nbytes},
-        }
-        for name, array in arrays.items()
-    ]
-    return json.dumps({"inputs": inputs}).encode(), b"".join(
-        array.tobytes() for array in arrays.values()
-    )
+def request_of(**arrays: np.ndarray[Any, Any]) -> tuple[bytes, bytes]:
+    document, tensors = binary_inputs(**arrays)
+    return json.dumps(document).encode(), tensors
 
 
 @pytest.mark.parametrize(("odd", "copied"), [(4, False), (3, True)])
@@ -202,7 +135,7 @@ def test_tensors_are_views_of_the_body_unless_that_would_misalign_them(
         "i": np.arange(odd, dtype=np.int8),
         "x": np.arange(6, dtype=np.float32).reshape(2, 3),
     }
-    header, tensors = request_of(arrays, {"i": "INT8", "x": "FP32"})
+    header, tensors = request_of(**arrays)
     for _ in range(2):  # the second time from memory
         body = Body(len(header) + len(tensors), len(header))
         body.view()[:] = header + tensors
@@ -261,7 +194,7 @@ async def _serve_one(root: Path, task: ServeTask, request: bytes) -> tuple[Watch
 def test_tensors_of_a_compressed_body_are_aligned_too(tmp_path: Path) -> None:
     values = np.tile(np.arange(8, dtype=np.float32), (50_000, 1))
     task = write_artifact(tmp_path, linear_model(), [{"x": values[:2]}])
-    header, tensors = request_of({"x": values}, {"x": "FP32"})
+    header, tensors = request_of(x=values)
     body = zlib.compress(header + tensors)
     head = (
         b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n"
@@ -276,7 +209,7 @@ def test_tensors_of_a_compressed_body_are_aligned_too(tmp_path: Path) -> None:
 def test_the_session_reads_the_memory_that_the_socket_was_read_into(tmp_path: Path) -> None:
     values = np.random.default_rng(1).random((50_000, 8), np.float32)  # 1.6 MB
     task = write_artifact(tmp_path, linear_model(), [{"x": values[:2]}])
-    header, tensors = request_of({"x": values}, {"x": "FP32"})
+    header, tensors = request_of(x=values)
     head = (
         b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: %d\r\n"
         b"Inference-Header-Content-Length: %d\r\n\r\n" % (len(header) + len(tensors), len(header))

@@ -5,7 +5,6 @@ In processes of .venv-clients: they need other versions, and both register the s
 
 import json
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,15 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
 from tests.integration.test_server_protocol import KINDS, echo_feeds, echo_model
+from tests.support.broken_models import parsed
+from tests.support.programs import run_program
 from tests.support.serving import (
     Server,
-    model,
     run_json,
     slow_model,
-    tensor,
     write_artifact,
 )
 from tests.support.waiting import until
@@ -35,15 +33,8 @@ INVALID = "StatusCode.INVALID_ARGUMENT"
 
 def halves_model() -> Any:
     """Return x -> y = 2 x of BF16."""
-    return model(
-        [
-            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
-            helper.make_node("Add", ["wide", "wide"], ["twice"]),
-            helper.make_node("Cast", ["twice"], ["y"], to=TensorProto.BFLOAT16),
-        ],
-        [tensor("x", TensorProto.BFLOAT16, "n")],
-        [tensor("y", TensorProto.BFLOAT16, "n")],
-    )
+    return parsed("""(bfloat16[n] x) => (bfloat16[n] y) {
+        wide = Cast <to = 1> (x) twice = Add(wide, wide) y = Cast <to = 16> (twice) }""")
 
 
 def typed_model() -> Any:
@@ -67,12 +58,12 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Serv
         "slow": (slow_model(), [{"turns": np.array([1], np.int64)}], None),
     }
     with ExitStack() as stack:
-        found = {}
+        started = {}
         for name, (onnx_model, samples, golden) in made.items():
             root = tmp_path_factory.mktemp(name)
             task = write_artifact(root, onnx_model, samples, golden=golden)
-            found[name] = stack.enter_context(Server(root, task))
-        yield found
+            started[name] = stack.enter_context(Server(root, task))
+        yield started
 
 
 def run(program: str, servers: dict[str, Server], port: str) -> Any:
@@ -109,16 +100,18 @@ def test_tritons_client_reads_health_and_metadata(triton: Any) -> None:
 def test_tritons_client_reads_the_statistics(triton: Any) -> None:
     every, one, version = triton["statistics"]
     assert every == one == version
-    (found,) = one["model_stats"]
-    assert [found[key] for key in ("name", "version", "inference_count")] == ["m", "r1", "1"]
+    (statistics,) = one["model_stats"]
+    assert [statistics[key] for key in ("name", "version", "inference_count")] == ["m", "r1", "1"]
     # of protobuf's JSON: numbers are strings, and those that are 0 are left out
-    stats = {key: int(value.get("count", 0)) for key, value in found["inference_stats"].items()}
+    stats = {
+        key: int(value.get("count", 0)) for key, value in statistics["inference_stats"].items()
+    }
     assert stats == {
         **dict.fromkeys(("success", "queue", "compute_infer"), 1),
         **dict.fromkeys(("compute_input", "compute_output"), 1),
         **dict.fromkeys(("fail", "cache_hit", "cache_miss"), 0),
     }
-    (batch,) = found["batch_stats"]
+    (batch,) = statistics["batch_stats"]
     assert (batch["batch_size"], batch["compute_infer"]["count"]) == ("1", "1")
 
 
@@ -127,7 +120,7 @@ def test_tritons_client_sends_and_receives_every_type(triton: Any, how: str) -> 
     assert triton[how] == ALL
 
 
-def test_tritons_client_sends_bf16_large_tensors_and_what_it_wants(triton: Any) -> None:
+def test_tritons_client_sends_bf16_and_large_tensors(triton: Any) -> None:
     assert triton["halves"] == [2.0, 4.0]
     assert triton["large"] is True
     assert (triton["id"], triton["outputs"]) == ("é7", ["sum"])
@@ -161,7 +154,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_tritons_client_is_shown_what_is_wrong(triton: Any, what: str) -> None:
+def test_tritons_client_gets_the_reason(triton: Any, what: str) -> None:
     code, message = triton["refused"][what]
     assert code == REFUSED[what][0]
     assert REFUSED[what][1] in message
@@ -172,17 +165,15 @@ def test_all_were_asked_for(triton: Any) -> None:
 
 
 def test_calls_are_counted_as_requests(triton: Any, servers: dict[str, Server]) -> None:
-    def counted(code: int) -> float:
-        text = servers["slow"].get("/metrics").body.decode()
-        found = [line for line in text.splitlines() if f'code="{code}"' in line]
-        return sum(float(line.split()[-1]) for line in found if "requests_total" in line)
+    def count(code: int) -> float:
+        return servers["slow"].metric(f'enginewright_requests_total{{code="{code}"')
 
-    until(lambda: counted(499) + counted(504) >= 3, "all are counted")
-    assert counted(499) >= 1, "the cancelled one"
-    assert counted(504) >= 1, "its timeout passed"
-    assert counted(499) + counted(504) == 3, "of the third one the client's deadline passed"
-    assert counted(200) >= 3
-    assert counted(400) >= 7
+    until(lambda: count(499) + count(504) >= 3, "all are counted")
+    assert count(499) >= 1, "the cancelled one"
+    assert count(504) >= 1, "its timeout passed"
+    assert count(499) + count(504) == 3, "of the third one the client's deadline passed"
+    assert count(200) >= 3
+    assert count(400) >= 7
 
 
 def test_kserves_client_reads_health(kserve: Any) -> None:
@@ -218,18 +209,12 @@ def test_the_examples_of_the_documentation(tmp_path: Path) -> None:
     text = (REPOSITORY / "docs/serving.md").read_text()
     examples = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     assert len(examples) == 2, "HTTP and gRPC"
-    negative = model(
-        [helper.make_node("Neg", ["x"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, 1, 3)],
-        [tensor("y", TensorProto.FLOAT, 1, 3)],
-    )
+    negative = parsed("(float[1, 3] x) => (float[1, 3] y) { y = Neg(x) }")
     samples = [{"x": np.ones((1, 3), np.float32)}]
     with Server(tmp_path, write_artifact(tmp_path, negative, samples, name="NAME")) as server:
         for example in examples:
             program = example.replace(":8080", f":{server.port}").replace(
                 ":8001", f":{server.grpc_port}"
             )
-            shown = subprocess.run(
-                [PYTHON, "-c", program], capture_output=True, text=True, check=True
-            )
+            shown = run_program([PYTHON, "-c", program])
             assert shown.stdout.strip() == "[[-1. -1. -1.]]"

@@ -2,10 +2,8 @@
 
 import gzip
 import json
-import time
 import zlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +12,21 @@ import tritonclient.http as triton
 from enginewright_contract.serving_options import AccessLogTask
 from enginewright_serving import exchanges
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
 from tests.integration.test_server_protocol import echo_feeds, echo_model
 from tests.support import waiting
+from tests.support.broken_models import parsed
 from tests.support.hostile import costly_deflate
-from tests.support.serving import Answer, Feeds, Server, linear_model, model, tensor, write_artifact
+from tests.support.process_memory import forget_peak, memory_of
+from tests.support.serving import (
+    Answer,
+    Feeds,
+    Server,
+    binary_inputs,
+    json_inputs,
+    linear_model,
+    write_artifact,
+)
 
 MIB = 1 << 20
 GZIP = {"Content-Encoding": "gzip"}
@@ -31,10 +38,8 @@ X = np.random.default_rng(1).random((3, 8), np.float32)
 
 def doubling_model() -> Any:
     """Return x [n] -> y = x + x, of FP32, and of INT64 (i, j)."""
-    return model(
-        [helper.make_node("Add", ["x", "x"], ["y"]), helper.make_node("Add", ["i", "i"], ["j"])],
-        [tensor("x", TensorProto.FLOAT, "n"), tensor("i", TensorProto.INT64, "m")],
-        [tensor("y", TensorProto.FLOAT, "n"), tensor("j", TensorProto.INT64, "m")],
+    return parsed(
+        "(float[n] x, int64[m] i) => (float[n] y, int64[m] j) { y = Add(x, x) j = Add(i, i) }"
     )
 
 
@@ -42,8 +47,7 @@ def doubling_model() -> Any:
 def linear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The linear model, with an access log of every request in the file `access`."""
     root = tmp_path_factory.mktemp("linear")
-    task = write_artifact(root, linear_model(), [{"x": X}])
-    task = task.model_copy(update={"access_log": AccessLogTask(share=1.0)})
+    task = write_artifact(root, linear_model(), [{"x": X}], access_log=AccessLogTask(share=1.0))
     log = f"import os\nos.dup2(os.open({str(root / 'access')!r}, os.O_CREAT | os.O_WRONLY), 1)"
     with Server(root, task, before=log) as server:
         yield server
@@ -77,52 +81,23 @@ def compress(data: bytes, coding: str) -> bytes:
 
 def document(**arrays: NDArray[Any]) -> tuple[bytes, bytes]:
     """Return the JSON and the tensors of a binary request for binary outputs."""
-    kinds = {"f": "FP32", "i": "INT64"}
-    inputs: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "shape": array.shape,
-            "datatype": kinds[array.dtype.kind],
-            "parameters": {"binary_data_size": array.nbytes},
-        }
-        for name, array in arrays.items()
-    ]
-    parameters = {"binary_data_output": True}
-    head = json.dumps({"inputs": inputs, "parameters": parameters}).encode()
-    return head, b"".join(array.tobytes() for array in arrays.values())
+    head, tensors = binary_inputs(**arrays)
+    return json.dumps(head).encode(), tensors
 
 
 def in_json(**arrays: NDArray[Any]) -> bytes:
-    kinds = {"f": "FP32", "i": "INT64"}
-    return json.dumps(
-        {
-            "inputs": [
-                {
-                    "name": name,
-                    "shape": array.shape,
-                    "datatype": kinds[array.dtype.kind],
-                    "data": array.ravel().tolist(),
-                }
-                for name, array in arrays.items()
-            ]
-        }
-    ).encode()
+    return json.dumps(json_inputs(**arrays)).encode()
 
 
 def send(server: Server, body: bytes, headers: Mapping[str, str], *, chunked: int = 0) -> Answer:
     """Send a body as it is, in chunks of that many bytes if it is to be chunked."""
-    with server.wire() as wire:
-        if chunked:
-            request = server.infer_request(b"", headers=headers)
-            framed = b"".join(
-                b"%x\r\n%b\r\n" % (len(part), part)
-                for part in (body[at : at + chunked] for at in range(0, len(body), chunked))
-            )
-            request = request.replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
-            wire.send(request + framed + b"0\r\n\r\n")
-        else:
-            wire.send(server.infer_request(body, headers=headers))
-        return wire.receive()
+    if not chunked:
+        return server.post(body, headers=headers)
+    request = server.infer_request(b"", headers=headers)
+    request = request.replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    parts = (body[at : at + chunked] for at in range(0, len(body), chunked))
+    framed = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in parts)
+    return server.send(request + framed + b"0\r\n\r\n")
 
 
 def of_binary(head: bytes, **headers: str) -> dict[str, str]:
@@ -166,11 +141,8 @@ def test_large_requests_are_expanded_beside_others(
     x = np.random.default_rng(2).random(values, np.float32)
     i = np.arange(values, dtype=np.int64)[: values // 4]
     head, tensors = document(x=x, i=i)
-    answer = send(
-        doubling,
-        compress(head + tensors, coding),
-        of_binary(head, **{"Content-Encoding": coding}),
-    )
+    body = compress(head + tensors, coding)
+    answer = send(doubling, body, of_binary(head, **{"Content-Encoding": coding}))
     assert answer.status == 200, answer.body
     outputs = expanded(answer)[int(answer.headers["inference-header-content-length"]) :]
     assert outputs == (x + x).tobytes() + (i + i).tobytes()
@@ -219,7 +191,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_cannot_be_expanded_is_refused_with_the_reason(linear: Server, what: str) -> None:
+def test_an_invalid_compressed_body_is_refused_with_the_reason(linear: Server, what: str) -> None:
     headers, body, reason = WRONG[what]
     with linear.wire() as wire:
         wire.send(linear.infer_request(body, headers=headers))
@@ -239,25 +211,15 @@ def test_the_length_of_the_json_counts_expanded_bytes(linear: Server) -> None:
 
 
 @pytest.mark.parametrize("coding", ["br", "zstd", "gzip, gzip", "compress", "\xe9"])
-def test_other_codings_are_refused_with_those_that_are_supported(
-    linear: Server, coding: str
-) -> None:
-    with linear.wire() as wire:
-        request = linear.infer_request(b"{}", headers={"Content-Encoding": "?"})
-        wire.send(request.replace(b"?", coding.encode("latin-1")))
-        answer = wire.receive()
+def test_an_unsupported_coding_is_refused(linear: Server, coding: str) -> None:
+    request = linear.infer_request(b"{}", headers={"Content-Encoding": "?"})
+    answer = linear.send(request.replace(b"?", coding.encode("latin-1")))
     assert answer.status == 415
     assert "use gzip or deflate" in answer.json()["error"]
     assert answer.headers["accept-encoding"] == "gzip, deflate"
 
 
 # Limits.
-
-
-def memory(server: Server, what: str) -> int:
-    """Return a line of the process's status, in bytes."""
-    status = Path(f"/proc/{server.process.pid}/status").read_text()
-    return int(status.split(f"{what}:")[1].split()[0]) * 1024
 
 
 def bomb(coding: str) -> bytes:
@@ -289,12 +251,12 @@ def test_a_bomb_is_refused_and_takes_no_memory(
                 lies_about_size = coding == "gzip" and body is not whole
                 assert answer.status == (400 if lies_about_size else 413), answer.body
         if not turn:  # from now on memory is used again
-            before = memory(doubling, "VmRSS")
-            Path(f"/proc/{doubling.process.pid}/clear_refs").write_text("5")  # the peak
-    assert memory(doubling, "VmHWM") - before < BODY
+            before = memory_of(doubling.process.pid, "VmRSS")
+            forget_peak(doubling.process.pid)  # the peak
+    assert memory_of(doubling.process.pid, "VmHWM") - before < BODY
 
 
-def test_the_limits_are_those_of_the_expanded_body(doubling: Server) -> None:
+def test_limits_apply_to_the_expanded_body(doubling: Server) -> None:
     ones = np.ones(MIB // 4, np.float32)  # 1 MiB
     head, tensors = document(x=np.tile(ones, 5), i=np.ones(1, np.int64))
     for coding, name in ((gzip.compress, "gzip"), (zlib.compress, "deflate")):
@@ -305,15 +267,6 @@ def test_the_limits_are_those_of_the_expanded_body(doubling: Server) -> None:
         answer = send(doubling, coding(b"[" + b" " * MIB + b"]"), headers)
         assert answer.status == 413
         assert f"the JSON exceeds {MIB} bytes; send tensors in binary" in answer.json()["error"]
-
-
-def counted(server: Server, name: str) -> float:
-    text = server.get("/metrics").body.decode()
-    return float(next(line for line in text.splitlines() if line.startswith(name)).split()[-1])
-
-
-def until(server: Server, name: str, value: float) -> None:
-    waiting.until(lambda: counted(server, name) == value, f"{value} of {name}")
 
 
 def test_nothing_is_charged_after_requests_that_fail_or_are_left(doubling: Server) -> None:
@@ -331,7 +284,7 @@ def test_nothing_is_charged_after_requests_that_fail_or_are_left(doubling: Serve
         for _ in range(12):
             with doubling.wire() as wire:
                 wire.send(doubling.infer_request(good, headers=headers))
-    until(doubling, "enginewright_requests_in_flight", 0)
+    waiting.until(lambda: doubling.metric("enginewright_requests_in_flight") == 0)
     for _ in range(3):
         answer = send(doubling, gzip.compress(whole), of_binary(head, **GZIP))
         assert answer.status == 200, answer.body
@@ -373,16 +326,12 @@ def test_a_large_response_is_compressed_beside_others(doubling: Server) -> None:
     assert whole[start + 4 :] == (i + i).tobytes()
 
 
-def test_errors_and_what_is_no_inference_are_not_compressed(linear: Server) -> None:
+def test_only_inference_responses_are_compressed(linear: Server) -> None:
     for method, path in (
         *(("GET", path) for path in ("/metrics", "/v2", "/v2/models/m/execution")),
         ("HEAD", "/metrics"),
     ):
-        with linear.wire() as wire:
-            wire.send(
-                f"{method} {path} HTTP/1.1\r\nHost: h\r\nAccept-Encoding: gzip\r\n\r\n".encode()
-            )
-            answer = wire.receive(head_only=method == "HEAD")
+        answer = linear.get(path, method=method, headers={"Accept-Encoding": "gzip"})
         assert answer.status == 200
         assert "content-encoding" not in answer.headers
     wrong = json.dumps({"inputs": [{"name": "a" * 3000, "datatype": "FP32", "shape": [1]}]})
@@ -399,22 +348,17 @@ def test_the_access_log_has_the_bytes_of_the_connection(linear: Server) -> None:
     body = gzip.compress(in_json(x=x))
     answer = send(linear, body, GZIP | {"Accept-Encoding": "gzip", "X-Request-Id": "packed"})
     assert answer.headers["content-encoding"] == "gzip"
-    deadline = time.monotonic() + 20
-    while "request_id=packed" not in (text := (linear.root / "access").read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    (line,) = [line for line in text.splitlines() if "request_id=packed" in line]
+    log = linear.root / "access"
+    waiting.until(lambda: "request_id=packed" in log.read_text(), "it is logged")
+    (line,) = [line for line in log.read_text().splitlines() if "request_id=packed" in line]
     assert f" request_bytes={len(body)} response_bytes={len(answer.body)} " in line
 
 
 def test_copies_for_a_canary_are_not_compressed(linear: Server) -> None:
-    probe = "".join(f"{name}: {value}\r\n" for name, value in linear.probe_header().items())
     path = f"/v2/models/m/{exchanges.RESOURCE}?{exchanges.SHARE_QUERY}=1"
 
     def copy() -> Answer:
-        with linear.wire() as wire:
-            wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\n{probe}\r\n".encode())
-            return wire.receive()
+        return linear.get(path, headers=linear.probe_header())
 
     copy()
     body = in_json(x=np.ones((400, 8), np.float32))
@@ -422,9 +366,9 @@ def test_copies_for_a_canary_are_not_compressed(linear: Server) -> None:
     copy()
     answer = send(linear, gzip.compress(body), GZIP | {"Accept-Encoding": "gzip"})
     assert expanded(answer) == plain
-    found = copy()
-    head = exchanges.ExchangeHead.read(found.headers[exchanges.HEADER.lower()].encode())
-    assert found.body == body + plain
+    taken_copy = copy()
+    head = exchanges.ExchangeHead.read(taken_copy.headers[exchanges.HEADER.lower()].encode())
+    assert taken_copy.body == body + plain
     assert (head.request, head.request_json, head.answer_json) == (len(body), None, None)
 
 
@@ -458,30 +402,21 @@ def test_tritons_client_compresses_in_both_directions(
         for name in feeds
     ]
     client = triton.InferenceServerClient(f"127.0.0.1:{echo.port}")
-    answer = client.infer(
-        "m",
-        inputs,
-        outputs=outputs,
-        request_compression_algorithm=there,
-        response_compression_algorithm=back,
-    )
+    codings = {"request_compression_algorithm": there, "response_compression_algorithm": back}
+    answer = client.infer("m", inputs, outputs=outputs, **codings)
     assert decompressed == [back] * (back is not None)
     for name, array in feeds.items():
-        found = answer.as_numpy(name.replace("in_", "out_"))
+        output = answer.as_numpy(name.replace("in_", "out_"))
         if array.dtype == object:
-            texts = [each.decode() if binary else each for each in found.ravel()]
+            texts = [each.decode() if binary else each for each in output.ravel()]
             assert texts == array.ravel().tolist()
         else:
-            np.testing.assert_array_equal(found, array)
+            np.testing.assert_array_equal(output, array)
 
 
 # fault: Hostile | a compressed body has ten thousand blocks without data, each of which takes zlib microseconds |
 #   it is expanded in steps of limited time, most of them in a thread | others are answered meanwhile
 def test_blocks_without_data_are_expanded_in_the_thread(linear: Server) -> None:
-    document = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
-    body = costly_deflate(json.dumps(document).encode(), 80_000)
-    with linear.wire() as wire:
-        head = "POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Encoding: deflate\r\n"
-        wire.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        answer = wire.receive()
+    body = costly_deflate(in_json(x=X), 80_000)
+    answer = send(linear, body, DEFLATE)
     assert answer.status == 200, answer.body

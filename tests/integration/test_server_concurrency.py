@@ -14,19 +14,26 @@ import pytest
 from enginewright_contract.execution import size_class
 from enginewright_serving.server.startup.stopping import StoppableSession, StoppedError
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import initializer, parsed
 from tests.support.serving import (
     Answer,
     Server,
     Wire,
+    binary_inputs,
     has_runs_at_the_same_time,
+    json_inputs,
     linear_model,
-    model,
     real_model,
     slow_model,
-    tensor,
     write_artifact,
+)
+from tests.support.turns import (
+    find_long_turns,
+    measure_turns,
+    queue_depth,
+    slow_request,
+    wait_for_loop,
 )
 from tests.support.waiting import until
 
@@ -34,52 +41,22 @@ TWO = has_runs_at_the_same_time(2)
 
 
 def concurrency(server: Server) -> dict[str, Any]:
-    found: dict[str, Any] = server.get("/v2/models/m/execution").json()["details"]["concurrency"]
-    return found
-
-
-def depth(server: Server) -> float:
-    lines = server.get("/metrics").body.decode().splitlines()
-    found = next(each for each in lines if each.startswith("enginewright_queue_depth"))
-    return float(found.split()[1])
-
-
-def arrived(server: Server) -> None:
-    """Return when whatever was sent before has been read: the loop has gone round since then."""
-    for _ in range(2):
-        assert server.get("/v2/health/live").status == 200
-
-
-def turning(server: Server, turns: int, *, probe: bool = False) -> bytes:
-    """Return a request that takes as long as `turns` says."""
-    given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
-    headers = server.probe_header() if probe else {}
-    return server.infer_request({"inputs": [given]}, headers=headers)
-
-
-def seconds(server: Server, turns: int) -> float:
-    began = time.monotonic()
-    with server.wire() as wire:
-        wire.send(turning(server, turns))
-        assert wire.receive().status == 200
-    return time.monotonic() - began
+    reported = server.get("/v2/models/m/execution").json()
+    return dict(reported["details"]["concurrency"])
 
 
 @pytest.fixture(scope="module")
 def second(slow: Server) -> int:
-    """Turns that take a second or more on this machine, beside another run too."""
-    turns = 500
-    while min(seconds(slow, turns) for _ in range(2)) < 1:
-        turns *= 2
-    return turns
+    return find_long_turns(slow)
 
 
 @pytest.fixture(scope="module")
 def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """The model whose time can be chosen, with two runs at a time and a queue of two."""
     root = tmp_path_factory.mktemp("slow")
-    task = write_artifact(root, slow_model(), [{"turns": np.array([1])}], max_queue=2)
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(
+        root, slow_model(), [{"turns": np.array([1])}], max_queue=2, concurrent_runs=None
+    )
     patient = "enginewright_serving.server.inference.job_queue._LEAST_PATIENCE = 60.0\n"
     imports = "import enginewright_serving.server.inference.job_queue\n"
     with Server(root, task, before=TWO + imports + patient) as server:
@@ -89,9 +66,9 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_a_request_runs_while_another_one_does(slow: Server, second: int) -> None:
     with slow.wire() as long, slow.wire() as short:
-        long.send(turning(slow, second))
-        arrived(slow)
-        short.send(turning(slow, 1))
+        long.send(slow_request(slow, second))
+        wait_for_loop(slow)
+        short.send(slow_request(slow, 1))
         answered = threading.Event()
 
         def receive() -> None:
@@ -110,16 +87,16 @@ def test_the_queue_holds_as_many_as_ever(slow: Server, second: int) -> None:
     with ExitStack() as stack:
         wires = [stack.enter_context(slow.wire()) for _ in range(5)]
         for wire in wires[:2]:
-            wire.send(turning(slow, second))
-        arrived(slow)
-        until(lambda: depth(slow) == 0)
+            wire.send(slow_request(slow, second))
+        wait_for_loop(slow)
+        until(lambda: queue_depth(slow) == 0)
         for number, wire in enumerate(wires[2:4], 1):
-            wire.send(turning(slow, 1))
-            until(lambda number=number: depth(slow) == number)  # type: ignore[misc]  # mypy cannot infer it
-        wires[4].send(turning(slow, 1))
+            wire.send(slow_request(slow, 1))
+            until(lambda number=number: queue_depth(slow) == number)  # type: ignore[misc]  # mypy cannot infer it
+        wires[4].send(slow_request(slow, 1))
         assert wires[4].receive().status == 503
         assert [wire.receive().status for wire in wires[:4]] == [200] * 4
-    assert depth(slow) == 0
+    assert queue_depth(slow) == 0
 
 
 def test_a_golden_inference_has_the_model_to_itself(slow: Server, second: int) -> None:
@@ -134,12 +111,12 @@ def test_a_golden_inference_has_the_model_to_itself(slow: Server, second: int) -
         # each long enough for the answer before to be received before its own
         for name, turns in {"before": second, "golden": second, "after": second // 2}.items():
             wire = stack.enter_context(slow.wire())
-            wire.send(turning(slow, turns, probe=name == "golden"))
+            wire.send(slow_request(slow, turns, probe=name == "golden"))
             sent.append(pool.submit(receive, name, wire))
-            arrived(slow)
+            wait_for_loop(slow)
             # it runs, or waits to be alone: a golden inference comes before what waits in the queue
             if name != "after":
-                until(lambda: depth(slow) == 0)
+                until(lambda: queue_depth(slow) == 0)
         for each in sent:
             each.result()
     assert order == ["before", "golden", "after"]
@@ -148,37 +125,36 @@ def test_a_golden_inference_has_the_model_to_itself(slow: Server, second: int) -
 def test_only_runs_without_neighbours_are_timed(slow: Server, second: int) -> None:
     def counts() -> tuple[int, int]:
         buckets = slow.get("/v2/models/m/execution").json()["buckets"]
-        found = next(each for each in buckets if each["elements"] == size_class(1))
-        return found["count"], found["untimed"]
+        bucket = next(each for each in buckets if each["elements"] == size_class(1))
+        return bucket["count"], bucket["untimed"]
 
     timed, untimed = counts()
     with slow.wire() as long, slow.wire() as short:
-        long.send(turning(slow, second))
-        arrived(slow)
-        short.send(turning(slow, 1))
+        long.send(slow_request(slow, second))
+        wait_for_loop(slow)
+        short.send(slow_request(slow, 1))
         assert short.receive().status == long.receive().status == 200
     assert counts() == (timed, untimed + 2)
-    assert seconds(slow, 1) > 0
+    assert measure_turns(slow, 1) > 0
     assert counts() == (timed + 1, untimed + 2)
 
 
 def test_a_run_that_takes_too_long_is_stopped_but_not_its_neighbour(
     tmp_path: Path, second: int
 ) -> None:
-    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], concurrent_runs=None)
     with (
         Server(tmp_path, task, before=TWO, run_seconds=2.0, sweep_seconds=0.05) as server,
         server.wire() as endless,
         server.wire() as other,
     ):
         answers: list[Answer] = []
-        endless.send(turning(server, second * 1000))
+        endless.send(slow_request(server, second * 1000))
         waiting = threading.Thread(target=lambda: answers.append(endless.receive()))
         waiting.start()
-        arrived(server)
+        wait_for_loop(server)
         while not answers:
-            other.send(turning(server, max(1, second // 20)))
+            other.send(slow_request(server, max(1, second // 20)))
             assert other.receive().status == 200
         waiting.join()
         assert answers[0].status == 400
@@ -189,17 +165,16 @@ def test_a_run_that_takes_too_long_is_stopped_but_not_its_neighbour(
 def test_a_run_that_hangs_beside_others_makes_the_server_not_live(
     tmp_path: Path, second: int
 ) -> None:
-    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], concurrent_runs=None)
     with (
         Server(tmp_path, task, before=TWO, stuck_seconds=1.0) as server,
         server.wire() as endless,
         server.wire() as other,
     ):
-        endless.send(turning(server, second * 1000))
+        endless.send(slow_request(server, second * 1000))
 
         def not_live() -> bool:
-            other.send(turning(server, 1))
+            other.send(slow_request(server, 1))
             assert other.receive().status == 200, "the other thread works"
             return server.get("/v2/health/live").status == 503
 
@@ -207,13 +182,12 @@ def test_a_run_that_hangs_beside_others_makes_the_server_not_live(
 
 
 def test_a_drain_waits_for_all_runs(tmp_path: Path, second: int) -> None:
-    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1])}], concurrent_runs=None)
     with Server(tmp_path, task, before=TWO, drain_linger=0.1) as server, ExitStack() as stack:
         wires = [stack.enter_context(server.wire()) for _ in range(4)]
         for wire in wires:
-            wire.send(turning(server, second))
-        arrived(server)
+            wire.send(slow_request(server, second))
+        wait_for_loop(server)
         server.terminate()
         assert [wire.receive().status for wire in wires] == [200] * 4
         assert server.wait() == 0
@@ -224,20 +198,15 @@ def test_many_clients_of_a_real_model_get_the_answers_that_it_gives_alone(tmp_pa
     rng = np.random.default_rng(11)
     # widths differ, so that neighbours need other memory
     given = [rng.random((1, 3, 48, 96 + 32 * (each % 4)), np.float32) for each in range(48)]
-    task = write_artifact(tmp_path, path, [{"x": array} for array in given[:3]])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(
+        tmp_path, path, [{"x": array} for array in given[:3]], concurrent_runs=None
+    )
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
 
     def ask(server: Server, array: NDArray[np.float32]) -> NDArray[Any]:
-        described: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": list(array.shape)}
-        described["parameters"] = {"binary_data_size": array.nbytes}
-        document = {"inputs": [described], "parameters": {"binary_data_output": True}}
-        with server.wire() as wire:
-            wire.send(server.infer_request(document, array.tobytes()))
-            answer = wire.receive()
+        answer = server.post(*binary_inputs(x=array))
         assert answer.status == 200
-        length = int(answer.headers["inference-header-content-length"])
-        return np.frombuffer(answer.body[length:], np.float32)
+        return np.frombuffer(answer.tensors(), np.float32)
 
     with (
         Server(tmp_path, task, before=has_runs_at_the_same_time(4)) as server,
@@ -252,36 +221,28 @@ def test_many_clients_of_a_real_model_get_the_answers_that_it_gives_alone(tmp_pa
 
 def test_a_bad_request_fails_beside_good_ones(tmp_path: Path) -> None:
     table = np.arange(80, dtype=np.float32).reshape(20, 4)
-    built = model(
-        [helper.make_node("Gather", ["table", "ids"], ["y"])],
-        [tensor("ids", TensorProto.INT64, 2)],
-        [tensor("y", TensorProto.FLOAT, 2, 4)],
-        {"table": table},
+    built = parsed(
+        "(int64[2] ids) => (float[2, 4] y) { y = Gather(table, ids) }",
+        initializer("table", table, None),
     )
-    task = write_artifact(tmp_path, built, [{"ids": np.array([1, 2])}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(tmp_path, built, [{"ids": np.array([1, 2])}], concurrent_runs=None)
     # its runs are short, which would take place in the event loop
-    in_thread = (
-        TWO
-        + """
-from enginewright_serving.server.startup import batch_proof
-batch_proof._TURN_SECONDS = 0.0
-"""
-    )
+    in_thread = f"{TWO}\nfrom enginewright_serving.server.startup import batch_proof\n"
+    in_thread += "batch_proof._TURN_SECONDS = 0.0\n"
 
     def ask(server: Server, client: int) -> set[int]:
         ids = [client, 1000] if client % 2 else [client, client]
-        given = {"name": "ids", "datatype": "INT64", "shape": [2], "data": ids}
-        found = set()
+        request = server.infer_request(json_inputs(ids=np.array(ids)))
+        statuses = set()
         with server.wire() as wire:
             for _ in range(100):
-                wire.send(server.infer_request({"inputs": [given]}))
+                wire.send(request)
                 answer = wire.receive()
-                found.add(answer.status)
+                statuses.add(answer.status)
                 if answer.status == 200:
                     (output,) = answer.json()["outputs"]
                     assert output["data"] == [*table[client], *table[client]]
-        return found
+        return statuses
 
     with Server(tmp_path, task, before=in_thread) as server, ThreadPoolExecutor(8) as pool:
         assert concurrency(server)["max_runs"] == 2
@@ -290,15 +251,15 @@ batch_proof._TURN_SECONDS = 0.0
     assert statuses == [{200}, {400}] * 4
 
 
-def test_what_a_pod_finds_out_about_a_real_model_is_consistent(tmp_path: Path) -> None:
+def test_concurrency_of_a_real_model_is_consistent(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     sample = {"x": rng.random((1, 3, 160, 160), np.float32)}
     task = write_artifact(tmp_path, real_model("ch_PP-OCRv4_det_infer.onnx"), [sample])
     with Server(tmp_path, task.model_copy(update={"concurrent_runs": None})) as server:
-        found = concurrency(server)
+        report = concurrency(server)
     # whether it pays depends on the machine and on what else runs on it
-    assert (found["max_runs"] > 1) == (not found["off"]), found
-    assert found["off"] or found["gain"] >= 1.15
+    assert (report["max_runs"] > 1) == (not report["off"]), report
+    assert report["off"] or report["gain"] >= 1.15
 
 
 def test_a_user_may_have_one_run_at_a_time(tmp_path: Path) -> None:
@@ -309,12 +270,13 @@ def test_a_user_may_have_one_run_at_a_time(tmp_path: Path) -> None:
 
 
 def test_short_runs_stay_in_the_event_loop(tmp_path: Path) -> None:
-    task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
-    task = task.model_copy(update={"concurrent_runs": None})
+    task = write_artifact(
+        tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}], concurrent_runs=None
+    )
     with Server(tmp_path, task, before=TWO) as server:
-        found = concurrency(server)
-    assert found["max_runs"] == 1
-    assert found["off"] == "runs are short, and take place in the event loop"
+        report = concurrency(server)
+    assert report["max_runs"] == 1
+    assert report["off"] == "runs are short, and take place in the event loop"
 
 
 def test_of_two_runs_of_a_session_only_the_long_one_is_stopped() -> None:

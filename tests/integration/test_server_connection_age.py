@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from enginewright_contract.verdict import Check
 
-from tests.support.serving import Server, linear_model
+from tests.support.serving import Server, json_inputs, linear_model
 from tests.support.sidecar import Sidecar, artifact, value
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
@@ -28,9 +28,7 @@ def aging(tmp_path: Path) -> Iterator[Server]:
 
 
 def test_a_keep_alive_client_reconnects_and_sees_no_failure(aging: Server) -> None:
-    body = json.dumps(
-        {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
-    )
+    body = json.dumps(json_inputs(x=np.ones((1, 8), np.float32)))
     client = http.client.HTTPConnection("127.0.0.1", aging.port, timeout=30)
     began = time.monotonic()
     ages: list[float] = []

@@ -52,7 +52,7 @@ class Clients:
 
 
 async def status(client: Streams, sent: bytes, seconds: float = 20) -> int | None:
-    """Send, and return the status of the response; None: there is none within so many seconds."""
+    """Send, and return the status of the response, if there is one within so many seconds."""
     reader, writer = client
     writer.write(sent)
     try:
@@ -76,15 +76,15 @@ async def held(
     server = await loop.create_server(lambda: Connection(app, heads, buffer), "127.0.0.1", 0)
     clients = Clients(server)
     waiting = [(await clients.open(first), second) for first, second in held_by]
-    found = [await status(await clients.open(GET), b"")]
-    found += [await status(client, second, seconds) for client, second in waiting]
+    statuses = [await status(await clients.open(GET), b"")]
+    statuses += [await status(client, second, seconds) for client, second in waiting]
     server.close()
-    return found
+    return statuses
 
 
 def test_a_body_that_is_arriving_is_replaced_after_one_that_sends_nothing() -> None:
-    found = asyncio.run(held(SETTINGS, (BODY, b"b"), (b"", GET), (BODY, b"b")))
-    assert found == [200, 200, None, 200]
+    statuses = asyncio.run(held(SETTINGS, (BODY, b"b"), (b"", GET), (BODY, b"b")))
+    assert statuses == [200, 200, None, 200]
 
 
 def test_of_bodies_that_arrive_the_first_is_replaced() -> None:
@@ -96,7 +96,7 @@ def test_a_response_that_nobody_reads_is_replaced_like_a_body() -> None:
 
 
 @pytest.mark.parametrize("first", [b"", b"GET / HT"])
-def test_what_has_sent_no_request_is_replaced_longest_first(first: bytes) -> None:
+def test_connections_without_a_request_are_replaced_oldest_first(first: bytes) -> None:
     second = GET[len(first) :]
     assert asyncio.run(held(SETTINGS, *[(first, second)] * 3)) == [200, None, 200, 200]
 
@@ -105,8 +105,8 @@ def test_what_has_sent_no_request_is_replaced_longest_first(first: bytes) -> Non
 def test_a_refused_body_is_waited_for_up_to_its_limit(drained: int, refused: int | None) -> None:
     settings = replace(SETTINGS, drained_body_bytes=drained)
     seconds = 2 if refused is None else 20
-    found = asyncio.run(held(settings, (UNKNOWN, b""), seconds=seconds))
-    assert found == [200, refused]
+    statuses = asyncio.run(held(settings, (UNKNOWN, b""), seconds=seconds))
+    assert statuses == [200, refused]
 
 
 def test_a_client_that_has_its_last_response_is_replaced() -> None:

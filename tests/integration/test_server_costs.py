@@ -4,7 +4,6 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,11 @@ import orjson
 import pytest
 from enginewright_serving.server.protocol.json_cost import VALUES
 from enginewright_serving.server.protocol.request_checks import STRINGS
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import parsed
 from tests.support.cpu import processor_seconds
-from tests.support.serving import Server, Wire, model, tensor, write_artifact
+from tests.support.process_memory import forget_peak, memory_of
+from tests.support.serving import Server, write_artifact
 from tests.support.waiting import until
 
 MIB = 1024 * 1024
@@ -26,31 +26,12 @@ STALL_SECONDS = 0.5  # the bodies below took 0.6 to 5 s; a busy machine takes so
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that gives back numbers and strings."""
     root = tmp_path_factory.mktemp("costs")
-    copying = model(
-        [
-            helper.make_node("Identity", ["x"], ["y"]),
-            helper.make_node("Identity", ["s"], ["t"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, "n"), tensor("s", TensorProto.STRING, "k")],
-        [tensor("y", TensorProto.FLOAT, "n"), tensor("t", TensorProto.STRING, "k")],
-    )
+    copying = parsed("""(float[n] x, string[k] s) => (float[n] y, string[k] t) {
+        y = Identity(x) t = Identity(s) }""")
     feeds: dict[str, Any] = {"x": np.ones(2, np.float32), "s": np.array(["a"], object)}
     task = write_artifact(root, copying, [feeds], max_queue=4)
     with Server(root, task) as it:
         yield it
-
-
-def metric(server: Server, *parts: str) -> float:
-    lines = server.get("/metrics").body.decode().splitlines()
-    found = [line for line in lines if line[0] != "#" and all(part in line for part in parts)]
-    return float(found[0].rsplit(" ", 1)[1]) if found else 0.0
-
-
-def memory(server: Server, field: str) -> int:
-    """Return a field of the server's memory in bytes: VmRSS, or VmHWM, the peak."""
-    text = Path(f"/proc/{server.process.pid}/status").read_text()
-    (line,) = (line for line in text.splitlines() if line.startswith(f"{field}:"))
-    return int(line.split()[1]) * 1024
 
 
 @contextmanager
@@ -121,24 +102,20 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_refused_body_takes_little_memory_and_stops_nobody(server: Server, name: str) -> None:
     body, status = REFUSED[name]
-    before = memory(server, "VmRSS")
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # forgets the peak
+    before = memory_of(server.process.pid, "VmRSS")
+    forget_peak(server.process.pid)  # forgets the peak
     with asking(server) as took:
         answer = server.post(body)
     assert answer.status == status
     assert len(answer.body) < 500
-    assert memory(server, "VmHWM") - before < 16 * len(body) + 64 * MIB
+    assert memory_of(server.process.pid, "VmHWM") - before < 16 * len(body) + 64 * MIB
     assert max(took) < STALL_SECONDS
 
 
 def test_a_large_header_of_a_binary_request_is_json_too(server: Server) -> None:
     header = document(numbers(5 * MIB), 5 * MIB)
-    with server.wire() as wire:
-        head = (
-            f"Content-Length: {len(header) + 4}\r\nInference-Header-Content-Length: {len(header)}"
-        )
-        wire.send(f"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n{head}\r\n\r\n".encode())
-        answer = wire.receive()
+    request = server.infer_request(header, b"1234")
+    answer = server.send(request.partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
     assert answer.status == 413
     assert answer.json()["error"].startswith("the JSON exceeds 8388608 bytes")
 
@@ -173,15 +150,14 @@ def test_as_many_strings_as_allowed_in_binary_stop_nobody(server: Server) -> Non
 
 
 def test_a_large_request_keeps_its_timeout(server: Server) -> None:
-    """Decoding it takes longer than that, the queue is empty."""
     asked = document(numbers(900_000), 900_000, rest=b',"parameters":{"timeout":10000}')
     answer = server.post(asked)
     assert answer.status == 504
     assert "its timeout of 0.01 s" in answer.json()["error"]
 
 
-def test_large_requests_whose_clients_leave_are_counted_and_forgotten(server: Server) -> None:
-    gone, good = metric(server, 'code="499"'), metric(server, 'code="200"')
+def test_abandoned_large_requests_are_counted_and_released(server: Server) -> None:
+    gone, good = server.metric('code="499"'), server.metric('code="200"')
     request = server.infer_request(document(numbers(900_000), 900_000))
     wires = [server.wire() for _ in range(4)]
     for wire in wires:
@@ -189,10 +165,10 @@ def test_large_requests_whose_clients_leave_are_counted_and_forgotten(server: Se
     for wire in wires:
         wire.__exit__()
     until(
-        lambda: metric(server, 'code="499"') + metric(server, 'code="200"') >= gone + good + 4,
+        lambda: server.metric('code="499"') + server.metric('code="200"') >= gone + good + 4,
         "all are counted",
     )
-    assert metric(server, 'code="499"') > gone
+    assert server.metric('code="499"') > gone
     assert server.post(document(b"[1]", 1)).status == 200
 
 
@@ -202,10 +178,8 @@ def test_large_requests_that_wait_to_be_read_are_limited(server: Server) -> None
     )
 
     def ask(_: int) -> tuple[int, bytes]:
-        with Wire(server.port) as wire:
-            wire.send(request)
-            answer = wire.receive()
-            return answer.status, answer.body
+        answer = server.send(request)
+        return answer.status, answer.body
 
     with asking(server) as took, ThreadPoolExecutor(24) as pool:
         answers = list(pool.map(ask, range(24)))

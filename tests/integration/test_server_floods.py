@@ -5,7 +5,6 @@ those in which the server works: that the flood, and whatever else the machine d
 """
 
 import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,11 +16,12 @@ from typing import Self
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import initializer, parsed
 from tests.support.cpu import processor_seconds
 from tests.support.floods import flooded
-from tests.support.serving import Server, Wire, linear_model, model, tensor
+from tests.support.process_memory import memory_of
+from tests.support.serving import Server, Wire, binary_inputs, json_inputs, linear_model
 from tests.support.sidecar import Sidecar, artifact
 from tests.support.waiting import until
 
@@ -35,7 +35,7 @@ MIB = 1 << 20
 # beside the usual memory of the process: 256 MiB are for bytes in flight
 MEMORY = 256 * MIB + 128 * MIB
 SIDECAR_MEMORY = 32 * MIB  # beside its usual memory
-ONE = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
+ONE = json_inputs(x=np.ones((1, 8), np.float32))
 
 KINDS = (
     "idle",
@@ -132,9 +132,8 @@ class Client:
         self._server = server
         self._request = server.infer_request(ONE)
         self._wire: Wire | None = None
-        self.waits: list[
-            float
-        ] = []  # processor seconds of the server, whatever else the machine does
+        # processor seconds of the server, whatever else the machine does
+        self.waits: list[float] = []
 
     def ask(self) -> None:
         wire = self._wire = self._wire or Wire(self._server.port, timeout=30.0)
@@ -148,24 +147,18 @@ class Client:
             self._wire = None
 
 
-def resident(process: int) -> int:
-    """Return the memory of a process, in bytes."""
-    text = Path(f"/proc/{process}/statm").read_text()
-    return int(text.split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
 # fault: Hostile | clients hold or flood the server's connections: idle, partial heads, slow or unread
 #   bodies, tiny chunks, pipelined requests, many new connections | what moves least, and longest, is closed
 #   first; floods take turns | probes, scrapes and other clients are answered
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_server_answers_probes_and_clients_beside(server: Server, kind: str) -> None:
-    before = resident(server.process.pid)
+    before = memory_of(server.process.pid)
     with flooded(server.port, kind, COUNT):
         paths = ("/v2/health/live", "/v2/health/ready", "/metrics")
         client = Client(server)
         with probes(server, *paths), Repeated(client.ask, 0.01):
             time.sleep(SECONDS)
-            most = resident(server.process.pid)
+            most = memory_of(server.process.pid)
             end = time.monotonic() + ANSWER_SECONDS
             while len(client.waits) < ANSWERS and time.monotonic() < end:
                 time.sleep(0.05)
@@ -187,14 +180,14 @@ def test_the_server_answers_probes_and_clients_beside(server: Server, kind: str)
     ],
 )
 def test_the_sidecar_answers_probes_and_scrapes_beside(sidecar: Sidecar, kind: str) -> None:
-    before = resident(sidecar.process.pid)
+    before = memory_of(sidecar.process.pid)
     with (
         flooded(sidecar.port, kind, COUNT),
         probes(sidecar, "/readyz", "/healthz", "/verdict"),
         probes(sidecar, "/metrics"),
     ):
         time.sleep(SECONDS)
-        most = resident(sidecar.process.pid)
+        most = memory_of(sidecar.process.pid)
     assert most - before < SIDECAR_MEMORY
 
 
@@ -204,7 +197,7 @@ def test_hundreds_of_large_bodies_may_begin(tmp_path: Path) -> None:
     task = artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
     head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n"
     with Server(tmp_path, task, transfer_window=60) as server, ExitStack() as stack:
-        before = resident(server.process.pid)
+        before = memory_of(server.process.pid)
         wires = [stack.enter_context(server.wire()) for _ in range(500)]
         for wire in wires:
             wire.send(head + b"Inference-Header-Content-Length: 9\r\n\r\n")
@@ -212,18 +205,16 @@ def test_hundreds_of_large_bodies_may_begin(tmp_path: Path) -> None:
             for wire in wires:
                 wire.send(bytes(10_000))
         Client(server).ask()
-        until(lambda: resident(server.process.pid) - before > 450 * 100_000)
-        assert resident(server.process.pid) - before < 500 * 300_000
+        until(lambda: memory_of(server.process.pid) - before > 450 * 100_000)
+        assert memory_of(server.process.pid) - before < 500 * 300_000
         assert not any(wire.is_readable() for wire in wires)
 
 
 def spread_model(size: int) -> onnx.ModelProto:
     """Return a model whose outputs have `size` bytes, for inputs of a few."""
-    return model(
-        [helper.make_node("Expand", ["x", "shape"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, 1)],
-        [tensor("y", TensorProto.FLOAT, size // 4)],
-        {"shape": np.array([size // 4])},
+    return parsed(
+        f"(float[1] x) => (float[{size // 4}] y) {{ y = Expand(x, shape) }}",
+        initializer("shape", np.array([size // 4]), None),
     )
 
 
@@ -235,26 +226,21 @@ def spread_out(root: Path, size: int, inflight_bytes: int) -> Server:
 
 def leave_unread(server: Server, count: int) -> None:
     """Ask for `count` responses of 16 MB, of `spread_model`, and read none: memory is limited, others are answered."""
-    request = {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}],
-        "parameters": {"binary_data_output": True},
-    }
-    before = resident(server.process.pid)
+    request = server.infer_request(*binary_inputs(x=np.ones(1, np.float32)))
+    before = memory_of(server.process.pid)
     with ExitStack() as stack:
         for number in range(count):
             wire = stack.enter_context(server.wire())
             wire.shrink(4096)
-            wire.send(server.infer_request(request))
+            wire.send(request)
             if number % 5 == 4:
                 time.sleep(0.3)
-                assert resident(server.process.pid) - before < 384 * MIB
+                assert memory_of(server.process.pid) - before < 384 * MIB
 
         def is_answered() -> bool:
-            with server.wire() as reader:
-                reader.send(server.infer_request(request))
-                answer = reader.receive()
-                assert answer.status in {200, 503}
-                return len(answer.body) > 16_000_000
+            answer = server.send(request)
+            assert answer.status in {200, 503}
+            return len(answer.body) > 16_000_000
 
         until(is_answered, "space, once the others are known to be slow,")
 
@@ -262,7 +248,6 @@ def leave_unread(server: Server, count: int) -> None:
 # fault: Hostile | clients do not read large responses | responses are charged until they are written,
 #   and what is not read in 10 s is closed, under pressure first | prevented
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
-    """Sixty of them, of 16 MB each."""
     with spread_out(tmp_path, 16_000_000, 128 * MIB) as server:
         leave_unread(server, 60)
 

@@ -23,6 +23,8 @@ from enginewright_serving.transport.http2 import frames
 from tests.support import grpc_echo
 from tests.support.grpc_echo import ECHO, FAIL, LARGE, LATER, METADATA, SEEN
 from tests.support.http2 import Client, data, frame, message, settings
+from tests.support.process_memory import memory_of
+from tests.support.programs import run_program
 from tests.support.waiting import until
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -134,34 +136,33 @@ def test_metadata_arrives(server: EchoServer) -> None:
 @pytest.mark.parametrize("text", ["", "plain", "50% of größe\n\ttab", "✓" * 500])
 def test_status_and_message_arrive(server: EchoServer, text: str) -> None:
     with server.channel() as channel:
-        found = error(call(channel, FAIL), text.encode())
-    assert found.code() is grpc.StatusCode.INVALID_ARGUMENT
-    assert found.details() == text
+        failure = error(call(channel, FAIL), text.encode())
+    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert failure.details() == text
 
 
 def test_an_unknown_method_and_a_large_message_are_refused(server: EchoServer) -> None:
     with server.channel() as channel:
         for size in (0, 1000, 10 * MIB):
-            found = error(call(channel, b"/no/Method"), bytes(size))
-            assert found.code() is grpc.StatusCode.UNIMPLEMENTED
-        found = error(call(channel, ECHO), bytes(grpc_echo.LARGEST + 1))
-        assert found.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            failure = error(call(channel, b"/no/Method"), bytes(size))
+            assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
+        failure = error(call(channel, ECHO), bytes(grpc_echo.LARGEST + 1))
+        assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert call(channel, ECHO)(b"next", timeout=20) == b"next"
 
 
 def test_calls_that_are_cancelled_or_late_are_dropped() -> None:
     with serving() as server:
         with server.channel() as channel:
-            found = error(call(channel, LATER), b"1", timeout=0.2)
-            assert found.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+            failure = error(call(channel, LATER), b"1", timeout=0.2)
+            assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
             cancelled = call(channel, LATER).future(b"1", timeout=20)
             time.sleep(0.2)
             cancelled.cancel()
             assert call(channel, LATER)(b"1.5", timeout=20) == b"1.5"
         lost = server.channel()
-        left = call(lost, LATER).future(
-            b"0.5", timeout=20
-        )  # without a reference it may not be sent
+        # without a reference it may not be sent
+        left = call(lost, LATER).future(b"0.5", timeout=20)
         time.sleep(0.2)
         lost.close()
         assert left.exception(10).code() is grpc.StatusCode.CANCELLED
@@ -176,8 +177,8 @@ def test_compressed_messages_are_decompressed(server: EchoServer, size: int) -> 
         answer = call(channel, ECHO)(content, timeout=60, compression=grpc.Compression.Gzip)
         assert answer == content
         if size:
-            found = error(call(channel, ECHO), content, compression=grpc.Compression.Deflate)
-            assert found.code() is grpc.StatusCode.UNIMPLEMENTED
+            failure = error(call(channel, ECHO), content, compression=grpc.Compression.Deflate)
+            assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 async def test_the_asynchronous_client_is_served(server: EchoServer) -> None:
@@ -260,8 +261,7 @@ def flood(name: str, first: int) -> bytes:
 @pytest.mark.parametrize("name", FLOODS)
 def test_floods_neither_hold_up_other_clients_nor_take_memory(name: str) -> None:
     with serving("--transfer_window", "3") as server:
-        status = Path(f"/proc/{server.process.pid}/statm")
-        before = int(status.read_text().split()[1])
+        before = memory_of(server.process.pid)
         host, port = server.address.split(":")
         end = time.monotonic() + 3
 
@@ -291,9 +291,8 @@ def test_floods_neither_hold_up_other_clients_nor_take_memory(name: str) -> None
                 slowest = max(slowest, time.monotonic() - began)
                 time.sleep(0.02)
             assert sum(each.result() for each in attacks) > 0
-        pages = int(status.read_text().split()[1]) - before
         assert slowest < 2
-        assert pages * 4096 < 16 * MIB
+        assert memory_of(server.process.pid) - before < 16 * MIB
 
 
 def test_http2_conforms_to_its_specification(server: EchoServer) -> None:
@@ -302,12 +301,8 @@ def test_http2_conforms_to_its_specification(server: EchoServer) -> None:
         [REPOSITORY / "hack/h2spec"], stdout=subprocess.PIPE, text=True, check=True, timeout=280
     ).stdout.strip()
     host, port = server.address.split(":")
-    done = subprocess.run(
-        [program, "--host", host, "--port", port, "--strict"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=280,
+    done = run_program(
+        [program, "--host", host, "--port", port, "--strict"], timeout=280, code=None
     )
     (counts,) = re.findall(r"(\d+) tests, (\d+) passed, (\d+) skipped, (\d+) failed", done.stdout)
     assert counts == (str(H2SPEC_CASES), str(H2SPEC_CASES), "0", "0"), done.stdout[-5000:]

@@ -8,7 +8,6 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, Self
 
 import grpc
@@ -16,10 +15,11 @@ import numpy as np
 import pytest
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from enginewright_serving.transport.http2 import frames
-from onnx import TensorProto, helper
 
 from tests.support import http2
-from tests.support.serving import Server, model, tensor, write_artifact
+from tests.support.broken_models import parsed
+from tests.support.process_memory import memory_of
+from tests.support.serving import Server, infer_message, write_artifact
 from tests.support.waiting import until
 
 MIB = 1 << 20
@@ -32,18 +32,8 @@ INFER = "/inference.GRPCInferenceService/ModelInfer"
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that spreads one number out as often as a request says, and returns its other input."""
     root = tmp_path_factory.mktemp("bytes")
-    spreading = model(
-        [
-            helper.make_node("Expand", ["x", "n"], ["y"]),
-            helper.make_node("Identity", ["z"], ["same"]),
-        ],
-        [
-            tensor("x", TensorProto.FLOAT, 1),
-            tensor("n", TensorProto.INT64, 1),
-            tensor("z", TensorProto.FLOAT, "k"),
-        ],
-        [tensor("y", TensorProto.FLOAT, "m"), tensor("same", TensorProto.FLOAT, "k")],
-    )
+    spreading = parsed("""(float[1] x, int64[1] n, float[k] z) => (float[m] y, float[k] same) {
+        y = Expand(x, n) same = Identity(z) }""")
     feeds: dict[str, Any] = {
         "x": np.ones(1, np.float32),
         "n": np.array([4], np.int64),
@@ -60,19 +50,9 @@ def request(*, spread: int = 1, values: int = 1, outputs: tuple[str, ...] = ("y"
         "x": np.ones(1, np.float32),
         "n": np.array([spread], np.int64),
     }
-    return InferRequest(
-        model_name="m",
-        inputs=[
-            {
-                "name": name,
-                "datatype": "INT64" if name == "n" else "FP32",
-                "shape": list(array.shape),
-            }
-            for name, array in arrays.items()
-        ],
-        outputs=[{"name": name} for name in outputs],
-        raw_input_contents=[array.tobytes() for array in arrays.values()],
-    )
+    message = infer_message(**arrays)
+    message.MergeFrom(InferRequest(outputs=[{"name": name} for name in outputs]))
+    return message
 
 
 class Hostile:
@@ -151,22 +131,13 @@ def is_answered(server: Server, message: Any) -> bool:
 
 def computed(server: Server) -> float:
     """Return how many requests the model has answered."""
-    lines = server.get("/metrics").body.decode().splitlines()
-    return sum(
-        float(line.rsplit(" ", 1)[1])
-        for line in lines
-        if "duration_seconds_count" in line and 'stage="compute"' in line
-    )
-
-
-def resident(server: Server) -> int:
-    return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
+    return server.metric("duration_seconds_count", 'stage="compute"')
 
 
 # fault: Hostile | a few gRPC calls announce large messages and send nothing | bytes are charged as
 #   they arrive | prevented
-def test_messages_that_are_only_announced_refuse_nobody(server: Server) -> None:
-    before = resident(server)
+def test_announced_messages_take_no_memory_from_others(server: Server) -> None:
+    before = memory_of(server.process.pid)
     with ExitStack() as stack:
         for _ in range(8):
             client = stack.enter_context(Hostile(server))
@@ -174,7 +145,7 @@ def test_messages_that_are_only_announced_refuse_nobody(server: Server) -> None:
                 client.announce(stream, LARGEST)
             client.acknowledged()
         answered(server, request(values=3 * MIB))  # 12 MiB
-        assert resident(server) - before < LIMIT
+        assert memory_of(server.process.pid) - before < LIMIT
 
 
 def test_a_connection_announces_no_more_than_the_server_holds(server: Server) -> None:
@@ -191,7 +162,7 @@ def test_a_connection_announces_no_more_than_the_server_holds(server: Server) ->
 # fault: Hostile | gRPC calls send much of their messages and then nothing | they are given up for
 #   others, slowest first: UNAVAILABLE | when others need the memory, and they are known to be slow
 def test_messages_that_arrive_slowly_make_space_for_others(server: Server) -> None:
-    before = resident(server)
+    before = memory_of(server.process.pid)
     with ExitStack() as stack:
         clients = [stack.enter_context(Hostile(server)) for _ in range(6)]
         for client in clients:
@@ -202,15 +173,15 @@ def test_messages_that_arrive_slowly_make_space_for_others(server: Server) -> No
         for client in clients:
             client.is_closed()
         responses = [client.responses() for client in clients]
-        refused = [found[1].headers for found in responses if found]
+        refused = [response[1].headers for response in responses if response]
         assert refused
         assert {each["grpc-status"] for each in refused} == {"14"}
-        assert resident(server) - before < 2 * LIMIT
+        assert memory_of(server.process.pid) - before < 2 * LIMIT
 
 
 # fault: Hostile | small compressed gRPC messages state large sizes | what is decompressed is
 #   charged, as far as it is | prevented
-def test_stated_sizes_of_compressed_messages_refuse_nobody(server: Server) -> None:
+def test_stated_sizes_of_compressed_messages_take_no_memory(server: Server) -> None:
     content = gzip.compress(bytes(LARGEST), 1)
     lie = content[:-4] + LARGEST.to_bytes(4, "little")
     encoding = ("grpc-encoding", "gzip")
@@ -234,30 +205,29 @@ def test_stated_sizes_of_compressed_messages_refuse_nobody(server: Server) -> No
 def test_responses_that_nobody_reads_are_limited_and_make_space(
     server: Server, window: int
 ) -> None:
-    before = resident(server)
-    wanted = request(spread=2 * MIB).SerializeToString()  # 8 MiB
+    before = memory_of(server.process.pid)
+    message = request(spread=2 * MIB).SerializeToString()  # 8 MiB
     with ExitStack() as stack:
         for _ in range(6):
             client = stack.enter_context(Hostile(server, (frames.INITIAL_WINDOW_SIZE, window)))
             for stream in range(1, 2 * 16, 2):
-                client.send(client.client.call(stream, INFER, wanted))
+                client.send(client.client.call(stream, INFER, message))
         for _ in range(4):
             until(lambda: is_answered(server, request(spread=3 * MIB)))
-            assert resident(server) - before < 3 * LIMIT
+            assert memory_of(server.process.pid) - before < 3 * LIMIT
 
 
 def test_small_responses_that_nobody_reads_are_limited(server: Server) -> None:
-    """None is large enough to be charged before it is sent."""
-    before, runs = resident(server), computed(server)
-    wanted = request(spread=3000).SerializeToString()  # 12 kB
+    before, runs = memory_of(server.process.pid), computed(server)
+    message = request(spread=3000).SerializeToString()  # 12 kB
     with ExitStack() as stack:
         for number in range(1, 65):
             client = stack.enter_context(Hostile(server, (frames.INITIAL_WINDOW_SIZE, 0)))
             for stream in range(1, 2 * 120, 2):
-                client.send(client.client.call(stream, INFER, wanted))
+                client.send(client.client.call(stream, INFER, message))
             until(lambda: computed(server) >= runs + 120 * number)  # noqa: B023 - called at once
         answered(server, request(spread=3 * MIB))
-        assert resident(server) - before < 2 * LIMIT
+        assert memory_of(server.process.pid) - before < 2 * LIMIT
 
 
 def test_the_server_is_still_well(server: Server) -> None:

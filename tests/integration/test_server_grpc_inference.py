@@ -15,15 +15,14 @@ from enginewright_serving.exchanges import HEADER, ExchangeHead
 from enginewright_serving.server.protocol.grpc.messages import (
     HealthRequest,
     HealthResponse,
-    InferRequest,
     InferResponse,
     Live,
     Ready,
 )
 
-from tests.integration.test_server_load import depth, metric
 from tests.support import http2
-from tests.support.serving import Server, linear_model, slow_model, write_artifact
+from tests.support.serving import Server, infer_message, linear_model, slow_model, write_artifact
+from tests.support.turns import queue_depth
 from tests.support.waiting import until
 
 SERVICE = "inference.GRPCInferenceService"
@@ -35,7 +34,7 @@ LONG = 5_000  # turns: above a second
 
 
 def in_flight(server: Server) -> float:
-    return metric(server, "enginewright_requests_in_flight")
+    return server.metric("enginewright_requests_in_flight")
 
 
 class Client:
@@ -78,19 +77,11 @@ def parsed(kind: Any, data: bytes) -> Any:
 
 
 def turns(count: int) -> Any:
-    return InferRequest(
-        model_name="m",
-        inputs=[{"name": "turns", "datatype": "INT64", "shape": [1]}],
-        raw_input_contents=[np.array([count], np.int64).tobytes()],
-    )
+    return infer_message(turns=np.array([count]))
 
 
 def batch(rows: int) -> Any:
-    return InferRequest(
-        model_name="m",
-        inputs=[{"name": "x", "datatype": "FP32", "shape": [rows, 8]}],
-        raw_input_contents=[np.ones((rows, 8), np.float32).tobytes()],
-    )
+    return infer_message(x=np.ones((rows, 8), np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +106,7 @@ def test_a_full_queue_is_unavailable(slow: Server) -> None:
         first = infer.future(turns(LONG).SerializeToString())
         until(lambda: in_flight(slow) == 1, "the first is accepted")
         waiting = infer.future(turns(1).SerializeToString())
-        until(lambda: (in_flight(slow), depth(slow)) == (2, 1), "the second waits")
+        until(lambda: (in_flight(slow), queue_depth(slow)) == (2, 1), "the second waits")
         code, details = client.refused(INFER, turns(1))
         assert (code, details) == (
             "UNAVAILABLE",
@@ -124,7 +115,7 @@ def test_a_full_queue_is_unavailable(slow: Server) -> None:
         assert client.health() == SERVING, "a full queue is no reason to receive no requests"
         for each in (first, waiting):
             assert parsed(InferResponse, each.result(60)).outputs[0].name == "done"
-    assert 'code="503"' in slow.get("/metrics").body.decode()
+    assert slow.metric('code="503"') == 1
 
 
 def test_a_message_above_the_limit_is_refused(slow: Server) -> None:
@@ -142,15 +133,15 @@ def test_a_message_above_the_limit_is_refused(slow: Server) -> None:
 
 
 def test_a_call_whose_deadline_has_passed_before_it_began_counts_as_one(slow: Server) -> None:
-    def counted(code: int) -> float:
-        return metric(slow, "enginewright_requests_total", f'code="{code}"')
+    def count(code: int) -> float:
+        return slow.metric("enginewright_requests_total", f'code="{code}"')
 
-    before = counted(504)
+    before = count(504)
     client = http2.Client()
     with socket.create_connection(("127.0.0.1", slow.grpc_port)) as connection:
         late = client.call(1, INFER, turns(1).SerializeToString(), ("grpc-timeout", "1n"))
         connection.sendall(http2.Client.opening + late)
-        until(lambda: counted(504) == before + 1, "it is counted")
+        until(lambda: count(504) == before + 1, "it is counted")
 
 
 def test_bytes_that_are_no_message_are_refused(slow: Server) -> None:
@@ -163,18 +154,16 @@ def test_bytes_that_are_no_message_are_refused(slow: Server) -> None:
 
 
 def test_a_call_that_waits_is_dropped_with_its_connection(slow: Server) -> None:
-    def counted() -> float:
-        lines = slow.get("/metrics").body.decode().splitlines()
-        found = [line for line in lines if 'code="499"' in line and "requests_total" in line]
-        return float(found[0].split()[-1]) if found else 0.0
+    def count() -> float:
+        return slow.metric('enginewright_requests_total{code="499"')
 
-    before = counted()
+    before = count()
     with Client(slow) as client:
         left = client.method(INFER).future(turns(LONG).SerializeToString())
         until(lambda: in_flight(slow) == 1, "it is accepted")
     assert left.cancelled() or left.exception() is not None
-    until(lambda: counted() != before, "its end is counted")
-    assert counted() == before + 1
+    until(lambda: count() != before, "its end is counted")
+    assert count() == before + 1
     with Client(slow) as client:
         assert client.call(INFER, turns(1))
 
@@ -196,10 +185,7 @@ def test_calls_of_one_connection_run_together_or_in_turns_and_none_is_lost(
 
 def taken(server: Server) -> tuple[ExchangeHead, bytes]:
     """Return the next copy as the sidecar takes it, and ask for all requests."""
-    lines = "".join(f"{name}: {value}\r\n" for name, value in server.probe_header().items())
-    with server.wire() as wire:
-        wire.send(f"GET /v2/models/m/shadow?share=1 HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
-        answer = wire.receive()
+    answer = server.get("/v2/models/m/shadow?share=1", headers=server.probe_header())
     return ExchangeHead.read(answer.headers[HEADER.lower()].encode()), answer.body
 
 
@@ -213,11 +199,9 @@ def test_the_sidecar_takes_copies_of_calls_in_the_form_of_http(tmp_path: Path, t
     with Server(tmp_path, task) as server, Client(server) as client:
         assert taken(server)[0].request == 0
         client.call(INFER, rows)
-        deadline = time.monotonic() + 20
-        head, body = taken(server)
-        while not head.request and time.monotonic() < deadline:
+        while not (copy := taken(server))[0].request:
             time.sleep(0.05)
-            head, body = taken(server)
+        head, body = copy
         request, answer = body[: head.request], body[head.request :]
         assert head.dropped == 0
         sent = json.loads(request[: head.request_json])
@@ -225,10 +209,9 @@ def test_the_sidecar_takes_copies_of_calls_in_the_form_of_http(tmp_path: Path, t
         assert request[head.request_json :] == np.ones((3, 8), np.float32).tobytes()
         document = json.loads(answer[: head.answer_json])
         assert [output["name"] for output in document["outputs"]] == ["y", "total"]
-        with server.wire() as wire:  # what the sidecar sends to the canary
-            header, tensors = request[: head.request_json], request[head.request_json :]
-            wire.send(server.infer_request(header, tensors))
-            assert wire.receive().body == answer
+        # what the sidecar sends to the canary
+        header, tensors = request[: head.request_json], request[head.request_json :]
+        assert server.post(header, tensors).body == answer
 
 
 def test_before_the_model_is_ready_and_while_it_drains(tmp_path: Path) -> None:

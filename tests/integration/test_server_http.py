@@ -7,20 +7,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import parsed
 from tests.support.serving import (
     Server,
     Wire,
+    binary_inputs,
+    json_inputs,
     linear_model,
-    model,
     slow_model,
-    tensor,
     write_artifact,
 )
+from tests.support.turns import slow_request
 
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
-ONE = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [1.0] * 8}]}
+ONE = json_inputs(x=np.ones((1, 8), np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +61,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def copier(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server that gives back what it gets, as long as one wants."""
     root = tmp_path_factory.mktemp("copier")
-    copying = model(
-        [helper.make_node("Neg", ["x"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, "n")],
-        [tensor("y", TensorProto.FLOAT, "n")],
-    )
+    copying = parsed("(float[n] x) => (float[n] y) { y = Neg(x) }")
     task = write_artifact(root, copying, [{"x": np.ones(3, np.float32)}])
     with Server(
         root, task, transfer_window=0.5, transfer_rate=50_000_000, sweep_seconds=0.05
@@ -78,8 +75,7 @@ def first_output(answer_json: Any) -> list[float]:
 
 
 def linear_request(server: Server, value: float, **headers: str) -> bytes:
-    given = {"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [value] * 8}
-    return server.infer_request({"inputs": [given]}, headers=headers)
+    return server.infer_request(json_inputs(x=np.full((1, 8), value, np.float32)), headers=headers)
 
 
 def test_pipelined_requests_are_answered_in_order(server: Server) -> None:
@@ -155,16 +151,17 @@ def chunked(body: bytes, *sizes: int) -> bytes:
     return b"".join(pieces) + b"0\r\nTrailer: t\r\n\r\n"
 
 
-def chunked_request(server: Server, value: float) -> bytes:
-    plain = linear_request(server, value)
-    head, _, body = plain.partition(b"\r\n\r\n")
-    lines = [line for line in head.split(b"\r\n") if b"Content-Length" not in line]
-    return b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", b""]) + chunked(body, 1, 20)
+def in_chunks(request: bytes, *sizes: int) -> bytes:
+    head, _, body = request.partition(b"\r\n\r\n")
+    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
+    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", b""])
+    return head + chunked(body, *sizes)
 
 
 @pytest.mark.parametrize("size", [1, 50, 100_000])
 def test_a_body_may_come_in_chunks(server: Server, size: int) -> None:
-    request = chunked_request(server, 2.0) + GET + chunked_request(server, 3.0)
+    two, three = (in_chunks(linear_request(server, value), 1, 20) for value in (2.0, 3.0))
+    request = two + GET + three
     with server.wire() as wire:
         for at in range(0, len(request), size):
             wire.send(request[at : at + size])
@@ -175,30 +172,15 @@ def test_a_body_may_come_in_chunks(server: Server, size: int) -> None:
 
 def test_binary_data_may_come_in_chunks(copier: Server) -> None:
     values = np.arange(100_000, dtype=np.float32)
-    plain = copy_request(copier, values)
-    head, _, body = plain.partition(b"\r\n\r\n")
-    lines = [line for line in head.split(b"\r\n") if not line.startswith(b"Content-Length")]
-    head = b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", b""])
-    with copier.wire() as wire:
-        wire.send(head + chunked(body, 77, 60_000))
-        answer = wire.receive()
+    answer = copier.send(in_chunks(copy_request(copier, values), 77, 60_000))
     assert answer.status == 200, answer.body
     assert (np.frombuffer(answer.body[-values.nbytes :], np.float32) == -values).all()
 
 
 def copy_request(server: Server, values: Any, *, binary: bool = True, **headers: str) -> bytes:
-    document = {
-        "inputs": [
-            {
-                "name": "x",
-                "datatype": "FP32",
-                "shape": [len(values)],
-                "parameters": {"binary_data_size": values.nbytes},
-            }
-        ],
-        "parameters": {"binary_data_output": binary},
-    }
-    return server.infer_request(document, values.tobytes(), headers=headers)
+    document, tensors = binary_inputs(x=values)
+    document["parameters"]["binary_data_output"] = binary
+    return server.infer_request(document, tensors, headers=headers)
 
 
 BROKEN = [
@@ -229,7 +211,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("request_bytes", "status", "message"), BROKEN)
-def test_what_is_no_request_is_refused_and_the_connection_closed(
+def test_an_invalid_request_closes_the_connection(
     server: Server, request_bytes: bytes, status: int, message: str
 ) -> None:
     with server.wire() as wire:
@@ -289,38 +271,28 @@ def test_a_small_refused_body_does_not_cost_the_connection(server: Server) -> No
 
 
 def test_an_empty_body_is_refused(server: Server) -> None:
-    with server.wire() as wire:
-        wire.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n\r\n")
-        assert "the body is empty" in wire.receive().json()["error"]
-        wire.send(
-            b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n"
-            b"Inference-Header-Content-Length: 3\r\n\r\n{}"
-        )
-        assert "but the body has 2 bytes" in wire.receive().json()["error"]
+    answer = server.send(b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n\r\n")
+    assert "the body is empty" in answer.json()["error"]
+    answer = server.post(b"{}", headers={"Inference-Header-Content-Length": "3"})
+    assert "but the body has 2 bytes" in answer.json()["error"]
 
 
 def test_a_huge_head_is_refused(strict: Server) -> None:
-    with strict.wire() as wire:
-        wire.send(b"GET /v2 HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 2000)  # no end in sight
-        assert wire.receive().status == 431
-    with strict.wire() as wire:
-        wire.send(b"GET /v2 HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 2000 + b"\r\n\r\n")
-        assert wire.receive().status == 431
+    for end in (b"", b"\r\n\r\n"):
+        head = b"GET /v2 HTTP/1.1\r\nHost: h\r\nX: " + b"a" * 2000 + end
+        assert strict.send(head).status == 431
 
 
 def test_a_huge_body_is_refused_before_it_is_sent(strict: Server) -> None:
     head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\n%bContent-Length: %d\r\n\r\n"
-    with strict.wire() as wire:
-        wire.send(head % (b"Inference-Header-Content-Length: 9\r\n", 10**9))
-        answer = wire.receive()
+    for fields, size, message in (
+        (b"Inference-Header-Content-Length: 9\r\n", 10**9, "exceeds the limit of 200000 bytes"),
+        (b"", 150_000, "send tensors in binary"),
+    ):
+        answer = strict.send(head % (fields, size))
         assert answer.status == 413
-        assert "exceeds the limit of 200000 bytes" in answer.json()["error"]
-    with strict.wire() as wire:
-        wire.send(head % (b"", 150_000))
-        answer = wire.receive()
-        assert answer.status == 413
-        assert "send tensors in binary" in answer.json()["error"]
-    assert "413" in strict.get("/metrics").body.decode()
+        assert message in answer.json()["error"]
+    assert strict.metric('code="413"') == 2
 
 
 def test_a_client_that_sends_on_after_a_refusal_still_reads_it(server: Server) -> None:
@@ -393,9 +365,7 @@ def test_large_answers_to_a_slow_reader_come_whole(copier: Server) -> None:
 
 def test_an_answer_too_large_for_json_is_refused_with_the_remedy(copier: Server) -> None:
     values = np.zeros(4_000_001, np.float32)
-    with copier.wire() as wire:
-        wire.send(copy_request(copier, values, binary=False))
-        answer = wire.receive()
+    answer = copier.send(copy_request(copier, values, binary=False))
     assert answer.status == 400
     assert "too many for JSON; set its parameter 'binary_data'" in answer.json()["error"]
 
@@ -414,8 +384,7 @@ def test_an_old_connection_is_closed_with_its_next_answer(strict: Server) -> Non
 
 def test_past_the_limit_of_requests_health_is_still_answered(strict: Server) -> None:
     def request(turns: int) -> bytes:
-        tensor = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
-        return strict.infer_request({"inputs": [tensor]})
+        return slow_request(strict, turns)
 
     with contextlib.ExitStack() as held:
         wires = [held.enter_context(strict.wire()) for _ in range(4)]
@@ -443,9 +412,7 @@ def test_idle_connections_never_keep_health_from_being_asked(strict: Server) -> 
         for wire in wires[-3:]:
             wire.send(b"GET /v2 HTTP")  # no whole request either
         for _ in range(10):
-            with strict.wire() as extra:
-                extra.send(GET)
-                assert extra.receive().status == 200
+            assert strict.send(GET).status == 200
 
 
 def test_bodies_that_do_not_arrive_never_keep_health_from_being_asked(strict: Server) -> None:
@@ -456,9 +423,7 @@ def test_bodies_that_do_not_arrive_never_keep_health_from_being_asked(strict: Se
             wire.send(head)
         for wire in wires[1:]:
             wire.send(b"b")
-        with strict.wire() as extra:
-            extra.send(GET)
-            assert extra.receive().status == 200
+        assert strict.send(GET).status == 200
         statuses = [_status(wire, b"ody") for wire in wires[1:]]
     assert statuses.count(None) <= 1
     assert statuses.count(200) >= 4

@@ -10,7 +10,6 @@ import socket
 import time
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -21,12 +20,12 @@ from hypothesis import strategies as st
 
 from tests.support import http2, mirror
 from tests.support.effort import examples
+from tests.support.process_memory import memory_of
 from tests.support.serving import Server, Wire, write_artifact
 
 MIB = 1 << 20
-MEMORY = (
-    160 * MIB
-)  # beside what the server takes when it is ready; 128 MiB of it the allocator keeps
+# beside what the server takes when it is ready; 128 MiB of it the allocator keeps
+MEMORY = 160 * MIB
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 NAMES = ("INT32", "FP32", "BYTES")
 SECONDS = 20.0
@@ -56,25 +55,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         linger_seconds=0.1,
         sweep_seconds=0.02,
     ) as it:
-        before = resident(it)
+        before = memory_of(it.process.pid)
         yield it
-        assert resident(it) - before < MEMORY
+        assert memory_of(it.process.pid) - before < MEMORY
         assert "Traceback" not in it.log()
         assert "unexpected" not in it.log()
         assert it.process.poll() is None
-
-
-def resident(server: Server) -> int:
-    return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * 4096
 
 
 def well(server: Server) -> None:
     """A valid request is answered."""
     given = mirror.sample(NAMES)
     document, tensors = mirror.http_document(given, binary=NAMES, nested=False)
-    with server.wire() as wire:
-        wire.send(server.infer_request(document, tensors))
-        answer = wire.receive()
+    answer = server.post(document, tensors)
     assert answer.status == 200
     assert mirror.http_outputs(answer)["INT32_out"][2] == [1, 1]
 
@@ -95,17 +88,17 @@ hostile_values = st.sampled_from(
 
 def places(document: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Return the paths of everything in a document."""
-    found = [at] if at else []
+    paths = [at] if at else []
     items: Any = ()
     if len(at) > _DEEPEST:
-        return found
+        return paths
     if isinstance(document, dict):
         items = document.items()
     elif isinstance(document, list):
         items = enumerate(document)
     for key, value in items:
-        found += places(value, (*at, key))
-    return found
+        paths += places(value, (*at, key))
+    return paths
 
 
 @st.composite
@@ -208,7 +201,6 @@ def test_changed_bytes_of_a_body_are_answered_or_refused(
 def test_changed_requests_are_answered_or_refused(
     server: Server, data: st.DataObject, binary: bool
 ) -> None:
-    """Request line, headers and lengths too; what is incomplete is refused for its time."""
     document, tensors = http_body(binary=binary)
     request = data.draw(changed_bytes(server.infer_request(document, tensors)))
     assume(request.strip(b"\r\n"))
@@ -320,8 +312,8 @@ def grpc_message() -> bytes:
         mirror.sample(NAMES), typed=False, id="1", outputs=[{"name": "INT32_out"}]
     )
     request.MergeFrom(type(request)(parameters=parameters))
-    found: bytes = request.SerializeToString()
-    return found
+    serialized: bytes = request.SerializeToString()
+    return serialized
 
 
 @given(st.data(), st.booleans())

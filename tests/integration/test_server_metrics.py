@@ -11,16 +11,18 @@ import grpc
 import numpy as np
 import pytest
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import initializer, parsed
 from tests.support.serving import (
     Server,
+    binary_inputs,
+    infer_message,
+    json_inputs,
     linear_model,
-    model,
     slow_model,
-    tensor,
     write_artifact,
 )
+from tests.support.turns import slow_request
 from tests.support.waiting import until
 
 LONG = 4_000  # turns of the slow model: about a second
@@ -39,8 +41,8 @@ def linear(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def series(server: Server, name: str) -> float:
     """Return the value of a series, given as in the exposition."""
     text = server.get("/metrics").body.decode()
-    (found,) = re.findall(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
-    return float(found)
+    (number,) = re.findall(rf"^{re.escape(name)} (\S+)$", text, re.MULTILINE)
+    return float(number)
 
 
 def total(server: Server, code: str) -> float:
@@ -50,8 +52,7 @@ def total(server: Server, code: str) -> float:
 
 def linear_call(server: Server) -> bytes:
     """Send one inference of the linear model over gRPC; return the answer's bytes."""
-    tensor = {"name": "x", "datatype": "FP32", "shape": [1, 8]}
-    request = InferRequest(model_name="m", inputs=[tensor], raw_input_contents=[b"\0" * 32])
+    request = infer_message(x=np.zeros((1, 8), np.float32))
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         answer: bytes = call(request.SerializeToString(), timeout=20)
@@ -59,8 +60,7 @@ def linear_call(server: Server) -> bytes:
 
 
 def x(columns: int = 8) -> dict[str, Any]:
-    data = [1.0] * columns
-    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, columns], "data": data}]}
+    return json_inputs(x=np.ones((1, columns), np.float32))
 
 
 def test_requests_of_both_protocols_are_timed_by_class_of_code(linear: Server) -> None:
@@ -77,7 +77,7 @@ def test_requests_of_both_protocols_are_timed_by_class_of_code(linear: Server) -
     assert total(linear, "4xx") == bad + 2
 
 
-def test_sizes_are_those_of_the_bodies(linear: Server) -> None:
+def test_sizes_match_the_bodies(linear: Server) -> None:
     names = [
         f"enginewright_{what}_bytes_{each}"
         for what in ("request", "response")
@@ -85,15 +85,13 @@ def test_sizes_are_those_of_the_bodies(linear: Server) -> None:
     ]
     before = [series(linear, f"{name}{{{MODEL}}}") for name in names]
     request = linear.infer_request(x())
-    with linear.wire() as wire:
-        wire.send(request)
-        answer = wire.receive()
+    answer = linear.send(request)
     body = len(request.partition(b"\r\n\r\n")[2])
     after = [series(linear, f"{name}{{{MODEL}}}") for name in names]
     assert [b - a for a, b in zip(before, after, strict=True)] == [body, 1, len(answer.body), 1]
 
 
-def test_what_is_no_inference_of_a_client_is_not_timed(linear: Server) -> None:
+def test_only_inferences_of_clients_are_timed(linear: Server) -> None:
     before = [total(linear, code) for code in ("2xx", "4xx", "5xx")]
     assert linear.post(x(), headers=linear.probe_header()).status == 200
     assert linear.post(x(), headers={"Enginewright-Shadow": "1"}).status == 200
@@ -106,11 +104,8 @@ def test_what_is_no_inference_of_a_client_is_not_timed(linear: Server) -> None:
 def test_a_refused_body_counts_as_far_as_it_came(linear: Server) -> None:
     name = f"enginewright_request_bytes_sum{{{MODEL}}}"
     before = series(linear, name)
-    with linear.wire() as wire:
-        wire.send(
-            b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n\r\n"
-        )
-        assert wire.receive().status == 413
+    head = b"POST /v2/models/m/infer HTTP/1.1\r\nHost: h\r\nContent-Length: 99999999999\r\n\r\n"
+    assert linear.send(head).status == 413
     assert series(linear, name) == before
 
 
@@ -118,47 +113,37 @@ def test_the_time_of_a_response_ends_when_the_client_has_read_it(tmp_path: Path)
     """A client that does not read keeps the request in flight, and its response is not counted."""
     task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     rows = 600_000  # 9.6 MB of response: more than the kernel keeps
-    in_flight = f"enginewright_requests_in_flight{{{MODEL}}}"
-    inputs = {"name": "x", "datatype": "FP32", "shape": [rows, 8]}
-    document = {
-        "inputs": [inputs | {"parameters": {"binary_data_size": rows * 32}}],
-        "parameters": {"binary_data_output": True},
-    }
     requests = f'enginewright_requests_total{{code="200",{MODEL}}}'
     with Server(tmp_path, task) as server, server.wire() as wire:
-        assert series(server, in_flight) == 0
+        assert series(server, IN_FLIGHT) == 0
         wire.shrink(64 * 1024)
-        wire.send(server.infer_request(document, b"\0" * rows * 32))
+        wire.send(server.infer_request(*binary_inputs(x=np.zeros((rows, 8), np.float32))))
         until(lambda: series(server, requests) == 1, "it was answered")
-        assert series(server, in_flight) == 1
+        assert series(server, IN_FLIGHT) == 1
         assert total(server, "2xx") == 0
         assert wire.receive().status == 200
         until(lambda: total(server, "2xx") == 1, "it was read")
-        assert series(server, in_flight) == 0
+        assert series(server, IN_FLIGHT) == 0
 
 
 def test_requests_are_in_flight_from_head_to_response(tmp_path: Path) -> None:
     task = write_artifact(tmp_path, slow_model(), [{"turns": np.array([1], np.int64)}])
-    name = f"enginewright_requests_in_flight{{{MODEL}}}"
-    slow = {"name": "turns", "datatype": "INT64", "shape": [1]}
     with Server(tmp_path, task) as server:
-        request = server.infer_request({"inputs": [slow | {"data": [1]}]})
+        request = slow_request(server, 1)
         head = request.partition(b"\r\n\r\n")[0] + b"\r\n\r\n"
         with server.wire() as wire:
             wire.send(head)
-            until(lambda: series(server, name) == 1, "its body is awaited")
-        until(lambda: series(server, name) == 0, "the client has left")
+            until(lambda: series(server, IN_FLIGHT) == 1, "its body is awaited")
+        until(lambda: series(server, IN_FLIGHT) == 0, "the client has left")
         calling = threading.Thread(target=grpc_slowly, args=(server,))
         calling.start()
-        until(lambda: series(server, name) == 1, "the model runs")
+        until(lambda: series(server, IN_FLIGHT) == 1, "the model runs")
         calling.join()
-        assert series(server, name) == 0
+        assert series(server, IN_FLIGHT) == 0
 
 
 def grpc_slowly(server: Server) -> None:
-    tensor = {"name": "turns", "datatype": "INT64", "shape": [1]}
-    raw = np.array([LONG], np.int64).tobytes()
-    request = InferRequest(model_name="m", inputs=[tensor], raw_input_contents=[raw])
+    request = infer_message(turns=np.array([LONG]))
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         assert call(request.SerializeToString(), timeout=60)
@@ -173,11 +158,8 @@ ROWS = 40_000  # 1.3 MB of request, 25 MB or more of JSON
 @pytest.fixture
 def widening(tmp_path: Path) -> Iterator[Server]:
     weights = np.random.default_rng(0).random((8, 64), dtype=np.float32)
-    wide = model(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, "b", 8)],
-        [tensor("y", TensorProto.FLOAT, "b", 64)],
-        {"w": weights},
+    wide = parsed(
+        "(float[b, 8] x) => (float[b, 64] y) { y = MatMul(x, w) }", initializer("w", weights, None)
     )
     task = write_artifact(tmp_path, wide, [{"x": np.ones((1, 8), np.float32)}])
     with Server(
@@ -188,18 +170,13 @@ def widening(tmp_path: Path) -> Iterator[Server]:
 
 def answered(server: Server, code: int) -> float:
     """Return how many requests were counted with `code`."""
-    text = server.get("/metrics").body.decode()
-    found = re.findall(
-        rf'^enginewright_requests_total{{code="{code}",.*}} (\S+)$', text, re.MULTILINE
-    )
-    return sum(map(float, found))
+    return server.metric(f'enginewright_requests_total{{code="{code}"')
 
 
 def widening_request(server: Server) -> bytes:
     x = np.random.default_rng(1).random((ROWS, 8), dtype=np.float32)
-    described = {"name": "x", "datatype": "FP32", "shape": [ROWS, 8]}
-    document = {"inputs": [described | {"parameters": {"binary_data_size": x.nbytes}}]}
-    return server.infer_request(document, x.tobytes())
+    document, tensors = binary_inputs(x=x)
+    return server.infer_request(document | {"parameters": {}}, tensors)
 
 
 def widening_call() -> bytes:
@@ -215,7 +192,6 @@ def runs(server: Server) -> float:
 
 
 def test_an_answer_that_finds_no_space_once_it_is_encoded_counts_as_503(widening: Server) -> None:
-    """Who does not read the first answer leaves no space for others."""
     request = widening_request(widening)
     attempt = 0
     while True:

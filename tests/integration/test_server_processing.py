@@ -16,11 +16,18 @@ from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_runtime.session.extensions import bundled
 from enginewright_runtime.session.processing.process import StepProcess
 from enginewright_serving.server.protocol.grpc import messages
-from onnx import TensorProto
 
 from hack.samples import text_steps
 from tests.support import processing
-from tests.support.serving import Answer, Feeds, Server, tensor, write_artifact
+from tests.support.broken_models import initializer, parsed
+from tests.support.serving import (
+    Answer,
+    Feeds,
+    Server,
+    binary_inputs,
+    json_inputs,
+    write_artifact,
+)
 
 
 def with_steps(
@@ -70,19 +77,12 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def send_image(server: Server, data: bytes, **parameters: Any) -> Answer:
-    head = {
-        "inputs": [
-            {
-                "name": "image",
-                "datatype": "UINT8",
-                "shape": [len(data)],
-                "parameters": {"binary_data_size": len(data)},
-            }
-        ]
-    }
-    with server.wire() as wire:
-        wire.send(server.infer_request(head | parameters, data))
-        return wire.receive()
+    return server.post(image_document(data) | parameters, data)
+
+
+def image_document(data: bytes) -> dict[str, Any]:
+    document, _ = binary_inputs(image=np.frombuffer(data, np.uint8))
+    return {"inputs": document["inputs"]}
 
 
 def outputs(answer: Answer) -> dict[str, Any]:
@@ -93,46 +93,31 @@ def outputs(answer: Answer) -> dict[str, Any]:
 def test_clients_send_a_jpeg_and_receive_its_label(images: Server) -> None:
     for color, label in (((200, 9, 9), "red"), ((9, 9, 200), "blue")):
         for kind in ("JPEG", "PNG"):
-            found = outputs(send_image(images, processing.picture(color, kind)))
-            assert found["label"] == [label]
-            assert found["brightness"][0] == pytest.approx(218 / 3 / 255, abs=0.02)
+            values = outputs(send_image(images, processing.picture(color, kind)))
+            assert values["label"] == [label]
+            assert values["brightness"][0] == pytest.approx(218 / 3 / 255, abs=0.02)
 
 
 def test_compressed_requests_reach_the_steps_expanded(images: Server) -> None:
     data = processing.picture((9, 9, 200))
-    head = {
-        "inputs": [
-            {
-                "name": "image",
-                "datatype": "UINT8",
-                "shape": [len(data)],
-                "parameters": {"binary_data_size": len(data)},
-            }
-        ]
-    }
-    text = json.dumps(head).encode()
-    answer = images.post(
-        gzip.compress(text + data),
-        headers={
-            "Content-Encoding": "gzip",
-            "Inference-Header-Content-Length": str(len(text)),
-        },
-    )
+    text = json.dumps(image_document(data)).encode()
+    headers = {"Content-Encoding": "gzip", "Inference-Header-Content-Length": str(len(text))}
+    answer = images.post(gzip.compress(text + data), headers=headers)
     assert outputs(answer)["label"] == ["blue"]
 
 
 def test_the_metadata_is_that_of_the_chain(images: Server) -> None:
-    found = images.get("/v2/models/m").json()
-    assert found["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1]}]
-    assert [each["name"] for each in found["outputs"]] == ["brightness", "label"]
+    metadata = images.get("/v2/models/m").json()
+    assert metadata["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1]}]
+    assert [each["name"] for each in metadata["outputs"]] == ["brightness", "label"]
 
 
 def test_only_the_requested_outputs_are_computed(images: Server) -> None:
     data = processing.picture((0, 255, 0))
-    found = outputs(send_image(images, data, outputs=[{"name": "brightness"}]))
-    assert found.keys() == {"brightness"}
-    found = outputs(send_image(images, data, outputs=[{"name": "label"}]))
-    assert found == {"label": ["green"]}
+    values = outputs(send_image(images, data, outputs=[{"name": "brightness"}]))
+    assert values.keys() == {"brightness"}
+    values = outputs(send_image(images, data, outputs=[{"name": "label"}]))
+    assert values == {"label": ["green"]}
 
 
 def test_grpc_clients_send_images_too(images: Server) -> None:
@@ -154,33 +139,23 @@ def test_grpc_clients_send_images_too(images: Server) -> None:
         assert "neither a JPEG nor a PNG" in refusal.value.details()
 
 
-def test_answers_in_batches_are_those_alone(images: Server) -> None:
+def test_answers_in_batches_equal_single_answers(images: Server) -> None:
     colors = [(200, 9, 9), (9, 200, 9), (9, 9, 200), (90, 80, 70)]
     pictures = [processing.picture(color) for color in colors]
     alone = [outputs(send_image(images, each)) for each in pictures]
-    wanted = [(each, found) for each, found in zip(pictures, alone, strict=True)] * 8
+    cases = [(each, answer) for each, answer in zip(pictures, alone, strict=True)] * 8
 
     def ask(case: tuple[bytes, dict[str, Any]]) -> bool:
         return outputs(send_image(images, case[0])) == case[1]
 
     with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(ask, wanted))
+        assert all(threads.map(ask, cases))
 
 
 def test_the_sidecars_requests_have_the_inputs_of_the_model(images: Server) -> None:
-    pixels = np.full((1, 3, 8, 8), 0.5, np.float32)
-    document = {
-        "inputs": [
-            {
-                "name": "pixels",
-                "datatype": "FP32",
-                "shape": [1, 3, 8, 8],
-                "data": pixels.reshape(-1).tolist(),
-            }
-        ]
-    }
-    found = outputs(images.post(document, headers=images.probe_header()))
-    assert found == {"scores": [0.5, 0.5, 0.5], "brightness": [0.5]}
+    document = json_inputs(pixels=np.full((1, 3, 8, 8), 0.5, np.float32))
+    values = outputs(images.post(document, headers=images.probe_header()))
+    assert values == {"scores": [0.5, 0.5, 0.5], "brightness": [0.5]}
     refused = images.post(document)
     assert refused.status == 400
     assert "the model's inputs are 'image'" in refused.json()["error"]
@@ -188,34 +163,18 @@ def test_the_sidecars_requests_have_the_inputs_of_the_model(images: Server) -> N
 
 def test_copies_of_clients_requests_go_through_the_steps(images: Server) -> None:
     data = processing.picture((0, 255, 0))
-    head = json.dumps(
-        {
-            "inputs": [
-                {
-                    "name": "image",
-                    "datatype": "UINT8",
-                    "shape": [len(data)],
-                    "parameters": {"binary_data_size": len(data)},
-                }
-            ]
-        }
-    ).encode()
     for headers in ({}, images.probe_header()):
-        with images.wire() as wire:
-            marked = {"Enginewright-Shadow": "1"} | headers
-            wire.send(images.infer_request(head, data, headers=marked))
-            assert outputs(wire.receive())["label"] == ["green"]
+        marked = {"Enginewright-Shadow": "1"} | headers
+        answer = images.post(image_document(data), data, headers=marked)
+        assert outputs(answer)["label"] == ["green"]
 
 
 def test_the_execution_and_the_metrics_have_the_steps(images: Server) -> None:
     outputs(send_image(images, processing.picture((1, 2, 3))))
     steps = images.get("/v2/models/m/execution").json()["steps"]
     assert [each["name"] for each in steps] == ["before-0", "after-0"]
-    text = images.get("/metrics").body.decode()
     for stage in ("preprocess", "postprocess"):
-        name = "enginewright_request_duration_seconds_count"
-        found = [line for line in text.splitlines() if name in line and f'"{stage}"' in line]
-        assert float(found[0].rpartition(" ")[2]) > 0
+        assert images.metric("enginewright_request_duration_seconds_count", f'"{stage}"') > 0
 
 
 GOOD = processing.picture((200, 9, 9))
@@ -258,8 +217,7 @@ def texts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def send_text(server: Server, text: str) -> Answer:
-    tensor = {"name": "text", "datatype": "BYTES", "shape": [1], "data": [text]}
-    return server.post({"inputs": [tensor]})
+    return server.post(json_inputs(text=np.array([text], object)))
 
 
 def test_clients_send_text(texts: Server) -> None:
@@ -275,41 +233,23 @@ def test_hostile_texts_are_answered(texts: Server, text: str) -> None:
 
 def looping() -> onnx.ModelProto:
     """Return turns [1] -> x [1]: as many turns of a loop."""
-    body = onnx.helper.make_graph(
-        [
-            onnx.helper.make_node("Add", ["state", "one"], ["next"]),
-            onnx.helper.make_node("Identity", ["go"], ["go_on"]),
-        ],
-        "body",
-        [
-            tensor("turn", TensorProto.INT64),
-            tensor("go", TensorProto.BOOL),
-            tensor("state", TensorProto.FLOAT, 1),
-        ],
-        [tensor("go_on", TensorProto.BOOL), tensor("next", TensorProto.FLOAT, 1)],
-    )
-    return processing.chain_model(
-        [
-            onnx.helper.make_node("Squeeze", ["turns"], ["count"]),
-            onnx.helper.make_node("Loop", ["count", "", "zero"], ["x"], body=body),
-        ],
-        [tensor("turns", TensorProto.INT64, 1)],
-        [tensor("x", TensorProto.FLOAT, 1)],
-        {"one": np.ones(1, np.float32), "zero": np.zeros(1, np.float32)},
+    return parsed(
+        """(int64[1] turns) => (float[1] x) {
+        count = Squeeze(turns)
+        x = Loop (count, , zero) <body = body
+            (int64 turn, bool go, float[1] state) => (bool go_on, float[1] next) {
+            next = Add(state, one) go_on = Identity(go) }> }""",
+        initializer("one", [1]),
+        initializer("zero", [0]),
     )
 
 
 def doubling() -> onnx.ModelProto:
-    return processing.chain_model(
-        [onnx.helper.make_node("Add", ["x", "x"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, "n")],
-        [tensor("y", TensorProto.FLOAT, "n")],
-    )
+    return parsed("(float[n] x) => (float[n] y) { y = Add(x, x) }")
 
 
 def send_turns(server: Server, turns: int, **parameters: Any) -> Answer:
-    one = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
-    return server.post({"inputs": [one]} | parameters)
+    return server.post(json_inputs(turns=np.array([turns])) | parameters)
 
 
 ENDLESS = 1 << 40
@@ -333,16 +273,12 @@ def test_a_step_that_hangs_is_stopped_and_others_are_answered(tmp_path: Path) ->
 
 def filling() -> onnx.ModelProto:
     """Return turns [1] -> x [turns]: zeros."""
-    return processing.chain_model(
-        [onnx.helper.make_node("ConstantOfShape", ["turns"], ["x"])],
-        [tensor("turns", TensorProto.INT64, 1)],
-        [tensor("x", TensorProto.FLOAT, "n")],
-    )
+    return parsed("(int64[1] turns) => (float[n] x) { x = ConstantOfShape(turns) }")
 
 
 # fault: Requests | a step makes a small request large | at most half of what may be in flight leaves its
 #   process: 400 | that request
-def test_what_steps_make_of_a_request_is_limited(tmp_path: Path) -> None:
+def test_outputs_of_steps_are_limited(tmp_path: Path) -> None:
     task = with_steps(tmp_path, [filling()], doubling(), [], [{"x": np.ones(1, np.float32)}])
     with Server(tmp_path, task) as server:
         answer = send_turns(server, 40_000_000)
@@ -375,8 +311,7 @@ def test_requests_that_wait_for_a_step_are_answered_at_their_timeout(tmp_path: P
         ThreadPoolExecutor(2) as threads,
         server.wire() as hanging,
     ):
-        one = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [ENDLESS]}
-        hanging.send(server.infer_request({"inputs": [one]}))
+        hanging.send(server.infer_request(json_inputs(turns=np.array([ENDLESS]))))
         assert server.get("/v2/health/live").status == 200
 
         def wait() -> None:
@@ -410,46 +345,37 @@ def test_a_library_that_ends_its_process_fails_one_request(tmp_path: Path) -> No
 
 
 def test_a_process_that_was_killed_is_replaced(tmp_path: Path) -> None:
-    """As by the kernel, when memory is short: between two requests, nobody notices."""
     onnx.save(doubling(), tmp_path / "step.onnx")
     with StepProcess({"before-0": tmp_path / "step.onnx"}, tmp_path / "m/m.onnx", None) as steps:
         feeds = {"x": np.ones(2, np.float32)}
         for _ in range(3):
-            (found,) = steps.run(["before-0"], feeds, ["y"], 60.0, 1 << 20).values()
-            assert found.tolist() == [2.0, 2.0]
+            (output,) = steps.run(["before-0"], feeds, ["y"], 60.0, 1 << 20).values()
+            assert output.tolist() == [2.0, 2.0]
             steps._child.kill()
             steps._child.wait(None)
 
 
 def test_a_step_after_the_model_that_fails_is_an_error_of_the_server(tmp_path: Path) -> None:
-    failing = processing.chain_model(
-        [onnx.helper.make_node("Gather", ["names", "best"], ["label"])],
-        [tensor("best", TensorProto.INT64, "n")],
-        [tensor("label", TensorProto.STRING, "n")],
-        {"names": np.array(["a", "b"], object)},
+    failing = parsed(
+        "(int64[n] best) => (string[n] label) { label = Gather(names, best) }",
+        initializer("names", np.array(["a", "b"], object), None),
     )
-    model = processing.chain_model(
-        [onnx.helper.make_node("Identity", ["number"], ["best"])],
-        [tensor("number", TensorProto.INT64, "n")],
-        [tensor("best", TensorProto.INT64, "n")],
-    )
+    model = parsed("(int64[n] number) => (int64[n] best) { best = Identity(number) }")
     task = with_steps(tmp_path, [], model, [failing], [{"number": np.array([1], np.int64)}])
 
     def ask(server: Server, number: int) -> Answer:
-        one = {"name": "number", "datatype": "INT64", "shape": [1], "data": [number]}
-        return server.post({"inputs": [one]})
+        return server.post(json_inputs(number=np.array([number])))
 
     with Server(tmp_path, task) as server:
         assert outputs(ask(server, 1)) == {"label": ["b"]}
         answer = ask(server, 9)
         assert answer.status == 500
         assert "step spec.processing.after[0] failed" in answer.json()["error"]
-        counted = server.get("/metrics").body.decode()
-        assert 'enginewright_requests_total{code="500",model="m",revision="r1"} 1.0' in counted
+        assert server.metric("enginewright_requests_total", 'code="500"') == 1
         assert outputs(ask(server, 0)) == {"label": ["a"]}
 
 
-def test_what_the_steps_produce_must_fit_the_models_profiles(tmp_path: Path) -> None:
+def test_outputs_of_steps_must_fit_the_shape_profiles(tmp_path: Path) -> None:
     profile = ShapeProfile(input="input_ids", min=(1, 1), opt=(1, 4), max=(1, 5))
     sample = {"input_ids": np.array([[2, 5, 3]], np.int64)}
     task = with_steps(
@@ -460,4 +386,4 @@ def test_what_the_steps_produce_must_fit_the_models_profiles(tmp_path: Path) -> 
         answer = send_text(server, "good bad good bad good")
         assert answer.status == 400
         assert "dimension 1 is 7, allowed 1 to 5" in answer.json()["error"]
-        assert "enginewright_out_of_profile_total" in server.get("/metrics").body.decode()
+        assert server.metric("enginewright_out_of_profile_total") == 1

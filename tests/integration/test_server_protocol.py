@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from tritonclient.utils import InferenceServerException
 
+from tests.support.broken_models import initializer, parsed
+from tests.support.optional import present
 from tests.support.serving import (
     Feeds,
     Server,
+    json_inputs,
     linear_model,
     model,
     real_model,
@@ -80,9 +83,9 @@ def client(server: Server) -> triton.InferenceServerClient:
 
 
 def triton_input(name: str, kind: str, array: NDArray[Any], *, binary: bool) -> triton.InferInput:
-    wanted = triton.InferInput(name, list(array.shape), kind)
-    wanted.set_data_from_numpy(array, binary_data=binary)
-    return wanted
+    described = triton.InferInput(name, list(array.shape), kind)
+    described.set_data_from_numpy(array, binary_data=binary)
+    return described
 
 
 @pytest.mark.parametrize("binary_in", [True, False])
@@ -105,7 +108,7 @@ def test_every_type_comes_back_as_it_went(echo: Server, binary_in: bool, binary_
         np.testing.assert_array_equal(actual, expected)
 
 
-def test_tritons_client_reads_what_the_statistics_extension_defines(tmp_path: Path) -> None:
+def test_tritons_client_reads_statistics(tmp_path: Path) -> None:
     task = write_artifact(tmp_path, linear_model(), [{"x": np.ones((2, 8), np.float32)}])
     with Server(tmp_path, task) as server:
         (before,) = client(server).get_inference_statistics()["model_stats"]
@@ -118,12 +121,12 @@ def test_tritons_client_reads_what_the_statistics_extension_defines(tmp_path: Pa
         assert server.post(b"{").status == 400
         took = time.time_ns() - began
         asked = client(server)
-        (found,) = asked.get_inference_statistics("m", "1")["model_stats"]
-        assert found == asked.get_inference_statistics("m")["model_stats"][0]
+        (statistics,) = asked.get_inference_statistics("m", "1")["model_stats"]
+        assert statistics == asked.get_inference_statistics("m")["model_stats"][0]
         with pytest.raises(InferenceServerException, match="'other' is not served here"):
             asked.get_inference_statistics("other")
-    assert found["inference_count"] == found["execution_count"] == 2
-    stats = found["inference_stats"]
+    assert statistics["inference_count"] == statistics["execution_count"] == 2
+    stats = statistics["inference_stats"]
     counts = {key: value["count"] for key, value in stats.items()}
     assert counts == {
         **dict.fromkeys(("success", "queue", "compute_infer"), 2),
@@ -132,10 +135,10 @@ def test_tritons_client_reads_what_the_statistics_extension_defines(tmp_path: Pa
         **dict.fromkeys(("cache_hit", "cache_miss"), 0),
     }
     assert 0 < stats["compute_infer"]["ns"] + stats["queue"]["ns"] < stats["success"]["ns"] < took
-    (batch,) = found["batch_stats"]
+    (batch,) = statistics["batch_stats"]
     assert batch["batch_size"] == 1
     assert batch["compute_infer"] == stats["compute_infer"]
-    assert began / 1e6 - 1000 < found["last_inference"] < (began + took) / 1e6 + 1000
+    assert began / 1e6 - 1000 < statistics["last_inference"] < (began + took) / 1e6 + 1000
 
 
 def test_without_requested_outputs_all_come(echo: Server) -> None:
@@ -148,15 +151,8 @@ def test_without_requested_outputs_all_come(echo: Server) -> None:
 
 
 def test_bfloat16_goes_in_binary_only(tmp_path: Path) -> None:
-    halves = model(
-        [
-            helper.make_node("Cast", ["x"], ["wide"], to=TensorProto.FLOAT),
-            helper.make_node("Add", ["wide", "wide"], ["twice"]),
-            helper.make_node("Cast", ["twice"], ["y"], to=TensorProto.BFLOAT16),
-        ],
-        [tensor("x", TensorProto.BFLOAT16, "n")],
-        [tensor("y", TensorProto.BFLOAT16, "n"), tensor("wide", TensorProto.FLOAT, "n")],
-    )
+    halves = parsed("""(bfloat16[n] x) => (bfloat16[n] y, float[n] wide) {
+        wide = Cast <to = 1> (x) twice = Add(wide, wide) y = Cast <to = 16> (twice) }""")
     bits = np.array([0x3F80, 0x4000], np.uint16)  # 1.0, 2.0
     doubled = np.array([0x4000, 0x4080], np.uint16)  # 2.0, 4.0
     task = write_artifact(
@@ -166,30 +162,20 @@ def test_bfloat16_goes_in_binary_only(tmp_path: Path) -> None:
         golden=[{"y": doubled, "wide": np.array([1, 2], np.float32)}],
     )
     with Server(tmp_path, task) as server:
+        sent = {"name": "x", "datatype": "BF16", "shape": [2]}
         document: dict[str, Any] = {
-            "inputs": [
-                {
-                    "name": "x",
-                    "datatype": "BF16",
-                    "shape": [2],
-                    "parameters": {"binary_data_size": 4},
-                }
-            ],
+            "inputs": [sent | {"parameters": {"binary_data_size": 4}}],
             "outputs": [{"name": "y", "parameters": {"binary_data": True}}, {"name": "wide"}],
         }
-        with server.wire() as wire:
-            wire.send(server.infer_request(document, bits.tobytes()))
-            answer = wire.receive()
+        answer = server.post(document, bits.tobytes())
         assert answer.status == 200, answer.body
-        header = int(answer.headers["inference-header-content-length"])
-        assert np.frombuffer(answer.body[header:], np.uint16).tolist() == doubled.tolist()
+        assert np.frombuffer(answer.tensors(), np.uint16).tolist() == doubled.tolist()
         document["outputs"] = [{"name": "y"}]
-        with server.wire() as wire:
-            wire.send(server.infer_request(document, bits.tobytes()))
-            assert "BF16 has no JSON form" in wire.receive().json()["error"]
+        refused = server.post(document, bits.tobytes())
+        assert "BF16 has no JSON form" in refused.json()["error"]
 
 
-def test_tritons_client_finds_what_it_looks_for(linear: Server) -> None:
+def test_tritons_client_reads_health_and_metadata(linear: Server) -> None:
     asked = client(linear)
     assert asked.is_server_live()
     assert asked.is_server_ready()
@@ -306,7 +292,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("document", "message"), REFUSED, ids=lambda value: str(value)[:60])
-def test_a_bad_request_is_answered_with_what_is_wrong(
+def test_a_bad_request_is_refused_with_the_reason(
     linear: Server, document: object, message: str
 ) -> None:
     answer = linear.post(document)
@@ -377,9 +363,7 @@ def binary_echo(strings: bytes, booleans: bytes = b"\1\0\1") -> tuple[dict[str, 
 )
 def test_bad_bytes_are_refused(echo: Server, strings: bytes, booleans: bytes, message: str) -> None:
     document, tensors = binary_echo(strings, booleans)
-    with echo.wire() as wire:
-        wire.send(echo.infer_request(document, tensors))
-        answer = wire.receive()
+    answer = echo.post(document, tensors)
     assert answer.status == 400
     assert message in answer.json()["error"]
 
@@ -387,9 +371,8 @@ def test_bad_bytes_are_refused(echo: Server, strings: bytes, booleans: bytes, me
 def test_tensors_after_one_of_odd_size_are_read_right(echo: Server) -> None:
     document, tensors = binary_echo(b"\3\0\0\0abc" + b"\0\0\0\0" * 2)
     document["outputs"] = [{"name": "out_FP64"}, {"name": "out_INT64"}, {"name": "out_BYTES"}]
-    with echo.wire() as wire:
-        wire.send(echo.infer_request(document, tensors))
-        outputs = {output["name"]: output["data"] for output in wire.receive().json()["outputs"]}
+    answer = echo.post(document, tensors).json()
+    outputs = {output["name"]: output["data"] for output in answer["outputs"]}
     assert outputs["out_FP64"] == KINDS["FP64"][1].ravel().tolist()
     assert outputs["out_INT64"] == KINDS["INT64"][1].ravel().tolist()
     assert outputs["out_BYTES"] == ["abc", "", ""]
@@ -398,33 +381,23 @@ def test_tensors_after_one_of_odd_size_are_read_right(echo: Server) -> None:
 def test_nan_survives_in_binary_and_is_null_in_json(echo: Server) -> None:
     document, tensors = binary_echo(b"\0\0\0\0" * 3)
     start = tensors.index(KINDS["FP32"][1].tobytes())
-    tensors = (
-        tensors[:start]
-        + np.array([np.nan, np.inf, 1], np.float32).tobytes()
-        + tensors[start + 12 :]
-    )
+    changed = np.array([np.nan, np.inf, 1], np.float32).tobytes()
+    tensors = tensors[:start] + changed + tensors[start + 12 :]
     document["outputs"] = [{"name": "out_FP32"}]
-    with echo.wire() as wire:
-        wire.send(echo.infer_request(document, tensors))
-        assert wire.receive().json()["outputs"][0]["data"] == [None, None, 1.0]
-        document["parameters"] = {"binary_data_output": True}
-        wire.send(echo.infer_request(document, tensors))
-        answer = wire.receive()
-    values = np.frombuffer(answer.body[-12:], np.float32)
+    answer = echo.post(document, tensors).json()
+    assert answer["outputs"][0]["data"] == [None, None, 1.0]
+    document["parameters"] = {"binary_data_output": True}
+    values = np.frombuffer(echo.post(document, tensors).tensors(), np.float32)
     assert np.isnan(values[0])
     assert np.isinf(values[1])
 
 
 def test_a_shape_outside_the_profile_is_counted(linear: Server) -> None:
-    def counted() -> float:
-        return metric(linear, 'enginewright_out_of_profile_total{model="m",revision="r1"}')
-
-    before = counted()
+    before = linear.metric("enginewright_out_of_profile_total")
     assert linear.post(x(shape=[5, 8], data=[1.0] * 40)).status == 400
-    assert (
-        linear.post(x(shape=[1, 7], data=[1.0] * 7)).status == 400
-    )  # wrong, but no profile's matter
-    assert counted() == before + 1
+    # wrong, but no profile's matter
+    assert linear.post(x(shape=[1, 7], data=[1.0] * 7)).status == 400
+    assert linear.metric("enginewright_out_of_profile_total") == before + 1
 
 
 def metric(server: Server, series: str) -> float:
@@ -439,17 +412,17 @@ def test_the_metrics_have_the_names_that_alerts_hang_on(linear: Server) -> None:
         f'enginewright_request_duration_seconds_count{{{labels},stage="{stage}"}}'
         for stage in ("queue", "compute")
     ]
-    before = metric(linear, ok), [metric(linear, stage) for stage in stages]
+    before = linear.metric(ok), [linear.metric(stage) for stage in stages]
     assert linear.post(x()).status == 200
     assert linear.post(b"{").status == 400
-    assert metric(linear, ok) == before[0] + 1
-    assert [metric(linear, stage) for stage in stages] == [count + 1 for count in before[1]]
-    assert metric(linear, f'enginewright_requests_total{{code="400",{labels}}}') >= 1
+    assert linear.metric(ok) == before[0] + 1
+    assert [linear.metric(stage) for stage in stages] == [count + 1 for count in before[1]]
+    assert linear.metric(f'enginewright_requests_total{{code="400",{labels}}}') >= 1
     assert f"enginewright_queue_depth{{{labels}}} 0.0" in linear.get("/metrics").body.decode()
     assert linear.get("/metrics").headers["content-type"].startswith("text/plain; version=0.0.4")
 
 
-def test_execution_tells_what_runs_where(linear: Server) -> None:
+def test_execution_reports_the_placement(linear: Server) -> None:
     reported = linear.get("/v2/models/m/execution").json()
     execution = Execution.model_validate(reported)
     assert execution.placement.nodes == {"CPUExecutionProvider": 2}
@@ -478,8 +451,7 @@ def test_time_in_the_model_is_reported_by_size_of_request(linear: Server) -> Non
     before = buckets(linear)
     assert before[16].warmup_seconds  # the golden sample has 2 x 8 elements
     for rows in (1, 2, 3, 1, 3):
-        given = {"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": [1.0] * rows * 8}
-        assert linear.post({"inputs": [given]}).status == 200
+        assert linear.post(json_inputs(x=np.ones((rows, 8), np.float32))).status == 200
     after = buckets(linear)
     for elements in (8, 16, 24):
         earlier = before.get(elements, ComputeBucket(elements=elements))
@@ -505,19 +477,12 @@ def test_the_first_run_of_a_shape_is_left_out() -> None:
 #   server counts them apart | at once
 def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> None:
     """Clients whose requests all differ in shape ask as much as others do."""
-    clash = model(
-        [helper.make_node("Add", ["x", "z"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, "n"), tensor("z", TensorProto.FLOAT, "m")],
-        [tensor("y", TensorProto.FLOAT, "k")],
-    )
+    clash = parsed("(float[n] x, float[m] z) => (float[k] y) { y = Add(x, z) }")
     task = write_artifact(tmp_path, clash, [dict.fromkeys("xz", np.ones(4, np.float32))])
     with Server(tmp_path, task) as server:
         for sizes, status in (((5, 5), 200), ((6, 6), 200), ((7, 6), 400)):
-            given = [
-                {"name": name, "datatype": "FP32", "shape": [size], "data": [1.0] * size}
-                for name, size in zip("xz", sizes, strict=True)
-            ]
-            assert server.post({"inputs": given}).status == status
+            x, z = (np.ones(size, np.float32) for size in sizes)
+            assert server.post(json_inputs(x=x, z=z)).status == status
         reported = buckets(server).values()
         assert sum(each.untimed for each in reported) == 3
         assert not any(each.count for each in reported)
@@ -525,9 +490,8 @@ def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> Non
 
 # fault: Latency | a percentile of mixed shapes or of too few runs | one shape; absent below 100
 #   runs | prevented
-def test_what_a_run_usually_takes_is_reported_of_one_shape(linear: Server) -> None:
-    usual = Execution.model_validate(linear.get("/v2/models/m/execution").json()).usual
-    assert usual is not None
+def test_the_usual_latency_is_of_one_shape(linear: Server) -> None:
+    usual = present(Execution.model_validate(linear.get("/v2/models/m/execution").json()).usual)
     assert (usual.shapes, usual.samples) == ("opt", 200)
     assert usual.p99 is not None
     assert usual.p90 is not None
@@ -535,31 +499,29 @@ def test_what_a_run_usually_takes_is_reported_of_one_shape(linear: Server) -> No
 
 
 def test_probes_count_nowhere(linear: Server) -> None:
-    given = {"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}
     probe = linear.probe_header()
     compute = 'enginewright_request_duration_seconds_count{model="m",revision="r1",stage="compute"}'
     good = 'enginewright_requests_total{code="200",model="m",revision="r1"}'
     bad = 'enginewright_requests_total{code="400",model="m",revision="r1"}'
-    before = [metric(linear, each) for each in (compute, good, bad)]
+    before = [linear.metric(each) for each in (compute, good, bad)]
     counted = buckets(linear)
-    assert linear.post({"inputs": [given]}, headers=probe).status == 200
-    assert linear.post({"inputs": [given | {"shape": [9, 9]}]}, headers=probe).status == 400
-    assert [metric(linear, each) for each in (compute, good, bad)] == before
+    assert linear.post(x(), headers=probe).status == 200
+    assert linear.post(x(shape=[9, 9]), headers=probe).status == 400
+    assert [linear.metric(each) for each in (compute, good, bad)] == before
     assert buckets(linear) == counted
 
 
 # fault: Reports | a client claims to be the sidecar | the pod's token | prevented
-def test_who_only_claims_to_be_the_sidecar_is_counted_and_limited(linear: Server) -> None:
-    given = {"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}
+def test_a_false_sidecar_is_counted_and_limited(linear: Server) -> None:
     good = 'enginewright_requests_total{code="200",model="m",revision="r1"}'
-    before = metric(linear, good)
+    before = linear.metric(good)
     (token,) = linear.probe_header().values()
     assert len(token) == 64
     claims = ["1", "0", token[:-1], token + "0", token.upper(), "0" * 64]
     for claim in claims:
         headers = {"Enginewright-Probe": claim, "Enginewright-Defer": "60000"}
-        assert linear.post({"inputs": [given]}, headers=headers).status == 200
-    assert metric(linear, good) == before + len(claims)
+        assert linear.post(x(), headers=headers).status == 200
+    assert linear.metric(good) == before + len(claims)
 
 
 @pytest.mark.parametrize(
@@ -573,7 +535,7 @@ def test_who_only_claims_to_be_the_sidecar_is_counted_and_limited(linear: Server
         ("/v2/models/m%00/x", "is not served here"),
     ],
 )
-def test_an_unknown_path_is_refused_with_what_is_there(
+def test_an_unknown_path_is_refused_with_the_known_names(
     linear: Server, path: str, message: str
 ) -> None:
     answer = linear.get(path)
@@ -589,20 +551,17 @@ def test_a_path_may_be_written_in_other_ways(linear: Server, path: str) -> None:
 
 
 def test_an_input_that_the_model_itself_refuses_is_the_clients_fault(tmp_path: Path) -> None:
-    lookup = model(
-        [helper.make_node("Gather", ["table", "index"], ["y"])],
-        [tensor("index", TensorProto.INT64, "n")],
-        [tensor("y", TensorProto.FLOAT, "n")],
-        {"table": np.array([1, 2, 3], np.float32)},
+    lookup = parsed(
+        "(int64[n] index) => (float[n] y) { y = Gather(table, index) }",
+        initializer("table", [1, 2, 3]),
     )
     task = write_artifact(tmp_path, lookup, [{"index": np.array([0, 2])}])
     with Server(tmp_path, task) as server:
-        given = {"name": "index", "datatype": "INT64", "shape": [1]}
-        answer = server.post({"inputs": [given | {"data": [99]}]})
+        answer = server.post(json_inputs(index=np.array([99])))
         assert answer.status == 400
         assert "idx=99 must be within" in answer.json()["error"]
         assert "/onnxruntime_src" not in answer.json()["error"]
-        assert server.post({"inputs": [given | {"data": [2]}]}).status == 200
+        assert server.post(json_inputs(index=np.array([2]))).status == 200
 
 
 def test_a_model_of_real_life(tmp_path: Path) -> None:
@@ -624,15 +583,10 @@ def test_a_model_of_real_life(tmp_path: Path) -> None:
 def test_openvino_serves_and_tells_which_nodes_it_left_to_the_cpu(
     tmp_path: Path, openvino_python: Path
 ) -> None:
-    mixed = model(
-        [
-            helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
-            helper.make_node("Relu", ["m"], ["r"], name="relu"),
-            helper.make_node("Det", ["r"], ["y"], name="determinant"),
-        ],
-        [tensor("x", TensorProto.FLOAT, "n", 3, 3)],
-        [tensor("y", TensorProto.FLOAT, "n")],
-        {"w": np.eye(3, dtype=np.float32)},
+    mixed = parsed(
+        """(float[n, 3, 3] x) => (float[n] y) {
+        [product] m = MatMul(x, w) [relu] r = Relu(m) [determinant] y = Det(r) }""",
+        initializer("w", np.eye(3, dtype=np.float32)),
     )
     sample = np.stack([np.eye(3), 2 * np.eye(3)]).astype(np.float32)
     task = write_artifact(tmp_path, mixed, [{"x": sample}])

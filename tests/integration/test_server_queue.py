@@ -1,7 +1,6 @@
 """Requests that leave the queue while others wait in it: the others are served, together or one by one."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Self
 
 import grpc
@@ -9,9 +8,11 @@ import numpy as np
 import onnx
 import pytest
 from enginewright_serving.server.protocol.grpc.messages import InferRequest
-from onnx import TensorProto, helper
 
-from tests.support.serving import Server, Wire, model, tensor, write_artifact
+from tests.support.broken_models import parsed
+from tests.support.serving import Server, Wire, write_artifact
+from tests.support.turns import queue_depth, slow_request
+from tests.support.waiting import until
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 QUEUE = 3
@@ -33,44 +34,14 @@ Runner.run = hold
 
 def turning() -> onnx.ModelProto:
     """Return a model that has batches, and whose runs are not in the event loop: it has a loop itself."""
-    body = helper.make_graph(
-        [
-            helper.make_node("Add", ["sum", "one"], ["next"]),
-            helper.make_node("Identity", ["go"], ["go_on"]),
-        ],
-        "body",
-        [
-            tensor("turn", TensorProto.INT64),
-            tensor("go", TensorProto.BOOL),
-            tensor("sum", TensorProto.INT64),
-        ],
-        [tensor("go_on", TensorProto.BOOL), tensor("next", TensorProto.INT64)],
+    return parsed(
+        """(int64[batch] turns) => (int64[batch] done)
+        <int64 many = {1000}, int64 zero = {0}, int64 one = {1}> {
+        last = Loop (many, , zero) <body = body
+            (int64 turn, bool go, int64 sum) => (bool go_on, int64 next) {
+            next = Add(sum, one) go_on = Identity(go) }>
+        done = Add(turns, last) }"""
     )
-    return model(
-        [
-            helper.make_node("Loop", ["many", "", "zero"], ["last"], body=body),
-            helper.make_node("Add", ["turns", "last"], ["done"]),
-        ],
-        [tensor("turns", TensorProto.INT64, "batch")],
-        [tensor("done", TensorProto.INT64, "batch")],
-        {"many": np.array(1000), "zero": np.array(0), "one": np.array(1)},
-    )
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
-
-
-def metric(server: Server, name: str) -> float:
-    lines = server.get("/metrics").body.decode().splitlines()
-    return float(next(line for line in lines if line.startswith(name)).rsplit(" ", 1)[1])
-
-
-def depth(server: Server) -> float:
-    return metric(server, "enginewright_queue_depth")
 
 
 @pytest.fixture(scope="module", params=[None, 1], ids=["in batches", "one by one"])
@@ -95,10 +66,9 @@ class HttpRequest:
 
     expired, evicted = "504", "503"
 
-    def __init__(self, server: Server, turns: int = 1, **parameters: int) -> None:
-        given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [turns]}
+    def __init__(self, server: Server, turns: int = 1, **parameters: Any) -> None:
         self._wire = Wire(server.port)
-        self._wire.send(server.infer_request({"inputs": [given], "parameters": parameters}))
+        self._wire.send(slow_request(server, turns, **parameters))
         self._turns = turns
 
     def outcome(self) -> str:
@@ -153,10 +123,10 @@ class Running:
 
     def __enter__(self) -> Self:
         self._hold.touch()
-        until(lambda: metric(self._server, "enginewright_requests_in_flight") == 0)
+        until(lambda: self._server.metric("enginewright_requests_in_flight") == 0)
         self.request = self._send(self._server, HELD)
-        until(lambda: metric(self._server, "enginewright_requests_in_flight") == 1)
-        until(lambda: depth(self._server) == 0)
+        until(lambda: self._server.metric("enginewright_requests_in_flight") == 1)
+        until(lambda: queue_depth(self._server) == 0)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -164,9 +134,9 @@ class Running:
 
     def add(self, **parameters: int) -> Any:
         """Send a request; return once it waits."""
-        before = depth(self._server)
+        before = queue_depth(self._server)
         added = self._send(self._server, **parameters)
-        until(lambda: depth(self._server) == before + 1)
+        until(lambda: queue_depth(self._server) == before + 1)
         return added
 
     def end(self) -> None:
@@ -180,7 +150,7 @@ def outcomes(*requests: Any) -> list[str]:
 def still_serves(server: Server) -> None:
     assert outcomes(HttpRequest(server), GrpcRequest(server)) == ["200"] * 2
     assert server.get("/v2/health/live").status == 200
-    assert depth(server) == 0
+    assert queue_depth(server) == 0
 
 
 @PROTOCOLS
@@ -197,11 +167,11 @@ def test_requests_beside_one_that_expires_in_the_queue_are_served(
 
 
 @PROTOCOLS
-def test_requests_beside_one_whose_client_leaves_are_served(server: Server, send: Any) -> None:
+def test_requests_beside_an_abandoned_one_are_served(server: Server, send: Any) -> None:
     with Running(server, send) as running:
         first = running.add()
         running.add(timeout=LATER).leave()
-        until(lambda: metric(server, "enginewright_requests_in_flight") == 2)
+        until(lambda: server.metric("enginewright_requests_in_flight") == 2)
         last = running.add(timeout=LATER)
         running.end()
         assert outcomes(running.request, first, last) == ["200"] * 3
@@ -225,7 +195,7 @@ def test_requests_that_have_expired_take_no_place_in_the_queue(server: Server) -
         live = running.add(timeout=LATER)
         for _ in range(2 * QUEUE):
             assert HttpRequest(server, timeout=SOON).outcome() == HttpRequest.expired
-        assert depth(server) == 1
+        assert queue_depth(server) == 1
         running.end()
         assert outcomes(running.request, live) == ["200"] * 2
     still_serves(server)

@@ -61,13 +61,13 @@ class Work:
 
 @pytest.fixture
 async def work() -> AsyncIterator[Work]:
-    found = Work()
-    await found.hold()
-    yield found
-    found.release()
-    for name in found._ends:
-        await found.end(name)
-    assert found.threads.outstanding == 0
+    thread = Work()
+    await thread.hold()
+    yield thread
+    thread.release()
+    for name in thread._ends:
+        await thread.end(name)
+    assert thread.threads.outstanding == 0
 
 
 async def test_urgent_requests_come_first(work: Work) -> None:
@@ -78,7 +78,7 @@ async def test_urgent_requests_come_first(work: Work) -> None:
     assert work.order == ["high", "usual", "low"]
 
 
-async def test_what_has_no_client_or_no_time_any_more_is_not_done(work: Work) -> None:
+async def test_expired_and_abandoned_work_is_skipped(work: Work) -> None:
     gone = InferenceCall()
     work.submit("gone", gone)
     work.submit("late", InferenceCall(), deadline=time.monotonic() + 0.01)
@@ -120,14 +120,14 @@ async def test_a_request_of_low_priority_gives_up_its_place(work: Work) -> None:
 
 
 @pytest.mark.parametrize("priority", [HIGHEST, LOWEST])
-async def test_what_gives_no_way_keeps_its_place(work: Work, priority: int) -> None:
+async def test_work_without_priority_keeps_its_place(work: Work, priority: int) -> None:
     fill(work, gives_way=False, priority=priority)
     for check in (work.threads.check_room, work.threads.make_room):
         with pytest.raises(RequestError, match="6 requests wait for a turn; try again"):
             check(DEFAULT)
 
 
-async def test_what_its_client_has_left_makes_room(work: Work) -> None:
+async def test_abandoned_work_makes_room(work: Work) -> None:
     calls = [InferenceCall() for _ in range(CAPACITY)]
     for number, call in enumerate(calls):
         work.submit(f"{number}", call, gives_way=number != 1)
@@ -163,14 +163,14 @@ async def test_a_request_that_gives_its_place_once_its_client_has_left_is_not_re
     assert (await work.refusal("last")).status == CLIENT_CLOSED
 
 
-async def test_what_expires_once_its_client_has_left_is_no_timeout(work: Work) -> None:
+async def test_abandoned_work_is_no_timeout(work: Work) -> None:
     gone = InferenceCall()
     work.submit("gone", gone, deadline=time.monotonic() + 0.01)
     gone.abandoned = True
     assert (await work.refusal("gone")).status == CLIENT_CLOSED
 
 
-async def test_what_fails_fails_alone(work: Work) -> None:
+async def test_a_failure_is_of_one_request(work: Work) -> None:
     def fail() -> None:
         raise OSError("broken")
 
@@ -189,9 +189,7 @@ class Panic(BaseException):
 @pytest.mark.parametrize(
     "error", [Panic("in native code"), SystemExit(1), StopIteration()], ids=repr
 )
-async def test_whatever_work_raises_the_thread_works_on_the_next(
-    work: Work, error: BaseException
-) -> None:
+async def test_the_thread_survives_any_exception(work: Work, error: BaseException) -> None:
     def fail() -> None:
         raise error
 

@@ -40,9 +40,7 @@ class Client:
         self._channel.close()
 
     def http(self, request: bytes) -> dict[str, tuple[str, list[int], object]]:
-        with self.server.wire() as wire:
-            wire.send(request)
-            answer = wire.receive()
+        answer = self.server.send(request)
         assert answer.status == 200, answer.body
         return mirror.http_outputs(answer)
 
@@ -74,8 +72,8 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 @pytest.fixture(scope="module", params=["numbers", "typed"])
 def client(request: pytest.FixtureRequest) -> Client:
     """Each of the servers."""
-    found: Client = request.getfixturevalue(request.param)
-    return found
+    fixture: Client = request.getfixturevalue(request.param)
+    return fixture
 
 
 def forms(names: tuple[str, ...]) -> st.SearchStrategy[set[str]]:
@@ -93,18 +91,18 @@ def test_over_http_in_json_and_binary_mixed(client: Client, data: st.DataObject)
         arrays, binary=set(names) - in_json, nested=data.draw(st.booleans())
     )
     by_default = data.draw(st.booleans())
-    wanted = data.draw(st.permutations(names))
+    requested = data.draw(st.permutations(names))
     document["outputs"] = [
         {"name": f"{name}_out"}
         if by_default is (name not in out_json)
         else {"name": f"{name}_out", "parameters": {"binary_data": name not in out_json}}
-        for name in wanted
+        for name in requested
     ]
     document["parameters"] = {"binary_data_output": by_default}
     header = json.dumps(document).encode()
     fields = {mirror.BINARY_LENGTH: str(len(header))}
     outputs = client.http(client.server.infer_request(header, tensors, headers=fields))
-    assert list(outputs) == [f"{name}_out" for name in wanted]
+    assert list(outputs) == [f"{name}_out" for name in requested]
     for name, array in arrays.items():
         datatype, shape, content = outputs[f"{name}_out"]
         assert (datatype, shape) == (name, list(array.shape))
@@ -149,13 +147,13 @@ def test_over_http_in_chunks_and_pieces(client: Client, data: st.DataObject) -> 
 @few
 def test_over_grpc_in_raw_contents(client: Client, data: st.DataObject) -> None:
     arrays = data.draw(mirror.all_arrays(client.names))
-    wanted = data.draw(st.lists(st.sampled_from(client.names), unique=True))
+    requested = data.draw(st.lists(st.sampled_from(client.names), unique=True))
     request = mirror.grpc_request(
-        arrays, typed=False, outputs=[{"name": f"{name}_out"} for name in wanted]
+        arrays, typed=False, outputs=[{"name": f"{name}_out"} for name in requested]
     )
     outputs = mirror.grpc_outputs(client.infer(request.SerializeToString(), timeout=20))
-    assert list(outputs) == [f"{name}_out" for name in wanted or client.names]
-    for name in wanted or client.names:
+    assert list(outputs) == [f"{name}_out" for name in requested or client.names]
+    for name in requested or client.names:
         array = arrays[name]
         assert outputs[f"{name}_out"] == (name, list(array.shape), mirror.raw(array))
 
@@ -172,8 +170,8 @@ def test_over_grpc_in_typed_contents_and_to_raw_ones(typed: Client, data: st.Dat
     for name, array in arrays.items():
         datatype, shape, content = outputs[f"{name}_out"]
         assert (datatype, shape) == (name, list(array.shape))
-        found = content if is_raw else mirror.typed_array(name, content)
-        assert found == mirror.raw(array)
+        actual = content if is_raw else mirror.typed_array(name, content)
+        assert actual == mirror.raw(array)
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -182,12 +180,12 @@ def test_large_and_unusual_shapes(numbers: Client, name: str, shape: tuple[int, 
     kind = mirror.DTYPES[name]
     bits = np.random.default_rng(1).integers(0, 2, int(np.prod(shape)) * kind.itemsize, np.uint8)
     arrays = mirror.sample(NUMBERS) | {name: bits.view(kind).reshape(shape)}
-    wanted = [{"name": f"{name}_out"}]
-    request = mirror.grpc_request(arrays, typed=False, outputs=wanted)
+    requested = [{"name": f"{name}_out"}]
+    request = mirror.grpc_request(arrays, typed=False, outputs=requested)
     outputs = mirror.grpc_outputs(numbers.infer(request.SerializeToString(), timeout=20))
     assert outputs[f"{name}_out"] == (name, list(shape), bits.tobytes())
     document, tensors = mirror.http_document(arrays, binary=numbers.names, nested=False)
-    document |= {"outputs": wanted, "parameters": {"binary_data_output": True}}
+    document |= {"outputs": requested, "parameters": {"binary_data_output": True}}
     outputs = numbers.http(numbers.server.infer_request(document, tensors))
     assert outputs[f"{name}_out"] == (name, list(shape), bits.tobytes())
 
@@ -201,9 +199,7 @@ def test_strings_are_utf_8_or_refused(typed: Client, text: bytes) -> None:
     item = next(each for each in document["inputs"] if each["name"] == "BYTES")
     item |= {"shape": [1], "parameters": {"binary_data_size": len(tensor)}}
     document["outputs"] = [{"name": "BYTES_out", "parameters": {"binary_data": True}}]
-    with typed.server.wire() as wire:
-        wire.send(typed.server.infer_request(document, tensor))
-        answer = wire.receive()
+    answer = typed.server.post(document, tensor)
     try:
         text.decode()
     except UnicodeDecodeError:
@@ -218,11 +214,9 @@ def test_inputs_of_bf16_beside_strings(tmp_path: Path) -> None:
     feeds = {"b": np.array([0x3F80, 0x4000], np.uint16), "s": np.array(["é", ""], object)}
     golden = {"float": np.array([2, 4], np.float32), "text": feeds["s"]}
     task = write_artifact(tmp_path, model, [feeds], golden=[golden])
-    with Server(tmp_path, task) as server, server.wire() as wire:
-        assert [each["name"] for each in server.get("/v2/models/m").json()["outputs"]] == [
-            "float",
-            "text",
-        ]
+    with Server(tmp_path, task) as server:
+        outputs = server.get("/v2/models/m").json()["outputs"]
+        assert [each["name"] for each in outputs] == ["float", "text"]
         document, tensors = mirror.http_document(
             {"BF16": feeds["b"], "BYTES": feeds["s"]}, binary={"BF16"}, nested=False
         )
@@ -230,16 +224,14 @@ def test_inputs_of_bf16_beside_strings(tmp_path: Path) -> None:
             each["name"] = name
         header = json.dumps(document).encode()
         fields = {mirror.BINARY_LENGTH: str(len(header))}
-        wire.send(server.infer_request(header, tensors, headers=fields))
-        answer = wire.receive()
+        answer = server.post(header, tensors, headers=fields)
         assert answer.status == 200, answer.body
         outputs = {each["name"]: each["data"] for each in answer.json()["outputs"]}
         assert outputs == {"float": [2.0, 4.0], "text": ["é", ""]}
-        wire.send(server.infer_request({**document, "outputs": [{"name": "half"}]}))
-        assert wire.receive().status == 400
+        assert server.post({**document, "outputs": [{"name": "half"}]}).status == 400
 
 
-def test_a_model_whose_only_outputs_cannot_be_returned_is_refused_with_the_reason(
+def test_a_model_without_returnable_outputs_is_refused(
     tmp_path: Path,
 ) -> None:
     golden = {"half": np.array([0x4000, 0x4080], np.uint16)}

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import resource
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,10 @@ from enginewright_serving.server.inference.run_errors import (
 )
 from enginewright_serving.server.protocol.inference_request import InferenceRequest
 from enginewright_serving.server.startup.diagnosis import Diagnosis
-from onnx import TensorProto, helper
 
-from tests.support.serving import Feeds, Server, model, tensor, write_artifact
+from tests.support.broken_models import initializer, parsed
+from tests.support.programs import run_program
+from tests.support.serving import Feeds, Server, json_inputs, write_artifact
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.timeout(300)  # a hundred models are loaded, one by one
@@ -34,17 +34,12 @@ _PLACE = re.compile(r"[\w-]+\.(?:h|hpp|cc|cpp|cuh?):\d+|/onnxruntime")
 def outcomes(
     python: str | Path, backend: str, folder: Path, threads: int = 1, *names: str
 ) -> dict[str, dict[str, Any]]:
-    done = subprocess.run(
+    done = run_program(
         [str(python), str(PROGRAM), backend, str(folder), str(threads), *names],
-        capture_output=True,
-        text=True,
         timeout=280,
-        check=False,
         env=os.environ | {"PYTHONPATH": ""},
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
 # What ONNX Runtime 1.31 takes although it clashes.
@@ -54,10 +49,10 @@ CPU_RUNS = {"AveragePool", "LpPool", "MaxPool", "ReduceMax", "SkipLayerNormaliza
 # fault: Requests | sizes or values that clash inside the model, counted as the server's errors |
 #   the server runs known-good inputs and the request again | the request itself
 def test_a_clash_is_the_clients_fault_on_the_cpu(tmp_path: Path) -> None:
-    found = outcomes(sys.executable, "cpu", tmp_path)
-    assert len(found) > 90
-    assert {name for name, each in found.items() if each["outcome"] == "ran"} == CPU_RUNS
-    failed = {name: each for name, each in found.items() if name not in CPU_RUNS}
+    results = outcomes(sys.executable, "cpu", tmp_path)
+    assert len(results) > 90
+    assert {name for name, each in results.items() if each["outcome"] == "ran"} == CPU_RUNS
+    failed = {name: each for name, each in results.items() if name not in CPU_RUNS}
     assert {name for name, each in failed.items() if each["outcome"] != Fault.CLIENT} == set()
     assert {each["kind"] for each in failed.values()} >= {"Fail", "InvalidArgument"}
     for name, each in failed.items():
@@ -90,9 +85,9 @@ OPENVINO_RUNS = {
 #   outputs | no stream of OpenVINO's own | prevented
 def test_a_clash_is_the_clients_fault_on_openvino(openvino_python: Path, tmp_path: Path) -> None:
     # with one thread, where OpenVINO would lose the error and answer with the run before
-    found = outcomes(openvino_python, "openvino", tmp_path)
-    assert {name for name, each in found.items() if each["outcome"] == "ran"} <= OPENVINO_RUNS
-    failed = {name: each for name, each in found.items() if "kind" in each}
+    results = outcomes(openvino_python, "openvino", tmp_path)
+    assert {name for name, each in results.items() if each["outcome"] == "ran"} <= OPENVINO_RUNS
+    failed = {name: each for name, each in results.items() if "kind" in each}
     assert len(failed) > 70
     assert {name for name, each in failed.items() if not each["serves"]} == set()
     assert {name for name, each in failed.items() if each["outcome"] != Fault.CLIENT} == set()
@@ -105,41 +100,28 @@ def test_a_clash_is_the_clients_fault_on_openvino(openvino_python: Path, tmp_pat
 def test_a_clash_leaves_openvino_serving(openvino_python: Path, tmp_path: Path) -> None:
     # by itself it goes on refusing the shapes that it took before
     names = ("Add", "And", "Conv 1D", "Equal", "MatMulInteger", "ReverseSequence batch")
-    found = outcomes(openvino_python, "openvino", tmp_path, 2, *names)
-    assert [found[name]["outcome"] for name in names] == [Fault.CLIENT] * len(names)
-    assert all(found[name]["serves"] for name in names)
+    results = outcomes(openvino_python, "openvino", tmp_path, 2, *names)
+    assert [results[name]["outcome"] for name in names] == [Fault.CLIENT] * len(names)
+    assert all(results[name]["serves"] for name in names)
 
 
-def clashing_inputs(**sizes: int) -> list[dict[str, Any]]:
+def clashing_inputs(**sizes: int) -> dict[str, Any]:
     """Return a request of five tensors [1, size], of 6 unless `sizes` says otherwise."""
-    wanted = dict.fromkeys("abcde", 6) | sizes
-    return [
-        {"name": name, "datatype": "FP32", "shape": [1, size], "data": [1.0] * size}
-        for name, size in wanted.items()
-    ]
+    all_sizes = dict.fromkeys("abcde", 6) | sizes
+    return json_inputs(**{name: np.ones((1, size), np.float32) for name, size in all_sizes.items()})
 
 
 @pytest.fixture(scope="module", params=["cpu", "openvino"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Serve Add, Concat, MatMul and Reshape beside one another."""
-    clashing = model(
-        [
-            helper.make_node("Add", ["a", "b"], ["sum"]),
-            helper.make_node("Concat", ["a", "rows"], ["joined"], axis=1),
-            helper.make_node("MatMul", ["c", "d_column"], ["product"]),
-            helper.make_node("Transpose", ["d"], ["d_column"], perm=[1, 0]),
-            helper.make_node("Reshape", ["e", "shape"], ["folded"]),
-        ],
-        [tensor(name, TensorProto.FLOAT, f"{name}0", f"{name}1") for name in "abcde"],
-        [
-            tensor(name, TensorProto.FLOAT, None, None)
-            for name in ("sum", "joined", "product", "folded")
-        ],
-        {"shape": np.array([-1, 2]), "rows": np.ones((1, 3), np.float32)},
+    inputs = ", ".join(f"float[{name}0, {name}1] {name}" for name in "abcde")
+    clashing = parsed(
+        f"""({inputs}) => (float[?, ?] sum, float[?, ?] joined, float[?, ?] product, float[?, ?] folded) {{
+        sum = Add(a, b) joined = Concat <axis = 1> (a, rows) d_column = Transpose <perm = [1, 0]> (d)
+        product = MatMul(c, d_column) folded = Reshape(e, shape) }}""",
+        initializer("shape", [-1, 2], np.int64),
+        initializer("rows", np.ones((1, 3))),
     )
-    order = [clashing.graph.node[index] for index in (0, 1, 3, 2, 4)]
-    del clashing.graph.node[:]
-    clashing.graph.node.extend(order)
     root = tmp_path_factory.mktemp(request.param)
     task = write_artifact(root, clashing, [{name: np.ones((1, 6), np.float32) for name in "abcde"}])
     task = task.model_copy(update={"backend": request.param})
@@ -157,42 +139,30 @@ def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 )
 def test_sizes_that_clash_are_a_400(served: Server, sizes: dict[str, int]) -> None:
     for _ in range(2):  # the second time it is known
-        answer = served.post({"inputs": clashing_inputs(**sizes)})
+        answer = served.post(clashing_inputs(**sizes))
         assert answer.status == 400, answer.body
         assert answer.json()["error"].startswith("the model rejects these inputs: ")
         assert not _PLACE.search(answer.json()["error"])
-    assert served.post({"inputs": clashing_inputs()}).status == 200
+    assert served.post(clashing_inputs()).status == 200
 
 
 def test_rows_that_clash_in_concat_are_a_400(served: Server) -> None:
-    given = [
-        each | {"shape": [2, 3]} if each["name"] in "ab" else each for each in clashing_inputs()
-    ]
-    answer = served.post({"inputs": given})
+    document = clashing_inputs()
+    for each in document["inputs"][:2]:
+        each["shape"] = [2, 3]
+    answer = served.post(document)
     assert answer.status == 400
     assert "oncat" in answer.json()["error"]
 
 
 def test_none_of_them_is_an_error_of_the_server(served: Server) -> None:
-    assert served.post({"inputs": clashing_inputs(b=4)}).status == 400
-
-    def counted() -> str:
-        text = served.get("/metrics").body.decode()
-        is_counted = re.search(r'enginewright_requests_total\{code="400",.*\} [1-9]', text)
-        return text if is_counted else ""
-
-    text = until(counted, "the request is counted")
-    assert not re.search(r'enginewright_requests_total\{code="5\d\d",.*\} [1-9]', text)
+    assert served.post(clashing_inputs(b=4)).status == 400
+    until(lambda: served.metric('requests_total{code="400"'), "the request is counted")
+    assert served.metric('requests_total{code="5') == 0
 
 
-EXPANDED = model(
-    [
-        helper.make_node("Expand", ["x", "shape"], ["wide"]),
-        helper.make_node("ReduceSum", ["wide"], ["y"], keepdims=0),
-    ],
-    [tensor("x", TensorProto.FLOAT, 1), tensor("shape", TensorProto.INT64, 1)],
-    [tensor("y", TensorProto.FLOAT)],
-)
+EXPANDED = parsed("""(float[1] x, int64[1] shape) => (float y) {
+    wide = Expand(x, shape) y = ReduceSum <keepdims = 0> (wide) }""")
 
 
 # fault: Requests | the server's lack of memory blamed on the client | the error names memory: 500
@@ -202,8 +172,7 @@ def test_memory_that_the_server_lacks_is_its_own_fault(tmp_path: Path) -> None:
     task = write_artifact(tmp_path, EXPANDED, [sample])
 
     def inputs(size: int) -> dict[str, Any]:
-        x = {"name": "x", "datatype": "FP32", "shape": [1], "data": [1.0]}
-        return {"inputs": [x, {"name": "shape", "datatype": "INT64", "shape": [1], "data": [size]}]}
+        return json_inputs(x=np.ones(1, np.float32), shape=np.array([size]))
 
     with Server(tmp_path, task, fresh=True) as server:
         pages = int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[0])
@@ -222,20 +191,15 @@ def test_memory_that_the_server_lacks_is_its_own_fault(tmp_path: Path) -> None:
 #   | the server runs known-good values in the same shapes | the request itself
 def test_indices_that_come_as_floats_are_the_clients_values(tmp_path: Path) -> None:
     """Models that were trained on tables of floats cast them: the shapes have run, the values not."""
-    lookup = model(
-        [
-            helper.make_node("Cast", ["x"], ["ids"], to=TensorProto.INT64),
-            helper.make_node("Gather", ["table", "ids"], ["y"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, "n", 32)],
-        [tensor("y", TensorProto.FLOAT, "n", 32, 2)],
-        {"table": np.ones((100, 2), np.float32)},
+    lookup = parsed(
+        """(float[n, 32] x) => (float[n, 32, 2] y) {
+        ids = Cast <to = 7> (x) y = Gather(table, ids) }""",
+        initializer("table", np.ones((100, 2), np.float32)),
     )
     task = write_artifact(tmp_path, lookup, [{"x": np.full((1, 32), 5, np.float32)}])
 
     def ask(rows: int, value: float) -> int:
-        x = {"name": "x", "datatype": "FP32", "shape": [rows, 32], "data": [value] * rows * 32}
-        return server.post({"inputs": [x]}).status
+        return server.post(json_inputs(x=np.full((rows, 32), value, np.float32))).status
 
     with Server(tmp_path, task) as server:
         for rows in (1, 2):  # as the golden sample, and as a request that has run
@@ -305,7 +269,7 @@ def test_without_words_the_trial_decides() -> None:
     assert fault_from_error(REFUSED, ran_before=True) is Fault.SERVER, "the very input ran"
 
 
-def test_what_may_clash_is_shapes_sizes_and_indices() -> None:
+def test_fingerprints_have_shapes_sizes_and_indices() -> None:
     image: Feeds = {"x": np.zeros((1, 3, 8, 8), np.uint8), "scale": np.ones(2, np.float32)}
     other: Feeds = {"x": np.ones((1, 3, 8, 8), np.uint8), "scale": np.ones(2, np.float32)}
     assert fingerprint(image) == fingerprint(other), "pixels do not clash"

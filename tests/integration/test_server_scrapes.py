@@ -30,7 +30,7 @@ class Waiting:
         self.answered.set()
 
 
-async def test_those_that_wait_together_have_one_answer_and_later_ones_the_next() -> None:
+async def test_concurrent_scrapes_share_one_answer() -> None:
     built: list[HttpResponse] = []
 
     def expose() -> HttpResponse:

@@ -25,12 +25,15 @@ from enginewright_serving.server.startup.baseline import measure
 from enginewright_serving.server.startup.prepare import prepare
 from onnx import TensorProto, helper
 
+from tests.support.broken_models import initializer, parsed
+from tests.support.optional import present
 from tests.support.serving import (
     Feeds,
     Server,
     Wire,
     linear_model,
     model,
+    read_report,
     tensor,
     write_artifact,
 )
@@ -50,10 +53,9 @@ def refused(root: Path, task: ServeTask) -> tuple[int, StageReport]:
     server = Server(root, task)
     try:
         code = server.wait()
-        termination_message = read_termination_message((root / "dev/termination-log").read_text())
+        termination_message = read_report(root)
     finally:
         server.stop()
-    assert termination_message is not None, server.log()
     assert termination_message.stage == "serve"
     assert not termination_message.ok
     assert termination_message.outcome.replace('"', '\\"') in server.log()
@@ -109,7 +111,6 @@ def test_a_refused_start_is_reported_in_exit_code_termination_message_and_log(
 def test_a_model_that_came_quantised_is_judged_by_golden_samples_on_another_processor(
     tmp_path: Path, task: ServeTask, factor: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its products are other ones than where it was proved: that is the cause where answers differ."""
     here = processor.read()
     other = here.model_copy(update={"exact_products": not here.exact_products})
     change_manifest(tmp_path, processor=other, saturable=True)
@@ -208,11 +209,9 @@ def test_an_input_that_the_protocol_cannot_carry_is_refused(tmp_path: Path) -> N
 
 
 def test_every_corner_of_a_shape_profile_is_run_before_ready(tmp_path: Path) -> None:
-    pairing = model(
-        [helper.make_node("Reshape", ["x", "shape"], ["y"])],
-        [tensor("x", TensorProto.FLOAT, "n")],
-        [tensor("y", TensorProto.FLOAT, 2, "half")],
-        {"shape": np.array([2, -1])},
+    pairing = parsed(
+        "(float[n] x) => (float[2, half] y) { y = Reshape(x, shape) }",
+        initializer("shape", np.array([2, -1]), None),
     )
     profile = ShapeProfile(input="x", min=(2,), opt=(4,), max=(7,))
     task = write_artifact(tmp_path, pairing, [{"x": np.ones(4, np.float32)}], shapes=[profile])
@@ -231,14 +230,10 @@ def test_a_profile_for_no_input_is_refused(tmp_path: Path) -> None:
 
 def noisy(scale: float) -> onnx.ModelProto:
     """Return a model whose only output is drawn from normal(0, `scale`)."""
-    return model(
-        [helper.make_node("RandomNormalLike", ["x"], ["y"], scale=scale)],
-        [tensor("x", TensorProto.FLOAT, "n")],
-        [tensor("y", TensorProto.FLOAT, "n")],
-    )
+    return parsed(f"(float[n] x) => (float[n] y) {{ y = RandomNormalLike <scale = {scale}> (x) }}")
 
 
-def test_a_random_output_whose_distribution_is_unknown_is_not_compared(
+def test_an_unknown_distribution_is_not_compared(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     task = write_artifact(tmp_path, noisy(1.0), [{"x": np.ones(64, np.float32)}])
@@ -282,7 +277,7 @@ def get(server: Server, path: str) -> int:
         return 0
 
 
-def test_while_it_loads_the_server_is_live_and_says_what_it_does(
+def test_while_loading_the_server_is_live_and_reports_progress(
     held: tuple[Server, Callable[[], None]],
 ) -> None:
     server, go_on = held
@@ -318,10 +313,9 @@ def test_a_native_crash_while_it_loads_leaves_its_reason(
     server, _ = held
     server.process.send_signal(signal.SIGSEGV)
     assert server.wait(5) == -signal.SIGSEGV
-    termination_message = read_termination_message(
-        (server.root / "dev/termination-log").read_text()
+    termination_message = present(
+        read_termination_message((server.root / "dev/termination-log").read_text())
     )
-    assert termination_message is not None
     assert termination_message.reason is Reason.BACKEND_CRASHED
 
 
@@ -349,10 +343,8 @@ def test_ipv6_is_served_too(tmp_path: Path, task: ServeTask) -> None:
 
 
 def test_p99_is_measured_where_a_hundred_runs_fit_into_a_few_seconds() -> None:
-    found = measure(lambda: time.sleep(0.025), "opt")
-    assert found is not None
-    assert (found.samples, found.p99 is None) == (100, False)
-    slow = measure(lambda: time.sleep(0.2), "opt")
-    assert slow is not None
+    quick = present(measure(lambda: time.sleep(0.025), "opt"))
+    assert (quick.samples, quick.p99 is None) == (100, False)
+    slow = present(measure(lambda: time.sleep(0.2), "opt"))
     assert slow.p50 >= 0.2
     assert (slow.samples <= 10, slow.p99) == (True, None)

@@ -16,7 +16,6 @@ import grpc
 import numpy as np
 import pytest
 from enginewright_contract.reasons import ExitCode
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import ServeTask
 from enginewright_serving.server.protocol.grpc.messages import InferResponse
 
@@ -38,7 +37,10 @@ from tests.support.serving import (
     Server,
     Wire,
     any_certificate,
+    binary_inputs,
+    json_inputs,
     linear_model,
+    read_report,
     run_json,
     write_artifact,
 )
@@ -46,7 +48,7 @@ from tests.support.sidecar import Sidecar, artifact
 from tests.support.waiting import until
 
 SAMPLES = [{"x": np.ones((1, 8), np.float32)}]
-DOCUMENT = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": [[1.0] * 8]}]}
+DOCUMENT = json_inputs(x=np.ones((1, 8), np.float32))
 TOKEN = "t0ken-of-the-shop"
 VOLUME = "run/enginewright/tls"
 SECONDS = 20.0
@@ -89,13 +91,8 @@ def channel(server: Server, authority: Authority) -> grpc.Channel:
 
 def rows(server: Server, count: int) -> bytes:
     """Return a binary request with so many rows of 32 bytes."""
-    tensors = np.arange(count * 8, dtype=np.float32).tobytes()
-    given = {"name": "x", "datatype": "FP32", "shape": [count, 8]}
-    document = {
-        "inputs": [given | {"parameters": {"binary_data_size": len(tensors)}}],
-        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
-    }
-    return server.infer_request(document, tensors)
+    document, tensors = binary_inputs(x=np.arange(count * 8, dtype=np.float32).reshape(count, 8))
+    return server.infer_request(document | {"outputs": [{"name": "y"}]}, tensors)
 
 
 def expected(count: int) -> Any:
@@ -105,8 +102,7 @@ def expected(count: int) -> Any:
 
 def outputs(answer: Answer) -> Any:
     assert answer.status == 200, answer.body
-    at = int(answer.headers["inference-header-content-length"])
-    return np.frombuffer(answer.body[at:], np.float32).reshape(-1, 4)
+    return np.frombuffer(answer.tensors(), np.float32).reshape(-1, 4)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -220,9 +216,7 @@ def test_a_renewed_certificate_is_used_without_a_restart(
             def requests() -> None:
                 try:
                     while not done.is_set():
-                        with Wire(server.port, tls=verifying(authority)) as wire:
-                            wire.send(server.infer_request(DOCUMENT))
-                            assert wire.receive().status == 200
+                        assert server.post(DOCUMENT).status == 200
                         call(batch(1).SerializeToString(), timeout=SECONDS)
                 except Exception as error:  # noqa: BLE001 - shown at the end
                     failed.append(error)
@@ -257,7 +251,6 @@ def test_a_renewed_certificate_is_used_without_a_restart(
 def test_a_certificate_that_cannot_be_read_is_read_again(
     tmp_path: Path, authority: Authority
 ) -> None:
-    """No file can be opened when it is renewed."""
     task = secured(tmp_path, authority.issue().files)
     with Server(tmp_path, task, sweep_seconds=0.02) as server:
         before = serial(server.port)
@@ -288,10 +281,8 @@ def test_without_a_usable_certificate_the_server_does_not_start(
     files = authority.issue().files | change
     task = secured(tmp_path, {name: each for name, each in files.items() if each is not None})
     assert Server(tmp_path, task).wait() == ExitCode.TRANSIENT
-    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert report is not None
-    assert report.failure is not None
-    assert report.failure.reason == "SecretUnusable"
+    report = read_report(tmp_path)
+    assert report.reason == "SecretUnusable"
     assert "the Secret of spec.serving.tls.secretRef" in report.outcome
     assert reason in report.outcome
 
@@ -308,15 +299,15 @@ def test_tritons_and_kserves_clients_with_tls_and_a_token(
             "authority": str(authority.path),
         }
         program = (PROGRAMS / "secured.py").read_text()
-        found: dict[str, Any] = {}
+        results: dict[str, Any] = {}
         for client in ("triton", "kserve"):
-            found |= run_json(PYTHON, program, json.dumps(given | {"client": client}))
+            results |= run_json(PYTHON, program, json.dumps(given | {"client": client}))
         for name in ("http", "grpc", "kserve"):
-            answered, refused = found[name]
+            answered, refused = results[name]
             np.testing.assert_allclose(answered, [[14, 15, 16, 17]] * 2, rtol=1e-5)
             assert "the bearer token is not valid" in refused or "401" in refused
-        assert found["http ready"] is True
-        assert found["grpc ready"] is True
+        assert results["http ready"] is True
+        assert results["grpc ready"] is True
 
 
 def test_call_credentials_carry_the_token(tmp_path: Path, authority: Authority) -> None:
@@ -370,13 +361,11 @@ def test_no_copies_go_to_a_server_with_another_certificate(
     with pods(tmp_path, authority.issue(), authority.issue()) as (serving, sidecar, canary):
         sidecar.shadow(order())
 
-        def dropped() -> bool:
-            with serving.wire() as wire:
-                wire.send(request(serving, [[1.0] * 8]))
-                wire.receive()
-            found = measured(sidecar)
-            return found is not None and found.dropped_by.get("CanaryNotReady", 0) > 0
+        def is_dropped() -> bool:
+            serving.send(request(serving, [[1.0] * 8]))
+            comparison = measured(sidecar)
+            return comparison is not None and comparison.dropped_by.get("CanaryNotReady", 0) > 0
 
-        sidecar.until(dropped, "they are dropped")
+        sidecar.until(is_dropped, "they are dropped")
         assert counts(sidecar)[:3] == (0, 0, 0)
         assert not counted(canary, "enginewright_shadow_requests_total")

@@ -21,13 +21,13 @@ from tests.integration.test_server_floods import (
     SECONDS,
     Repeated,
     leave_unread,
-    resident,
     spread_model,
 )
 from tests.integration.test_server_grpc_inference import SERVICE
 from tests.support.certificates import Authority
 from tests.support.cpu import processor_seconds
 from tests.support.floods import flooded
+from tests.support.process_memory import memory_of
 from tests.support.secret_volumes import write_secret
 from tests.support.serving import Server, Wire, any_certificate, linear_model
 from tests.support.sidecar import artifact
@@ -94,13 +94,13 @@ def calls(server: Server) -> Repeated:
 @pytest.mark.parametrize("kind", ["idle", "half hellos", "hellos", "hello storm"])
 def test_probes_and_calls_get_through_beside_handshakes(server: Server, kind: str) -> None:
     count = STORM if kind == "hello storm" else COUNT
-    before = resident(server.process.pid)
+    before = memory_of(server.process.pid)
     with flooded(server.port, kind, count), probes(server):
         time.sleep(SECONDS)
-        most = resident(server.process.pid)
+        most = memory_of(server.process.pid)
     with flooded(server.grpc_port, kind, count), calls(server):
         time.sleep(SECONDS)
-        most = max(most, resident(server.process.pid))
+        most = max(most, memory_of(server.process.pid))
     assert most - before < MEMORY / 2
     assert "Traceback" not in server.log()
 
@@ -127,7 +127,6 @@ def test_a_handshake_that_takes_too_long_is_ended(tmp_path: Path) -> None:
 
 # fault: Hostile | clients do not read large responses
 def test_responses_that_nobody_reads_take_limited_memory(tmp_path: Path) -> None:
-    """Forty of them, of 16 MB each, encrypted only as they are read."""
     task = artifact(tmp_path, spread_model(16_000_000), [{"x": np.array([2], np.float32)}])
     with Server(tmp_path, secured(tmp_path, task), inflight_bytes=128 * MIB) as server:
         leave_unread(server, 40)

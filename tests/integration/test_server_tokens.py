@@ -5,14 +5,13 @@ import json
 import re
 import resource
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from enginewright_contract.reasons import ExitCode
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.serving_options import AccessLogTask
 from enginewright_contract.task import ServeTask
 
@@ -26,14 +25,14 @@ from tests.integration.test_sidecar_shadow import (
     watched,
 )
 from tests.support.secret_volumes import write_secret
-from tests.support.serving import Answer, Server, linear_model, write_artifact
+from tests.support.serving import Server, json_inputs, linear_model, read_report, write_artifact
 from tests.support.sidecar import Sidecar, artifact
 from tests.support.waiting import until
 
 TOKEN = "t0ken-of-the-shop"
 OTHER = "t0ken-of-search"
 X = [[1.0] * 8]
-DOCUMENT = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 8], "data": X}]}
+DOCUMENT = json_inputs(x=np.ones((1, 8), np.float32))
 INFER_PATH = "/v2/models/m/infer"
 SAMPLES = [{"x": np.ones((1, 8), np.float32)}]
 SECONDS = 20.0
@@ -42,7 +41,7 @@ SECONDS = 20.0
 def guarded(root: Path, **tokens: str) -> ServeTask:
     """Return a task that requires one of `tokens`."""
     write_secret(root / "run/enginewright/tokens", **tokens)
-    return write_artifact(root, linear_model(), SAMPLES).model_copy(update={"auth": True})
+    return write_artifact(root, linear_model(), SAMPLES, auth=True)
 
 
 @pytest.fixture(scope="module")
@@ -56,24 +55,17 @@ def bearer(token: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def get(server: Server, path: str, headers: Mapping[str, str] | None = None) -> Answer:
-    lines = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
-    with server.wire() as wire:
-        wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{lines}\r\n".encode())
-        return wire.receive()
-
-
 @pytest.mark.parametrize("token", [TOKEN, OTHER])
 def test_a_client_with_a_token_is_answered(server: Server, token: str) -> None:
     assert server.post(DOCUMENT, headers=bearer(token)).status == 200
     for path in ("/v2", "/v2/models/m", "/v2/models/m/ready", "/v2/models/m/execution", "/metrics"):
-        assert get(server, path, bearer(token)).status == 200
-    assert get(server, "/v2/models/other", bearer(token)).status == 404
+        assert server.get(path, headers=bearer(token)).status == 200
+    assert server.get("/v2/models/other", headers=bearer(token)).status == 404
 
 
 @pytest.mark.parametrize("path", ["/v2/health/live", "/v2/health/ready"])
 def test_kubelets_need_no_token(server: Server, path: str) -> None:
-    assert get(server, path).status == 200
+    assert server.get(path).status == 200
 
 
 @pytest.mark.parametrize(
@@ -85,7 +77,7 @@ def test_kubelets_need_no_token(server: Server, path: str) -> None:
     ],
 )
 def test_all_else_needs_one(server: Server, path: str) -> None:
-    answer = get(server, path)
+    answer = server.get(path)
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == 'Bearer realm="enginewright"'
     assert "send Authorization: Bearer TOKEN" in answer.json()["error"]
@@ -115,36 +107,31 @@ def test_an_inference_without_a_valid_token_is_refused(
 
 def test_two_tokens_are_ambiguous(server: Server) -> None:
     lines = f"Authorization: Bearer {TOKEN}\r\n" * 2
-    with server.wire() as wire:
-        wire.send(f"GET /v2 HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode())
-        assert wire.receive().status == 400
+    assert server.send(f"GET /v2 HTTP/1.1\r\nHost: h\r\n{lines}\r\n".encode()).status == 400
 
 
 def test_a_body_is_refused_before_it_is_sent(server: Server) -> None:
-    """Its length is announced, and nothing of it has arrived."""
-    with server.wire() as wire:
-        head = f"POST {INFER_PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n"
-        wire.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
-        answer = wire.receive()
-        assert (answer.status, answer.headers["connection"]) == (401, "close")
+    head = f"POST {INFER_PATH} HTTP/1.1\r\nHost: h\r\nContent-Length: 60000000\r\n"
+    answer = server.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
+    assert (answer.status, answer.headers["connection"]) == (401, "close")
 
 
-def test_refusals_are_counted_and_nobody_is_told_a_token(server: Server) -> None:
-    def refused() -> float:
-        text = get(server, "/metrics", bearer(TOKEN)).body.decode()
-        found = re.search(r'enginewright_requests_total\{code="401".*\} ([0-9.e+]+)', text)
-        return float(found[1]) if found else 0.0
+def test_refusals_are_counted_and_reveal_no_token(server: Server) -> None:
+    def count_refused() -> float:
+        text = server.get("/metrics", headers=bearer(TOKEN)).body.decode()
+        match = re.search(r'enginewright_requests_total\{code="401".*\} ([0-9.e+]+)', text)
+        return float(match[1]) if match else 0.0
 
-    before = refused()
+    before = count_refused()
     assert server.post(DOCUMENT, headers=bearer("almost-" + TOKEN)).status == 401
     with Client(server) as client:
         assert client.refused(INFER, batch(1))[0] == "UNAUTHENTICATED"
-    assert refused() == before + 2
+    assert count_refused() == before + 2
     log = server.log()
     assert "requests need a token of one of these clients: search, shop" in log
     for secret in (TOKEN, OTHER):
         assert secret not in log
-        assert secret not in get(server, "/metrics", bearer(TOKEN)).body.decode()
+        assert secret not in server.get("/metrics", headers=bearer(TOKEN)).body.decode()
         assert secret not in server.task.to_json()
 
 
@@ -155,11 +142,11 @@ def test_refusals_are_in_the_access_log_and_in_the_time_to_the_response(tmp_path
         assert server.post(DOCUMENT).status == 401
         assert client.refused(INFER, batch(1))[0] == "UNAUTHENTICATED"
         assert client.refused(f"/{SERVICE}/ServerMetadata")[0] == "UNAUTHENTICATED"
-        assert get(server, "/v2").status == 401
+        assert server.get("/v2").status == 401
         until(lambda: server.log().count(" code=401 ") == 2, "both inferences are logged")
-        text = get(server, "/metrics", bearer(TOKEN)).body.decode()
-    (found,) = re.findall(r'_duration_seconds_count\{code="4xx",.*stage="total"\} (\S+)', text)
-    assert float(found) == 2
+        text = server.get("/metrics", headers=bearer(TOKEN)).body.decode()
+    (number,) = re.findall(r'_duration_seconds_count\{code="4xx",.*stage="total"\} (\S+)', text)
+    assert float(number) == 2
 
 
 def test_grpc_reads_the_token_from_the_calls_metadata(server: Server) -> None:
@@ -167,8 +154,7 @@ def test_grpc_reads_the_token_from_the_calls_metadata(server: Server) -> None:
         assert client.health() == 1
         for method in ("ServerLive", "ServerReady"):
             client.call(f"/{SERVICE}/{method}")
-        for name in ("authorization",):
-            client.call(INFER, batch(2), metadata=[(name, f"Bearer {TOKEN}")])
+        client.call(INFER, batch(2), metadata=[("authorization", f"Bearer {TOKEN}")])
         refused = [
             client.refused(INFER, batch(2)),
             client.refused(INFER, batch(2), metadata=[("authorization", "Bearer wrong")]),
@@ -203,7 +189,7 @@ def test_tokens_change_without_a_restart(tmp_path: Path) -> None:
         write_secret(volume)
         until(lambda: status(OTHER) == 401, "an empty Secret lets nobody in")
         assert "every request is refused until it is corrected" in server.log()
-        assert get(server, "/v2/health/ready").status == 200
+        assert server.get("/v2/health/ready").status == 200
         write_secret(volume, shop="not a token")
         until(lambda: "key 'shop' has a line that is no bearer token" in server.log(), "is logged")
         assert status("not a token") == status("not") == 401
@@ -242,10 +228,8 @@ def test_without_any_token_the_server_does_not_start(
         volume.rename(tmp_path / "elsewhere")
     server = Server(tmp_path, task)
     assert server.wait() == ExitCode.TRANSIENT
-    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert report is not None
-    assert report.failure is not None
-    assert report.failure.reason == "SecretUnusable"
+    report = read_report(tmp_path)
+    assert report.reason == "SecretUnusable"
     assert "the Secret of spec.serving.auth.secretRef does not exist or has no" in report.outcome
     assert "create or correct the Secret" in report.outcome
     with pytest.raises(OSError):
@@ -285,12 +269,10 @@ def test_the_sidecar_verifies_its_server_and_canaries_take_copies(
     until(lambda: canary.post(DOCUMENT, headers=bearer(OTHER)).status == 200, "it is renewed")
     sidecar.shadow(order())
 
-    def refused() -> bool:
-        with serving.wire() as wire:
-            wire.send(authorized)
-            wire.receive()
-        found = measured(sidecar)
-        return found is not None and found.dropped_by.get("CanaryRefused", 0) > 0
+    def count_refused() -> bool:
+        serving.send(authorized)
+        comparison = measured(sidecar)
+        return comparison is not None and comparison.dropped_by.get("CanaryRefused", 0) > 0
 
-    sidecar.until(refused, "copies are refused")
+    sidecar.until(count_refused, "copies are refused")
     assert counts(sidecar)[1:3] == (0, 0), "which says nothing about the revision"

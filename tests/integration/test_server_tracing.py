@@ -1,7 +1,6 @@
 """Spans of requests, of a real server, as a receiver of OTLP/HTTP decodes them."""
 
 import os
-import subprocess
 import sys
 import time
 from itertools import pairwise
@@ -16,6 +15,7 @@ from enginewright_contract.task import ServeTask
 from tests.integration.test_server_access_log import call, x
 from tests.support.collector import Collector, attributes
 from tests.support.ports import free_port
+from tests.support.programs import run_program
 from tests.support.serving import Server, linear_model, write_artifact
 from tests.support.waiting import until
 
@@ -30,10 +30,7 @@ def traced(root: Path, endpoint: str | None, share: float) -> ServeTask:
 
 
 def dropped(server: Server) -> float:
-    text = server.get("/metrics").body.decode()
-    name = 'enginewright_request_records_dropped_total{kind="trace"'
-    (line,) = [each for each in text.splitlines() if each.startswith(name)]
-    return float(line.rsplit(" ", 1)[1])
+    return server.metric('enginewright_request_records_dropped_total{kind="trace"')
 
 
 def of_requests(collector: Collector) -> list[Any]:
@@ -154,7 +151,5 @@ def test_opentelemetry_is_imported_only_where_it_is_used() -> None:
         "import sys, enginewright_serving.server.main\n"
         "print([each for each in sys.modules if each.startswith(('opentelemetry', 'requests'))])"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=os.environ
-    )
+    shown = run_program([sys.executable, "-c", program], env=os.environ)
     assert shown.stdout.strip() == "[]"

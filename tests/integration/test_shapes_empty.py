@@ -1,8 +1,6 @@
 """Tensors without elements, such as the empty past of a decoder: declared, proven, asked and served."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -11,12 +9,12 @@ from enginewright_cli.preflight import options
 from enginewright_contract.task import ShapeProfile
 from enginewright_contract.verdict import Check
 from enginewright_runtime.engine.builder import build
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import initializer, parsed
 from tests.support.engines import build_request
 from tests.support.open_models import decoder
 from tests.support.preparing import Workplace
-from tests.support.serving import Server, model, real_model, tensor
+from tests.support.serving import Server, binary_inputs, json_inputs, real_model
 from tests.support.sidecar import Sidecar, artifact, change_manifest
 
 SHAPES = (
@@ -45,26 +43,12 @@ def test_an_empty_past_is_asked_by_the_sidecar_and_by_clients(tmp_path: Path) ->
     change_manifest(tmp_path, profiles=SHAPES)
     with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
         sidecar.until_state(Check.GOLDEN, "ok")
-        inputs: list[dict[str, Any]] = [
-            {
-                "name": name,
-                "datatype": "INT64" if array.dtype == np.int64 else "FP32",
-                "shape": list(array.shape),
-                "data": array.reshape(-1).tolist(),
-            }
-            for name, array in BEGIN.items()
-        ]
-        plain = server.post({"inputs": inputs})
+        plain = server.post(json_inputs(**BEGIN))
         assert plain.status == 200, plain.body
-        for each, array in zip(inputs, BEGIN.values(), strict=True):
-            del each["data"]
-            each["parameters"] = {"binary_data_size": array.nbytes}
-        tensors = b"".join(array.tobytes() for array in BEGIN.values())
-        with server.wire() as wire:
-            wire.send(server.infer_request({"inputs": inputs}, tensors))
-            binary = wire.receive()
+        document, tensors = binary_inputs(**BEGIN)
+        binary = server.post({"inputs": document["inputs"]}, tensors)
         assert binary.status == 200, binary.body
-        assert json.loads(binary.body)["outputs"] == json.loads(plain.body)["outputs"]
+        assert binary.json()["outputs"] == plain.json()["outputs"]
 
 
 def test_an_engine_is_built_for_an_empty_past(tmp_path: Path) -> None:
@@ -85,37 +69,27 @@ def test_preflight_takes_a_least_size_of_0() -> None:
 def test_an_empty_batch_does_not_end_the_process(tmp_path: Path, operator: str) -> None:
     """ONNX Runtime's own kernels abort there, so one request would restart the pod."""
     gates = {"LSTM": 4, "GRU": 3}[operator]
-    recurrent = model(
-        [helper.make_node(operator, ["x", "w", "r"], ["y"], hidden_size=4)],
-        [tensor("x", TensorProto.FLOAT, "steps", "batch", 8)],
-        [tensor("y", TensorProto.FLOAT, None, 1, None, 4)],
-        {
-            "w": np.ones((1, gates * 4, 8), np.float32),
-            "r": np.ones((1, gates * 4, 4), np.float32),
-        },
+    recurrent = parsed(
+        f"""(float[steps, batch, 8] x) => (float[?, 1, ?, 4] y) {{
+        y = {operator} <hidden_size = 4> (x, w, r) }}""",
+        initializer("w", np.ones((1, gates * 4, 8))),
+        initializer("r", np.ones((1, gates * 4, 4))),
     )
     task = artifact(tmp_path, recurrent, [{"x": np.ones((2, 1, 8), np.float32)}])
     with Server(tmp_path, task) as server:
-        for shape in ([2, 0, 8], [0, 1, 8]):
-            x = {"name": "x", "datatype": "FP32", "shape": shape, "data": []}
-            answer = server.post({"inputs": [x]})
+        for shape in ((2, 0, 8), (0, 1, 8)):
+            answer = server.post(json_inputs(x=np.ones(shape, np.float32)))
             assert answer.status == 400, answer.body
             assert "is empty: dimension" in answer.json()["error"]
-        x = {"name": "x", "datatype": "FP32", "shape": [1, 1, 8], "data": [1.0] * 8}
-        assert server.post({"inputs": [x]}).status == 200
+        assert server.post(json_inputs(x=np.ones((1, 1, 8), np.float32))).status == 200
 
 
 # fault: Requests | an empty batch ends the process in LSTM or GRU on ONNX Runtime's CPU kernels
 def test_an_empty_batch_of_a_real_recurrent_model_is_refused(tmp_path: Path) -> None:
-    """Silero's voice detector, whose LSTM is inside an If."""
     state = np.zeros((2, 1, 128), np.float32)
     feeds = {"input": np.zeros((1, 512), np.float32), "state": state, "sr": np.array(16000)}
     task = artifact(tmp_path, onnx.load(real_model("silero_vad.onnx")), [feeds])
-    given = [
-        {"name": "input", "datatype": "FP32", "shape": [0, 512], "data": []},
-        {"name": "state", "datatype": "FP32", "shape": [2, 0, 128], "data": []},
-        {"name": "sr", "datatype": "INT64", "shape": [], "data": [16000]},
-    ]
+    empty = feeds | {"input": feeds["input"][:0], "state": state[:, :0]}
     with Server(tmp_path, task) as server:
-        assert server.post({"inputs": given}).status == 400
+        assert server.post(json_inputs(**empty)).status == 400
         assert server.get("/v2/health/live").status == 200

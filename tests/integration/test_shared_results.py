@@ -98,7 +98,7 @@ def test_another_question_is_answered_anew(tmp_path: Path, log: Path) -> None:
 
 @pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("model", ["converted/model.onnx", "model/convert-1.onnx"])
-def test_what_a_job_has_changed_is_its_own(tmp_path: Path, log: Path, model: str) -> None:
+def test_changed_files_belong_to_the_job(tmp_path: Path, log: Path, model: str) -> None:
     for name in "12":
         Job(tmp_path / name).run_shared(log, model=model)
     assert log.read_text() == "x\nx\n"
@@ -114,7 +114,7 @@ def test_in_a_pod_nothing_is_shared(
 
 
 @pytest.mark.usefixtures("shared")
-def test_who_asks_meanwhile_waits(tmp_path: Path, log: Path) -> None:
+def test_concurrent_questions_wait(tmp_path: Path, log: Path) -> None:
     jobs = [Job(tmp_path / str(number)) for number in range(4)]
     said: list[Any] = []
     threads = [
@@ -140,9 +140,9 @@ def test_a_failure_is_each_jobs_own(tmp_path: Path, log: Path) -> None:
 def test_an_answer_that_was_not_finished_is_none(tmp_path: Path, log: Path, shared: Path) -> None:
     Job(tmp_path / "1").run_shared(log)
     (answer,) = shared.glob("*/answer.json")
-    known = json.loads(answer.read_text())
+    document = json.loads(answer.read_text())
     os.rename(answer, answer.with_name("answer.json.unfinished"))
-    assert Job(tmp_path / "2").run_shared(log) == known
+    assert Job(tmp_path / "2").run_shared(log) == document
     assert log.read_text() == "x\nx\n"
 
 

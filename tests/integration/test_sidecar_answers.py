@@ -18,9 +18,10 @@ from enginewright_serving import fetch_artifact
 from enginewright_serving.sidecar.answers import AnswerComparison
 from enginewright_serving.sidecar.client import Client, ServerResponse, UnreachableError
 from enginewright_serving.sidecar.inferences import Inferences
-from onnx import TensorProto, helper
 
-from tests.support.serving import Feeds, Server, linear_model, model, scaled, tensor
+from tests.support.broken_models import parsed
+from tests.support.optional import present
+from tests.support.serving import Feeds, Server, linear_model, scaled
 from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest
 
 NEW, STABLE = "b" * 64, "a" * 64
@@ -69,16 +70,16 @@ def compared(root: Path, task: ServeTask) -> AnswerChange:
     with Server(root, task) as server, Sidecar(root, task, server.port, pace=QUICK) as sidecar:
         sidecar.until_ready()
         sidecar.until(lambda: answers(sidecar) is not None, "answers are compared")
-        found = answers(sidecar)
+        change = answers(sidecar)
         assert sidecar.is_ready()
         assert sidecar.check(Check.GOLDEN).state == "ok"
         report = Measurements.model_validate_json(sidecar.get("/measurements").body)
         assert report.responses == {}
         assert (report.golden_wrong, report.golden_failed) == (0, 0)
         assert {each.name for each in report.latencies} == {"s0", "s1"}
-    assert found is not None
-    assert found.prepared_key == STABLE
-    return found
+    assert change is not None
+    assert change.prepared_key == STABLE
+    return change
 
 
 def test_only_manifest_and_golden_samples_are_fetched(tmp_path: Path) -> None:
@@ -92,68 +93,49 @@ def test_only_manifest_and_golden_samples_are_fetched(tmp_path: Path) -> None:
 
 
 def test_equal_revisions_answer_alike(tmp_path: Path) -> None:
-    found = compared(tmp_path, pair(tmp_path, scaled(1.0), linear_model()))
-    assert (found.failure, found.samples) == ("", 2)
-    assert {each.name for each in found.outputs} == {"y", "total"}
-    for each in found.outputs:
+    change = compared(tmp_path, pair(tmp_path, scaled(1.0), linear_model()))
+    assert (change.failure, change.samples) == ("", 2)
+    assert {each.name for each in change.outputs} == {"y", "total"}
+    for each in change.outputs:
         assert (each.max_abs, each.relative, each.form) == (0.0, 0.0, "")
-    assert {each.name: each.top1 for each in found.outputs} == {"y": 1.0, "total": None}
+    assert {each.name: each.top1 for each in change.outputs} == {"y": 1.0, "total": None}
 
 
 def test_the_difference_of_a_changed_model_is_reported(tmp_path: Path) -> None:
-    found = compared(tmp_path, pair(tmp_path, scaled(1.5), linear_model()))
-    assert (found.failure, found.samples) == ("", 2)
+    change = compared(tmp_path, pair(tmp_path, scaled(1.5), linear_model()))
+    assert (change.failure, change.samples) == ("", 2)
     weights = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
-    changes = {each.name: each for each in found.outputs}
+    changes = {each.name: each for each in change.outputs}
     largest = max(float((sample["x"] @ weights).max()) for sample in SAMPLES)
     assert changes["y"].max_abs == pytest.approx(0.5 * largest, rel=1e-5)
     total = max(float((sample["x"] @ weights).sum()) for sample in SAMPLES)
     assert changes["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
-    for each in found.outputs:
+    for each in change.outputs:
         assert each.relative == pytest.approx(0.5, rel=1e-5)
     assert changes["y"].top1 == 1.0  # all scores have grown alike
 
 
 def test_a_varying_output_is_left_out(tmp_path: Path) -> None:
-    noisy = model(
-        [
-            helper.make_node("Neg", ["x"], ["y"]),
-            helper.make_node("RandomUniformLike", ["x"], ["noise"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, "batch", 8)],
-        [
-            tensor("y", TensorProto.FLOAT, "batch", 8),
-            tensor("noise", TensorProto.FLOAT, "batch", 8),
-        ],
-    )
-    found = compared(tmp_path, pair(tmp_path, noisy, noisy))
-    assert (found.failure, found.samples) == ("", 2)
-    assert [each.name for each in found.outputs] == ["y"]
+    noisy = parsed("""(float[batch, 8] x) => (float[batch, 8] y, float[batch, 8] noise) {
+        y = Neg(x) noise = RandomUniformLike(x) }""")
+    change = compared(tmp_path, pair(tmp_path, noisy, noisy))
+    assert (change.failure, change.samples) == ("", 2)
+    assert [each.name for each in change.outputs] == ["y"]
 
 
 def detector(threshold: float) -> onnx.ModelProto:
     """Return a model that finds the positions above a threshold."""
-    return model(
-        [
-            helper.make_node("Constant", [], ["least"], value_float=threshold),
-            helper.make_node("Greater", ["x", "least"], ["above"]),
-            helper.make_node("NonZero", ["above"], ["found"]),
-            helper.make_node("Sub", ["x", "x"], ["zero"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, "batch", 8)],
-        [
-            tensor("found", TensorProto.INT64, 2, "count"),
-            tensor("zero", TensorProto.FLOAT, "batch", 8),
-        ],
-    )
+    return parsed(f"""(float[batch, 8] x) => (int64[2, count] found, float[batch, 8] zero) {{
+        least = Constant <value_float = {threshold}> () above = Greater(x, least)
+        found = NonZero(above) zero = Sub(x, x) }}""")
 
 
 def test_sizes_that_depend_on_data_and_outputs_of_zeros_are_compared_as_far_as_they_can(
     tmp_path: Path,
 ) -> None:
-    found = compared(tmp_path, pair(tmp_path, detector(1.0), detector(0.4)))
-    assert (found.failure, found.samples) == ("", 2)
-    changes = {each.name: each for each in found.outputs}
+    change = compared(tmp_path, pair(tmp_path, detector(1.0), detector(0.4)))
+    assert (change.failure, change.samples) == ("", 2)
+    changes = {each.name: each for each in change.outputs}
     # nothing of the first sample is found any more
     assert (changes["found"].form, changes["found"].resized) == ("", 1)
     assert changes["found"].relative == 0.0
@@ -161,11 +143,7 @@ def test_sizes_that_depend_on_data_and_outputs_of_zeros_are_compared_as_far_as_t
 
 
 def other_input() -> onnx.ModelProto:
-    return model(
-        [helper.make_node("Neg", ["image"], ["y"])],
-        [tensor("image", TensorProto.FLOAT, "batch", 8)],
-        [tensor("y", TensorProto.FLOAT, "batch", 8)],
-    )
+    return parsed("(float[batch, 8] image) => (float[batch, 8] y) { y = Neg(image) }")
 
 
 def other_size() -> onnx.ModelProto:
@@ -186,9 +164,9 @@ OTHER: list[tuple[Callable[[], onnx.ModelProto], list[Feeds], str]] = [
 def test_other_inputs_are_a_plain_sentence_and_no_failure_of_the_pod(
     new: Callable[[], onnx.ModelProto], own: list[Feeds], why: str, tmp_path: Path
 ) -> None:
-    found = compared(tmp_path, pair(tmp_path, new(), linear_model(), own))
-    assert why in found.failure
-    assert (found.samples, found.outputs) == (0, ())
+    change = compared(tmp_path, pair(tmp_path, new(), linear_model(), own))
+    assert why in change.failure
+    assert (change.samples, change.outputs) == (0, ())
 
 
 def gone(folder: Path) -> None:
@@ -205,17 +183,17 @@ def damaged(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"), [(gone, "has no prepared model"), (damaged, "outputs.npz has sha256")]
 )
-def test_what_cannot_be_fetched_is_a_plain_sentence_and_no_failure_of_the_pod(
+def test_a_failed_fetch_is_reported_and_fails_no_pod(
     change: Callable[[Path], None], why: str, tmp_path: Path
 ) -> None:
     publish(tmp_path, NEW, scaled(1.0), SAMPLES)
     change(publish(tmp_path, STABLE, linear_model(), SAMPLES))
-    found = compared(tmp_path, fetched(tmp_path))
-    assert "were not fetched" in found.failure
-    assert why in found.failure
+    comparison = compared(tmp_path, fetched(tmp_path))
+    assert "were not fetched" in comparison.failure
+    assert why in comparison.failure
 
 
-def test_a_later_attempt_replaces_what_an_earlier_one_left(tmp_path: Path) -> None:
+def test_a_later_attempt_replaces_leftovers(tmp_path: Path) -> None:
     publish(tmp_path, NEW, scaled(1.0), SAMPLES)
     fetched(tmp_path)
     assert (tmp_path / "artifact/.stable/failure").exists()
@@ -236,9 +214,8 @@ def test_a_restart_of_the_server_does_not_repeat_the_comparison(tmp_path: Path) 
         Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
     ):
         sidecar.until(lambda: answers(sidecar) is not None, "answers are compared")
-        found = answers(sidecar)
-        assert found is not None
-        assert [each.relative for each in found.outputs] == pytest.approx([1.0, 1.0], rel=1e-5)
+        change = present(answers(sidecar))
+        assert [each.relative for each in change.outputs] == pytest.approx([1.0, 1.0], rel=1e-5)
         asked = len(proxy.asked)
         assert sum(body in stable for body in proxy.asked) == len(SAMPLES)
         first.stop()
@@ -246,7 +223,7 @@ def test_a_restart_of_the_server_does_not_repeat_the_comparison(tmp_path: Path) 
             proxy.server_port = second.port
             sidecar.until(lambda: len(proxy.asked) > asked + 5, "golden inferences")
             sidecar.until(lambda: answers(sidecar) is not None, "the server reports again")
-            assert answers(sidecar) == found
+            assert answers(sidecar) == change
             assert not stable.intersection(proxy.asked[asked:])
 
 
@@ -271,10 +248,7 @@ class Answering:
 def steps(
     root: Path, outcomes: list[int | Exception], processes: Iterator[int] | None = None
 ) -> tuple[AnswerComparison, Answering]:
-    """Return a comparison after as many steps as use up the outcomes.
-
-    Each is of the next of `processes`; None: all are of the same one.
-    """
+    """Return a comparison after as many steps as use up the outcomes, each of the next of `processes`, if given."""
     pair(root, scaled(1.0), linear_model())
     own = Manifest.model_validate_json((root / "artifact/manifest.json").read_bytes())
     client: Any = Answering(outcomes)

@@ -13,15 +13,14 @@ import pytest
 from enginewright_contract.reasons import Reason
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import parsed
+from tests.support.optional import present
 from tests.support.serving import (
     REPLACES_SESSION,
     Server,
     asks_openvino_for,
     linear_model,
-    model,
-    tensor,
 )
 from tests.support.sidecar import Sidecar, artifact, prepared, promising, value
 
@@ -31,16 +30,9 @@ OPENVINO = "OpenVINOExecutionProvider"
 
 def mixed() -> Any:
     """Return a model of which OpenVINO takes three nodes and not the determinant."""
-    return model(
-        [
-            helper.make_node("MatMul", ["x", "x"], ["a"], name="product"),
-            helper.make_node("Relu", ["a"], ["b"], name="relu"),
-            helper.make_node("Add", ["b", "x"], ["c"], name="sum"),
-            helper.make_node("Det", ["c"], ["y"], name="determinant"),
-        ],
-        [tensor("x", TensorProto.FLOAT, 2, 3, 3)],
-        [tensor("y", TensorProto.FLOAT, 2)],
-    )
+    return parsed("""(float[2, 3, 3] x) => (float[2] y) {
+        [product] a = MatMul(x, x) [relu] b = Relu(a) [sum] c = Add(b, x)
+        [determinant] y = Det(c) }""")
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +68,9 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
     copied: ServeTask, openvino_python: Path, tmp_path: Path
 ) -> None:
     with pod(tmp_path, copied, openvino_python) as (_, sidecar):
-        found = sidecar.until_state(Check.PLACEMENT, "failed")
-        assert found.reason is Reason.NODE_FALLBACK
-        assert "determinant (Det)" in found.message
+        placement = sidecar.until_state(Check.PLACEMENT, "failed")
+        assert placement.reason is Reason.NODE_FALLBACK
+        assert "determinant (Det)" in placement.message
         sidecar.until_state(Check.GOLDEN, "ok")
         verdict = sidecar.verdict()
         assert (verdict.ready, verdict.admitted) == (False, False)
@@ -87,8 +79,7 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
         assert value(metrics, "enginewright_placement_nodes", provider=OPENVINO) == 3
         assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 1
         assert value(metrics, "enginewright_fallback_nodes") == 1
-        ratio = value(metrics, "enginewright_fallback_ratio")
-        assert ratio is not None
+        ratio = present(value(metrics, "enginewright_fallback_ratio"))
         assert 0 < ratio < 1
         active = {"kind": "NodeFallback", "reason": "NodeFallback"}
         assert value(metrics, "enginewright_fallback_reason", **active) == 1
@@ -112,8 +103,7 @@ def test_a_part_elsewhere_under_budget_and_allow(
         sidecar.until_state(Check.GOLDEN, "ok")
         sidecar.until(lambda: sidecar.verdict().fallback is not None, "placement known")
         assert sidecar.is_ready() is ready
-        fallback = sidecar.verdict().fallback
-        assert fallback is not None
+        fallback = present(sidecar.verdict().fallback)
         assert (fallback.nodes_total, fallback.nodes_elsewhere) == (4, 1)
         active = not (policy == "Budget" and ready)
         assert fallback.active is active
@@ -134,8 +124,7 @@ def test_the_incident_whole_and_silent_on_the_cpu(gpu_python: Path, tmp_path: Pa
         provider = sidecar.check(Check.PROVIDER)
         assert provider.state == "failed"
         assert provider.reason in (Reason.PROVIDER_MISSING, Reason.DRIVER_MISSING)
-        fallback = sidecar.verdict().fallback
-        assert fallback is not None
+        fallback = present(sidecar.verdict().fallback)
         assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_MISSING)
         assert fallback.nodes_elsewhere == fallback.nodes_total == 2
         metrics = sidecar.metrics()
@@ -155,8 +144,7 @@ def test_a_provider_refused_by_openvino_has_its_own_reason(
     with pod(tmp_path, task, openvino_python, before) as (_, sidecar):
         sidecar.until_ready()
         assert sidecar.check(Check.PROVIDER).reason is Reason.PROVIDER_REFUSED
-        fallback = sidecar.verdict().fallback
-        assert fallback is not None
+        fallback = present(sidecar.verdict().fallback)
         assert (fallback.active, fallback.reason) == (True, Reason.PROVIDER_REFUSED)
 
 
@@ -165,11 +153,7 @@ def test_a_provider_refused_by_openvino_has_its_own_reason(
 def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_path: Path) -> None:
     task = prepared(
         tmp_path,
-        model(
-            [helper.make_node("MatMul", ["x", "x"], ["y"], name="product")],
-            [tensor("x", TensorProto.FLOAT, 3, 3)],
-            [tensor("y", TensorProto.FLOAT, 3, 3)],
-        ),
+        parsed("(float[3, 3] x) => (float[3, 3] y) { [product] y = MatMul(x, x) }"),
         backend="openvino",
         python=openvino_python,
     )
@@ -190,6 +174,6 @@ def test_a_session_that_falls_back_while_it_serves(openvino_python: Path, tmp_pa
         assert sidecar.verdict().admitted
         sidecar.annotate(None)
         sidecar.until(sidecar.is_ready, "it is held back again")
-        found = sidecar.check(Check.PLACEMENT)
-        assert (found.state, found.reason) == ("failed", Reason.SESSION_REPLACED)
-        assert "product (MatMul)" in found.message
+        placement = sidecar.check(Check.PLACEMENT)
+        assert (placement.state, placement.reason) == ("failed", Reason.SESSION_REPLACED)
+        assert "product (MatMul)" in placement.message

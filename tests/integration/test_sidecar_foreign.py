@@ -50,7 +50,7 @@ class Foreign:
             each["name"]: np.array(each["data"], np.float32).reshape(each["shape"])
             for each in request["inputs"]
         }
-        wanted = [each["name"] for each in request["outputs"]]
+        names = [each["name"] for each in request["outputs"]]
         outputs = [
             {
                 "name": name,
@@ -58,7 +58,7 @@ class Foreign:
                 "shape": list(array.shape),
                 "data": (array * self.factor).tolist(),
             }
-            for name, array in zip(wanted, self.session.run(wanted, feeds), strict=True)
+            for name, array in zip(names, self.session.run(names, feeds), strict=True)
         ]
         return json.dumps({"model_name": "m", "outputs": outputs}).encode()
 
@@ -107,7 +107,7 @@ def task(tmp_path: Path) -> ServeTask:
 
 
 @pytest.mark.parametrize("chunked", [True, False])
-def test_beside_another_server_what_can_be_proven_is(
+def test_provable_checks_are_proven_beside_another_server(
     tmp_path: Path, task: ServeTask, chunked: bool
 ) -> None:
     foreign = Foreign(tmp_path / "artifact/model.onnx")
@@ -190,7 +190,7 @@ async def test_a_connection_is_kept_and_opened_anew_when_the_server_has_closed_i
         (b"HTTP/1.1 200 OK\r\n", "the response was truncated"),
     ],
 )
-async def test_what_is_no_answer_is_reported(answer: bytes, wording: str) -> None:
+async def test_an_invalid_response_is_reported(answer: bytes, wording: str) -> None:
     async def act(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await _head(reader)
         writer.write(answer)

@@ -22,8 +22,11 @@ from enginewright_contract.measurements import (
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 
-from tests.support.serving import Server, linear_model, slow_model
+from tests.support.optional import present
+from tests.support.process_memory import memory_of
+from tests.support.serving import Server, json_inputs, linear_model, slow_model
 from tests.support.sidecar import Proxy, Sidecar, artifact, value
+from tests.support.turns import slow_request
 
 QUICK = 0.2
 IDLE = 5.0  # seconds: longer than a busy node delays requests
@@ -37,8 +40,9 @@ def task(tmp_path: Path) -> ServeTask:
 
 
 def request_of(server: Server, rows: int, **changes: Any) -> bytes:
-    given = {"name": "x", "datatype": "FP32", "shape": [rows, 8], "data": [1.0] * rows * 8}
-    return server.infer_request({"inputs": [given | changes]})
+    document = json_inputs(x=np.ones((rows, 8), np.float32))
+    document["inputs"][0] |= changes
+    return server.infer_request(document)
 
 
 def send(server: Server, request: bytes, count: int) -> list[int]:
@@ -64,8 +68,8 @@ def watched(root: Path, task: ServeTask, port: int, memory_interval: float = 5.0
     )
 
 
-def series(found: Measurements, source: str) -> dict[str, LatencySeries]:
-    return {each.name: each for each in found.latencies if each.source == source}
+def series(report: Measurements, source: str) -> dict[str, LatencySeries]:
+    return {each.name: each for each in report.latencies if each.source == source}
 
 
 def test_requests_are_counted_exactly_and_golden_inferences_apart(
@@ -104,18 +108,14 @@ def test_requests_are_counted_exactly_and_golden_inferences_apart(
 def test_medians_are_times_in_the_model(tmp_path: Path) -> None:
     task = artifact(tmp_path, slow_model(), [{"turns": np.array([20], np.int64)}])
 
-    def turns(count: int) -> bytes:
-        given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [count]}
-        return server.infer_request({"inputs": [given]})
-
     with Server(tmp_path, task) as server, watched(tmp_path, task, server.port) as sidecar:
         sidecar.until_ready()
-        send(server, turns(20), WINDOW)
+        send(server, slow_request(server, 20), WINDOW)
         took = []
         with server.wire() as wire:
             for _ in range(WINDOW):
                 began = time.monotonic()
-                wire.send(turns(100))
+                wire.send(slow_request(server, 100))
                 assert wire.receive().status == 200
                 took.append(time.monotonic() - began)
         (short, long) = series(measured(sidecar), "requests")["1"].windows
@@ -147,11 +147,10 @@ def test_memory_is_sampled_and_grows_with_the_servers(tmp_path: Path, task: Serv
     ):
         sidecar.until_ready()
         sidecar.until(lambda: len(measured(sidecar).memory) >= 5, "memory is sampled")
-        found = measured(sidecar)
-        status = Path(f"/proc/{server.process.pid}/status").read_text()
-        resident = int(status.split("VmRSS:")[1].split()[0]) * 1024
-        assert found.memory[-1].bytes == pytest.approx(resident, rel=0.2)
-        assert [each.at for each in found.memory] == sorted(each.at for each in found.memory)
+        report = measured(sidecar)
+        resident = memory_of(server.process.pid)
+        assert report.memory[-1].bytes == pytest.approx(resident, rel=0.2)
+        assert [each.at for each in report.memory] == sorted(each.at for each in report.memory)
 
 
 def test_only_the_sidecar_reads_the_servers_part(tmp_path: Path, task: ServeTask) -> None:
@@ -160,10 +159,7 @@ def test_only_the_sidecar_reads_the_servers_part(tmp_path: Path, task: ServeTask
         (token,) = server.probe_header().values()
 
         def read(claimed: str) -> tuple[int, Any]:
-            with server.wire() as wire:
-                head = f"GET {PATH} HTTP/1.1\r\nHost: h\r\nEnginewright-Probe: {claimed}\r\n\r\n"
-                wire.send(head.encode())
-                answer = wire.receive()
+            answer = server.get(PATH, headers={"Enginewright-Probe": claimed})
             return answer.status, answer.json()
 
         assert read(token[:-1])[0] == 403
@@ -180,10 +176,9 @@ def test_a_higher_rate_begins_with_the_poll_keeps_its_share_and_ends_by_itself(
     tmp_path: Path,
 ) -> None:
     task = artifact(tmp_path, slow_model(), [{"turns": np.array([40], np.int64)}])
-    given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}
     with Server(tmp_path, task) as server:
         # after a request the pod counts as idle only when `idle_seconds` have passed
-        assert server.post({"inputs": [given]}).status == 200
+        assert server.send(slow_request(server, 1)).status == 200
         sidecar = Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=1e9)
         with sidecar:
             check_shares(sidecar)
@@ -193,16 +188,14 @@ def check_shares(sidecar: Sidecar) -> None:
     """Look at the share that golden inferences take before, during and after a higher rate."""
     sidecar.until_ready()
 
-    def spent() -> float:
-        total = value(sidecar.metrics(), "enginewright_probe_duration_seconds_sum")
-        assert total is not None
-        return total
+    def measure_spent() -> float:
+        return present(value(sidecar.metrics(), "enginewright_probe_duration_seconds_sum"))
 
     def share(seconds: float) -> float:
         """Return the share of the time that golden inferences take."""
-        began, before = time.monotonic(), spent()
+        began, before = time.monotonic(), measure_spent()
         time.sleep(seconds)
-        return (spent() - before) / (time.monotonic() - began)
+        return (measure_spent() - before) / (time.monotonic() - began)
 
     usual = share(8.0)
     measured(sidecar, probe=True)
@@ -212,8 +205,8 @@ def check_shares(sidecar: Sidecar) -> None:
     assert probed < 0.15
     time.sleep(PROBING_SECONDS - 8.0)
     assert share(8.0) < probed / 3
-    found = measured(sidecar)
-    assert found.golden_wrong == found.golden_failed == 0
+    report = measured(sidecar)
+    assert report.golden_wrong == report.golden_failed == 0
     assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
@@ -241,7 +234,6 @@ def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> 
     task = artifact(
         tmp_path, slow_model(), [{"turns": np.array([turns], np.int64)} for turns in (1, 40)]
     )
-    given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}
     with (
         Server(tmp_path, task) as server,
         Sidecar(tmp_path, task, server.port, measurements_age=0.1, idle_seconds=IDLE) as sidecar,
@@ -249,15 +241,15 @@ def test_large_samples_run_at_a_higher_rate_too_or_are_named(tmp_path: Path) -> 
         sidecar.until_ready()
 
         def counts() -> list[int]:
-            found = series(measured(sidecar, probe=True), "golden")
-            return [found[name].count if name in found else 0 for name in ("s0", "s1")]
+            golden = series(measured(sidecar, probe=True), "golden")
+            return [golden[name].count if name in golden else 0 for name in ("s0", "s1")]
 
         small, large = counts()
         sidecar.until(lambda: counts()[1] >= large + 3, "the large one runs beside the higher rate")
         assert counts()[0] - small > 3
         assert measured(sidecar).golden_left_out == ()
 
-        with requested(server, server.infer_request({"inputs": [given]})):
+        with requested(server, slow_request(server, 1)):
             sidecar.until(
                 lambda: measured(sidecar, probe=True).golden_left_out == ("s1",),
                 "clients send requests",

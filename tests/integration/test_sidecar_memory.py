@@ -9,10 +9,10 @@ from enginewright.manifests.serving_pod import sidecar_memory
 from enginewright_contract.task import ServeTask
 from enginewright_contract.verdict import Check
 from enginewright_runtime.session.arrays import map_arrays, read_arrays, write_arrays
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import initializer, parsed
 from tests.support.ports import free_port
-from tests.support.serving import Server, model, tensor
+from tests.support.serving import Server
 from tests.support.sidecar import Sidecar, artifact
 
 MB = 1_000_000
@@ -22,14 +22,10 @@ MIB = 1 << 20
 def large_output(root: Path, size: int) -> tuple[ServeTask, int]:
     """Return the task to serve y [size / 4] = x + 1 spread out, and the bytes of its output."""
     count = size // 4
-    spread = model(
-        [
-            helper.make_node("Expand", ["x", "shape"], ["wide"]),
-            helper.make_node("Add", ["wide", "one"], ["y"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, 1)],
-        [tensor("y", TensorProto.FLOAT, count)],
-        {"shape": np.array([count]), "one": np.ones(1, np.float32)},
+    spread = parsed(
+        f"(float[1] x) => (float[{count}] y) {{ wide = Expand(x, shape) y = Add(wide, one) }}",
+        initializer("shape", np.array([count]), None),
+        initializer("one", np.ones(1, np.float32)),
     )
     return artifact(root, spread, [{"x": np.array([2], np.float32)}]), 4 * count
 
@@ -61,11 +57,7 @@ def test_a_large_output_is_proven_within_the_limit(tmp_path: Path, size: int) ->
 @pytest.mark.timeout(300)
 def test_a_large_input_takes_no_memory_at_all(tmp_path: Path) -> None:
     """Of a detector at batch 32, 640 by 640: 157 MB, sent from the file."""
-    total = model(
-        [helper.make_node("ReduceMax", ["x"], ["y"], keepdims=0)],
-        [tensor("x", TensorProto.FLOAT, 32, 3, 640, 640)],
-        [tensor("y", TensorProto.FLOAT)],
-    )
+    total = parsed("(float[32, 3, 640, 640] x) => (float y) { y = ReduceMax <keepdims = 0> (x) }")
     image = np.zeros((32, 3, 640, 640), np.float32)
     image[-1, -1, -1, -1] = 7
     task = artifact(tmp_path, total, [{"x": image}])
@@ -92,9 +84,9 @@ def test_arrays_are_found_in_their_file_as_they_are_read(tmp_path: Path) -> None
     read, mapped = read_arrays(path)["s0"], map_arrays(path)
     assert {f"s0/{name}" for name in read} == mapped.keys()
     for name, array in read.items():
-        found = mapped[f"s0/{name}"]
-        assert (found.dtype, found.shape) == (array.dtype, array.shape)
-        assert np.array_equal(found, array)
+        actual = mapped[f"s0/{name}"]
+        assert (actual.dtype, actual.shape) == (array.dtype, array.shape)
+        assert np.array_equal(actual, array)
     assert isinstance(mapped["s0/plain"], np.memmap)
     compressed: dict[str, Any] = {"s0/x": np.ones(4)}
     np.savez_compressed(path, **compressed)

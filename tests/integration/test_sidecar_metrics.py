@@ -1,7 +1,4 @@
-"""The sidecar's metrics as they are exposed, against the table that promises them.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The sidecar's metrics as they are exposed, against the table that promises them."""
 
 import re
 from collections.abc import Iterable
@@ -12,6 +9,7 @@ from enginewright_contract.verdict import Check
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.optional import present
 from tests.support.serving import Server, linear_model, slow_model
 from tests.support.sidecar import Proxy, Sidecar, artifact, change_manifest, value
 
@@ -29,16 +27,16 @@ def documented() -> dict[str, tuple[str, frozenset[str]]]:
 
 def exposed(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
     """Return type and labels by name, as Prometheus' parser finds them."""
-    found = {}
+    described = {}
     for family in families:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = {key for sample in family.samples for key in sample.labels}
         assert {"model", "revision"} <= labels
-        found[name] = (family.type, frozenset(labels - {"model", "revision", "le"}))
-    return found
+        described[name] = (family.type, frozenset(labels - {"model", "revision", "le"}))
+    return described
 
 
-def test_the_exposition_is_what_the_table_says(tmp_path: Path) -> None:
+def test_the_exposition_matches_the_documentation(tmp_path: Path) -> None:
     sample = {"x": np.ones((2, 8), np.float32)}
     task = artifact(tmp_path, linear_model(), [sample])
     with (
@@ -64,7 +62,6 @@ def test_the_exposition_is_what_the_table_says(tmp_path: Path) -> None:
 
 # fault: Latency | a pod is slow from its start, without engines
 def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Path) -> None:
-    """The same model twice, of which one computes ten times as much, as a throttled one would."""
     figures: list[float] = []
     for name, turns in (("quick", 5), ("slow", 50)):
         root = tmp_path / name
@@ -75,9 +72,10 @@ def test_a_pod_that_is_slow_from_its_start_shows_beside_another_one(tmp_path: Pa
             Sidecar(root, task, server.port, pace=0.1) as sidecar,
         ):
             sidecar.until_ready()
-            found = value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
-            assert found is not None
-            figures.append(found)
+            usual = present(
+                value(sidecar.metrics(), "enginewright_usual_latency_seconds", shapes="s0")
+            )
+            figures.append(usual)
     quick, slow = figures
     assert slow > 2 * quick
     assert slow - quick > 0.001

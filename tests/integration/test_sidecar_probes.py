@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,9 +23,19 @@ PIPELINES: Final = 8
 BATCH: Final = 5000  # requests
 
 
-@pytest.fixture
-def task(tmp_path: Path) -> ServeTask:
-    return artifact(tmp_path, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+def make_task(root: Path) -> ServeTask:
+    return artifact(root, linear_model(), [{"x": np.full((1, 8), 0.5, np.float32)}])
+
+
+@pytest.fixture(scope="module")
+def sidecar(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sidecar]:
+    root = tmp_path_factory.mktemp("sidecar")
+    task = make_task(root)
+    with Server(root, task) as server, Sidecar(root, task, server.port) as started:
+        started.until_ready()
+        for path in ("/measurements", "/metrics"):
+            started.until(lambda path=path: started.get(path).status == 200, "reported")  # type: ignore[misc]  # mypy cannot infer it
+        yield started
 
 
 def request_of(path: str) -> bytes:
@@ -73,32 +84,19 @@ def probed(sidecar: Sidecar, count: int) -> float:
 #   an answer is built once for all, and a connection that waits for one gives way to a new one |
 #   the pod stays ready, and scrapes are answered
 @pytest.mark.parametrize("path", ["/measurements", "/metrics"])
-def test_probes_and_scrapes_are_answered_beside_clients_that_ask_for_what_is_costly(
-    path: str, tmp_path: Path, task: ServeTask
-) -> None:
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
-        sidecar.until_ready()
-        sidecar.until(lambda: sidecar.get(path).status == 200, "answered")
-        clients = Looping(sidecar.port, path)
-        try:
-            sidecar.until(lambda: clients.statuses[200] > CLIENTS, "they are answered")
-            assert probed(sidecar, 30) < PROBE_SECONDS
-            assert sidecar.get(path).status == 200
-        finally:
-            clients.end()
-        assert set(clients.statuses) == {200}
+def test_probes_are_answered_beside_costly_requests(path: str, sidecar: Sidecar) -> None:
+    clients = Looping(sidecar.port, path)
+    try:
+        sidecar.until(lambda: clients.statuses[200] > CLIENTS, "they are answered")
+        assert probed(sidecar, 30) < PROBE_SECONDS
+        assert sidecar.get(path).status == 200
+    finally:
+        clients.end()
+    assert set(clients.statuses) == {200}
 
 
-def test_probes_are_answered_beside_connections_that_never_read(
-    tmp_path: Path, task: ServeTask
-) -> None:
-    """Each of them asks for more than the kernel keeps for it."""
-    with (
-        Server(tmp_path, task) as server,
-        Sidecar(tmp_path, task, server.port) as sidecar,
-        contextlib.ExitStack() as stack,
-    ):
-        sidecar.until_ready()
+def test_probes_are_answered_beside_connections_that_never_read(sidecar: Sidecar) -> None:
+    with contextlib.ExitStack() as stack:
         for _ in range(CLIENTS):
             silent = stack.enter_context(socket.create_connection(("127.0.0.1", sidecar.port)))
             silent.setblocking(False)
@@ -139,8 +137,8 @@ class Pipelining:
 
     def _read(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
-            while found := client.recv(1 << 20):
-                self.received += len(found)
+            while data := client.recv(1 << 20):
+                self.received += len(data)
 
 
 # fault: Hostile | clients of the sidecar send thousands of requests at once without waiting for answers |
@@ -148,18 +146,16 @@ class Pipelining:
 #   pod stays ready
 @pytest.mark.parametrize("path", ["/verdict", "/readyz", "/measurements", "/metrics", "/none"])
 def test_probes_are_answered_beside_clients_that_pipeline_thousands_of_requests(
-    path: str, tmp_path: Path, task: ServeTask
+    path: str, sidecar: Sidecar
 ) -> None:
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
-        sidecar.until_ready()
-        clients = Pipelining(sidecar.port, path)
-        try:
-            sidecar.until(lambda: clients.received > 0, "the first is answered")
-            assert probed(sidecar, 20) < PROBE_SECONDS
-            received = clients.received
-            sidecar.until(lambda: clients.received > received, "they are answered as well")
-        finally:
-            clients.end()
+    clients = Pipelining(sidecar.port, path)
+    try:
+        sidecar.until(lambda: clients.received > 0, "the first is answered")
+        assert probed(sidecar, 20) < PROBE_SECONDS
+        received = clients.received
+        sidecar.until(lambda: clients.received > received, "they are answered as well")
+    finally:
+        clients.end()
 
 
 LIMIT: Final = 256  # connections, the reserve included
@@ -175,22 +171,18 @@ def hold(stack: contextlib.ExitStack, port: int, count: int, sent: str) -> None:
 # fault: Hostile | clients hold all connections of the sidecar with heads that do not end, or bodies
 #   that do not come | a body is refused at once, and a new connection replaces one that waits | the
 #   pod stays ready
-def test_probes_are_answered_beside_clients_that_hold_all_connections(
-    tmp_path: Path, task: ServeTask
-) -> None:
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
-        sidecar.until_ready()
-        for sent in (
-            "",
-            "GET /readyz HTTP/1.1\r\nX:",
-            f"GET /readyz {HEAD}Content-Length: 60000\r\n\r\n",
-            f"GET /readyz {HEAD}Transfer-Encoding: chunked\r\n\r\n",
-            f"POST / {HEAD}Content-Length: 60000\r\n\r\na",
-        ):
-            with contextlib.ExitStack() as stack:
-                hold(stack, sidecar.port, LIMIT, sent)
-                assert probed(sidecar, 5) < PROBE_SECONDS
-                assert sidecar.get("/healthz").status == 200
+def test_probes_are_answered_beside_clients_that_hold_all_connections(sidecar: Sidecar) -> None:
+    for sent in (
+        "",
+        "GET /readyz HTTP/1.1\r\nX:",
+        f"GET /readyz {HEAD}Content-Length: 60000\r\n\r\n",
+        f"GET /readyz {HEAD}Transfer-Encoding: chunked\r\n\r\n",
+        f"POST / {HEAD}Content-Length: 60000\r\n\r\na",
+    ):
+        with contextlib.ExitStack() as stack:
+            hold(stack, sidecar.port, LIMIT, sent)
+            assert probed(sidecar, 5) < PROBE_SECONDS
+            assert sidecar.get("/healthz").status == 200
 
 
 class Flood:
@@ -237,10 +229,10 @@ class Flood:
     def _exchange(self, client: socket.socket, events: int) -> None:
         try:
             if events & selectors.EVENT_READ:
-                found = client.recv(1 << 18)
-                if not found:
+                data = client.recv(1 << 18)
+                if not data:
                     raise ConnectionResetError
-                self.received += len(found)
+                self.received += len(data)
             if events & selectors.EVENT_WRITE:
                 client.send(self._requests)
         except BlockingIOError:
@@ -253,34 +245,30 @@ class Flood:
 # fault: Hostile | clients of the sidecar pipeline on all of its connections, while new ones connect | a
 #   new connection replaces one that pipelines before one that has just connected | the pod stays ready
 def test_probes_are_answered_beside_clients_that_pipeline_on_all_connections(
-    tmp_path: Path, task: ServeTask
+    sidecar: Sidecar,
 ) -> None:
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
-        sidecar.until_ready()
-        clients = Flood(sidecar.port)
-        try:
-            sidecar.until(lambda: clients.connected > 2 * LIMIT, "connections are replaced")
-            connected, received = clients.connected, clients.received
-            assert probed(sidecar, 20) < PROBE_SECONDS
-            assert clients.connected > connected
-            assert clients.received > received
-        finally:
-            clients.end()
+    clients = Flood(sidecar.port)
+    try:
+        sidecar.until(lambda: clients.connected > 2 * LIMIT, "connections are replaced")
+        connected, received = clients.connected, clients.received
+        assert probed(sidecar, 20) < PROBE_SECONDS
+        assert clients.connected > connected
+        assert clients.received > received
+    finally:
+        clients.end()
 
 
-def test_silent_connections_leave_the_others_their_answers(tmp_path: Path, task: ServeTask) -> None:
+def test_silent_connections_leave_the_others_their_answers(sidecar: Sidecar) -> None:
     paths = ("/measurements", "/metrics")
-    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
-        sidecar.until_ready()
-        sidecar.until(lambda: all(sidecar.get(path).status == 200 for path in paths), "answered")
-        for path in paths:
-            with contextlib.ExitStack() as stack:
-                hold(stack, sidecar.port, CLIENTS, "")
-                time.sleep(1.2)  # their requests could have been on their way
-                assert sidecar.get(path).status == 200
+    for path in paths:
+        with contextlib.ExitStack() as stack:
+            hold(stack, sidecar.port, CLIENTS, "")
+            time.sleep(1.2)  # their requests could have been on their way
+            assert sidecar.get(path).status == 200
 
 
-def test_measurements_are_built_once_per_interval(tmp_path: Path, task: ServeTask) -> None:
+def test_measurements_are_built_once_per_interval(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
     with (
         Server(tmp_path, task) as server,
         Sidecar(tmp_path, task, server.port, measurements_age=3600.0) as sidecar,

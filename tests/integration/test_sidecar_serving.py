@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,12 +16,25 @@ import onnx
 import pytest
 from enginewright_contract.manifest import VaryingOutput
 from enginewright_contract.reasons import ExitCode, Reason
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import ServeTask, ShapeProfile
 from enginewright_contract.verdict import Check
 from onnx import TensorProto, helper
 
-from tests.support.serving import Feeds, Server, linear_model, model, slow_model, tensor
+from tests.support.adversary import honest
+from tests.support.broken_models import parsed
+from tests.support.optional import present
+from tests.support.programs import run_program
+from tests.support.serving import (
+    Feeds,
+    Server,
+    json_inputs,
+    linear_model,
+    model,
+    read_report,
+    scaled,
+    slow_model,
+    tensor,
+)
 from tests.support.sidecar import (
     Proxy,
     Sidecar,
@@ -32,6 +44,7 @@ from tests.support.sidecar import (
     promising,
     value,
 )
+from tests.support.turns import slow_request
 
 PROOFS = {
     Check.SERVER,
@@ -48,6 +61,27 @@ SAMPLE: Feeds = {"x": np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)}
 @pytest.fixture
 def task(tmp_path: Path) -> ServeTask:
     return artifact(tmp_path, linear_model(), [SAMPLE])
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Proxy, Sidecar]]:
+    root = tmp_path_factory.mktemp("pod")
+    task = artifact(root, linear_model(), [SAMPLE])
+    with (
+        Server(root, task) as server,
+        Proxy(server.port) as proxy,
+        Sidecar(root, task, proxy.port, pace=QUICK) as sidecar,
+    ):
+        yield proxy, sidecar
+
+
+@pytest.fixture
+def pod(served: tuple[Proxy, Sidecar]) -> tuple[Proxy, Sidecar]:
+    """Return a pod that is ready, whose proxy changes nothing yet."""
+    proxy, sidecar = served
+    honest(proxy)
+    sidecar.until_ready()
+    return proxy, sidecar
 
 
 # prepared for an engine: as an interim serves it until that is built
@@ -99,15 +133,8 @@ def test_every_type_of_tensor_is_asked_and_compared(tmp_path: Path) -> None:
 
 def dice(scale: float = 1.0) -> onnx.ModelProto:
     """Return y = x + noise, z = -x."""
-    return model(
-        [
-            helper.make_node("RandomNormal", [], ["r"], shape=[64], scale=scale),
-            helper.make_node("Add", ["x", "r"], ["y"]),
-            helper.make_node("Neg", ["x"], ["z"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, 64)],
-        [tensor("y", TensorProto.FLOAT, 64), tensor("z", TensorProto.FLOAT, 64)],
-    )
+    return parsed(f"""(float[64] x) => (float[64] y, float[64] z) {{
+        r = RandomNormal <shape = [64], scale = {scale}> () y = Add(x, r) z = Neg(x) }}""")
 
 
 DICE: Feeds = {"x": np.ones(64, np.float32)}
@@ -124,7 +151,6 @@ def test_a_model_that_throws_dice_is_admitted(tmp_path: Path) -> None:
 # fault: Outputs | another distribution from the server of another model | check `golden`: never
 #   admitted | first golden inference
 def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
-    """The server serves another model than that whose proofs the sidecar has."""
     served, reported = (tmp_path / name for name in ("served", "reported"))
     wild = artifact(served, dice(1e6), [DICE])
     task = artifact(reported, dice(), [DICE])
@@ -140,7 +166,6 @@ def test_noise_in_place_of_noise_is_never_admitted(tmp_path: Path) -> None:
 # fault: Outputs | an output varies and the source's does not | every comparison | first golden
 #   inference
 def test_outputs_that_vary_though_the_source_is_stable_are_wrong(tmp_path: Path) -> None:
-    """An artefact of which nothing is known to vary: noise does not excuse itself."""
     served, reported = (tmp_path / name for name in ("served", "reported"))
     wild = artifact(served, dice(), [DICE])
     task = artifact(reported, dice(), [DICE])
@@ -218,23 +243,12 @@ def test_a_server_that_hangs_delays_neither_answers_nor_scrapes(
 
 
 def test_wrong_answers_make_an_admitted_pod_unready_at_once(
-    tmp_path: Path, task: ServeTask
+    tmp_path: Path, pod: tuple[Proxy, Sidecar]
 ) -> None:
-    other = tmp_path / "other"
-    double = linear_model()
-    weights = double.graph.initializer[0]
-    weights.raw_data = (np.frombuffer(weights.raw_data, np.float32) * 2).tobytes()
-    other_task = artifact(other, double, [SAMPLE])
-    with (
-        Server(tmp_path, task) as server,
-        Server(other, other_task) as wrong,
-        Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port) as sidecar,
-    ):
-        sidecar.until_ready()
+    proxy, sidecar = pod
+    with Server(tmp_path, artifact(tmp_path, scaled(2.0), [SAMPLE])) as wrong:
         proxy.inference_port = wrong.port  # and /execution says what it always said
-        took = sidecar.until(lambda: not sidecar.is_ready(), "unready")
-        print(f"wrong answers begun to unready: {took:.2f} s")
+        sidecar.until(lambda: not sidecar.is_ready(), "unready")
         golden = sidecar.check(Check.GOLDEN)
         assert (golden.state, golden.reason) == ("failed", Reason.PARITY_FAILED)
         assert "output 'y' of golden sample 's0' is outside the tolerance" in golden.message
@@ -243,15 +257,11 @@ def test_wrong_answers_make_an_admitted_pod_unready_at_once(
         assert verdict.parity_max_abs_error
         assert value(sidecar.metrics(), "enginewright_check", check="golden", state="failed") == 1
         assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden")
-        proxy.inference_port = None
-        sidecar.until_ready()
 
 
 # fault: Latency | the server under-reports its time | `probe-latency` measures the answer on an
 #   idle server | 11 s
-def test_a_model_that_has_become_slow_is_reported_whatever_execution_says(
-    tmp_path: Path, task: ServeTask
-) -> None:
+def test_a_slow_model_is_reported_against_its_own_report(tmp_path: Path, task: ServeTask) -> None:
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
@@ -279,8 +289,7 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
         Sidecar(tmp_path, task, server.port, pace=QUICK, baseline_probes=4) as sidecar,
     ):
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 200)
-        baseline = sidecar.verdict().baseline
-        assert baseline is not None
+        baseline = present(sidecar.verdict().baseline)
         before = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0.0
         time_left = 20 * baseline.p50
         assert time_left > 0.5, "the model is too quick for this test"
@@ -297,9 +306,6 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
 def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path: Path) -> None:
     turns = {name: np.array([count], np.int64) for name, count in (("large", 300), ("small", 1))}
     task = artifact(tmp_path, slow_model(), [{"turns": each} for each in turns.values()])
-    small = {
-        "inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [1]}],
-    }
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
@@ -311,7 +317,7 @@ def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path
         asked = len(proxy.asked)
 
         def in_service() -> bool:
-            wire.send(server.infer_request(small))  # else nobody would be delayed
+            wire.send(slow_request(server, 1))  # else nobody would be delayed
             assert wire.receive().status == 200
             return len(proxy.asked) > asked + 20
 
@@ -320,33 +326,28 @@ def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path
         assert sidecar.check(Check.GOLDEN).state == "ok"
 
 
-def test_a_busy_server_is_no_failure(tmp_path: Path, task: ServeTask) -> None:
-    with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
-    ):
-        sidecar.until_ready()
-        proxy.refusing = {"/infer": 503}
-        golden = sidecar.until_state(Check.GOLDEN, "unknown")
-        assert golden.message == "the server is too busy for golden samples (503)"
-        assert sidecar.is_ready()
-        assert value(sidecar.metrics(), "enginewright_probe_failures_total", check="golden") == 0
+def test_a_busy_server_is_no_failure(pod: tuple[Proxy, Sidecar]) -> None:
+    proxy, sidecar = pod
+    failures = "enginewright_probe_failures_total"
+    before = value(sidecar.metrics(), failures, check="golden")
+    proxy.refusing = {"/infer": 503}
+    golden = sidecar.until_state(Check.GOLDEN, "unknown")
+    assert golden.message == "the server is too busy for golden samples (503)"
+    assert sidecar.is_ready()
+    assert value(sidecar.metrics(), failures, check="golden") == before
 
 
 def many(server: Server, count: int) -> None:
     """Ask the linear model `count` times, with the golden sample's size."""
-    document = {
-        "inputs": [{"name": "x", "datatype": "FP32", "shape": [2, 8], "data": [1.0] * 16}],
-    }
+    request = server.infer_request(json_inputs(x=np.ones((2, 8), np.float32)))
     with server.wire() as wire:
         for _ in range(count):
-            wire.send(server.infer_request(document))
+            wire.send(request)
             assert wire.receive().status == 200
 
 
 def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: ServeTask) -> None:
-    def slowed(reported: dict[str, Any]) -> dict[str, Any]:
+    def slow_down(reported: dict[str, Any]) -> dict[str, Any]:
         buckets = [
             each | {"seconds": each["seconds"] + 0.01 * each["count"]}
             for each in reported["buckets"]
@@ -360,16 +361,16 @@ def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: Serv
     ):
         sidecar.until_ready()
 
-        def asked(state: str) -> bool:
+        def is_in_state(state: str) -> bool:
             many(server, 20)
             return sidecar.check(Check.LIVE_LATENCY).state == state
 
-        sidecar.until(lambda: asked("ok"), "requests are as usual")
-        proxy.execution = slowed  # as if the model had taken 10 ms more each time
-        sidecar.until(lambda: asked("failed"), "requests are slow")
-        found = sidecar.check(Check.LIVE_LATENCY)
-        assert found.reason is Reason.SLOWER_THAN_BASELINE
-        assert "requests of up to 16 elements" in found.message
+        sidecar.until(lambda: is_in_state("ok"), "requests are as usual")
+        proxy.execution = slow_down  # as if the model had taken 10 ms more each time
+        sidecar.until(lambda: is_in_state("failed"), "requests are slow")
+        latency = sidecar.check(Check.LIVE_LATENCY)
+        assert latency.reason is Reason.SLOWER_THAN_BASELINE
+        assert "requests of up to 16 elements" in latency.message
         assert value(sidecar.metrics(), "enginewright_latency_ratio", check="live-latency")
         assert sidecar.is_ready()
 
@@ -403,8 +404,8 @@ def test_a_model_that_takes_much_longer_is_found_without_traffic(tmp_path: Path)
         sidecar.until_ready()
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
         server.process.send_signal(signal.SIGUSR1)
-        found = sidecar.until_state(Check.PROBE_LATENCY, "failed", 90)
-        assert found.reason is Reason.SLOWER_THAN_BASELINE
+        latency = sidecar.until_state(Check.PROBE_LATENCY, "failed", 90)
+        assert latency.reason is Reason.SLOWER_THAN_BASELINE
         assert sidecar.is_ready()
 
 
@@ -416,11 +417,8 @@ def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
     statuses: set[int] = set()
 
     def press(server: Server) -> None:
-        document = {
-            "inputs": [{"name": "turns", "datatype": "INT64", "shape": [1], "data": [20]}],
-        }
         while not stop.is_set():
-            statuses.add(server.post(document).status)
+            statuses.add(server.send(slow_request(server, 20)).status)
 
     with (
         Server(tmp_path, task) as server,
@@ -434,13 +432,13 @@ def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
             sidecar.until(lambda: 503 in statuses, "overload")
             probes = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count") or 0
 
-            def probed() -> bool:
+            def has_probed() -> bool:
                 assert sidecar.is_ready()
                 assert sidecar.check(Check.GOLDEN).state != "failed"
                 count = value(sidecar.metrics(), "enginewright_probe_duration_seconds_count")
                 return (count or 0) >= probes + 3
 
-            sidecar.until(probed, "golden inferences in their own lane")
+            sidecar.until(has_probed, "golden inferences in their own lane")
         finally:
             stop.set()
             for client in clients:
@@ -448,23 +446,16 @@ def test_overload_is_neither_wrong_nor_unready(tmp_path: Path) -> None:
     assert statuses == {200, 503}
 
 
-def test_nonsense_is_survived(tmp_path: Path, task: ServeTask) -> None:
-    with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port, pace=QUICK) as sidecar,
-    ):
-        for nonsense in (b"null", b"{" * 10_000):
-            sidecar.until_ready()
-            proxy.saying = nonsense
-            sidecar.until_state(Check.GOLDEN, "failed")  # 200 and no answer is a wrong answer
-            placement = sidecar.until_state(Check.PLACEMENT, "unknown")
-            assert "execution report is invalid" in placement.message
-            sidecar.until_state(Check.ERRORS, "unknown")
-            assert "enginewright_check" in sidecar.metrics()
-            assert sidecar.get("/healthz").status == 200
-            proxy.saying = None
-        sidecar.until_ready()
+@pytest.mark.parametrize("nonsense", [b"null", b"{" * 10_000], ids=["null", "braces"])
+def test_nonsense_is_survived(pod: tuple[Proxy, Sidecar], nonsense: bytes) -> None:
+    proxy, sidecar = pod
+    proxy.saying = nonsense
+    sidecar.until_state(Check.GOLDEN, "failed")  # 200 and no answer is a wrong answer
+    placement = sidecar.until_state(Check.PLACEMENT, "unknown")
+    assert "execution report is invalid" in placement.message
+    sidecar.until_state(Check.ERRORS, "unknown")
+    assert "enginewright_check" in sidecar.metrics()
+    assert sidecar.get("/healthz").status == 200
 
 
 def test_without_execution_nothing_is_admitted_under_forbid_and_it_is_otherwise(
@@ -484,19 +475,8 @@ def test_without_execution_nothing_is_admitted_under_forbid_and_it_is_otherwise(
             assert not sidecar.is_ready()
 
 
-@pytest.fixture
-def serving(tmp_path: Path, task: ServeTask) -> Iterator[tuple[Proxy, Sidecar]]:
-    with (
-        Server(tmp_path, task) as server,
-        Proxy(server.port) as proxy,
-        Sidecar(tmp_path, task, proxy.port) as sidecar,
-    ):
-        sidecar.until_ready()
-        yield proxy, sidecar
-
-
-def test_answers_to_what_is_no_question(serving: tuple[Proxy, Sidecar]) -> None:
-    _, sidecar = serving
+def test_invalid_requests_are_refused(pod: tuple[Proxy, Sidecar]) -> None:
+    _, sidecar = pod
     assert sidecar.get("/").status == 404
     connection = http.client.HTTPConnection("127.0.0.1", sidecar.port, timeout=5)
     connection.request("POST", "/verdict", b"{}")
@@ -509,13 +489,14 @@ def test_answers_to_what_is_no_question(serving: tuple[Proxy, Sidecar]) -> None:
     assert json.loads(sidecar.get("/healthz").body) == {"healthy": True}
 
 
-def test_sigterm_ends_it_without_waiting_for_its_loops(serving: tuple[Proxy, Sidecar]) -> None:
-    _, sidecar = serving
-    began = time.monotonic()
-    sidecar.process.terminate()
-    assert sidecar.process.wait(60) == 0
-    assert time.monotonic() - began < 20  # a loop may sleep for a minute
-    assert (sidecar.root / "dev/termination-log").read_text() == ""
+def test_sigterm_ends_it_without_waiting_for_its_loops(tmp_path: Path, task: ServeTask) -> None:
+    with Server(tmp_path, task) as server, Sidecar(tmp_path, task, server.port) as sidecar:
+        sidecar.until_ready()
+        began = time.monotonic()
+        sidecar.process.terminate()
+        assert sidecar.process.wait(60) == 0
+        assert time.monotonic() - began < 20  # a loop may sleep for a minute
+    assert (tmp_path / "dev/termination-log").read_text() == ""
 
 
 def refused(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
@@ -525,8 +506,7 @@ def refused(root: Path, task: ServeTask) -> tuple[int, Reason | None]:
     finally:
         sidecar.stop()
     assert "Traceback" not in sidecar.log()
-    termination_message = read_termination_message((root / "dev/termination-log").read_text())
-    assert termination_message is not None
+    termination_message = read_report(root)
     assert termination_message.stage == "sidecar"
     return code, termination_message.reason
 
@@ -542,24 +522,20 @@ def test_an_artefact_that_is_not_there_or_damaged_is_reported(
     assert refused(tmp_path, task) == (ExitCode.TRANSIENT, Reason.ARTIFACT_MISSING)
 
 
-def test_the_command_and_what_it_loads(tmp_path: Path, task: ServeTask) -> None:
+def test_the_command_and_its_imports(tmp_path: Path, task: ServeTask) -> None:
     (tmp_path / "artifact/manifest.json").unlink()
     program = (
         "import sys; from enginewright_runtime.__main__ import main; code = main(['sidecar']);"
         " print(*sorted({name.partition('.')[0] for name in sys.modules})); sys.exit(code)"
     )
     environment = {"ENGINEWRIGHT_ROOT": str(tmp_path), "ENGINEWRIGHT_TASK": task.to_json()}
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-c", program],
         env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=60,
+        code=ExitCode.TRANSIENT,
     )
-    assert done.returncode == ExitCode.TRANSIENT, done.stderr
-    termination_message = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert termination_message is not None
+    termination_message = read_report(tmp_path)
     assert (termination_message.stage, termination_message.reason) == (
         "sidecar",
         Reason.ARTIFACT_MISSING,

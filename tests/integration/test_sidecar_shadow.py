@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 import onnx
@@ -16,20 +16,24 @@ from enginewright.manifests.serving_pod import sidecar_memory
 from enginewright_contract.measurements import Measurements, ShadowComparison, ShadowOutput
 from enginewright_contract.shadow import SHADOW_SECONDS
 from enginewright_contract.task import ServeTask
-from onnx import TensorProto, helper
 
+from tests.support.broken_models import initializer, parsed
+from tests.support.optional import present
 from tests.support.ports import free_port
+from tests.support.process_memory import memory_of
 from tests.support.serving import (
     Answer,
     Server,
     Wire,
+    binary_inputs,
+    json_inputs,
     linear_model,
-    model,
     scaled,
     slow_model,
-    tensor,
 )
 from tests.support.sidecar import Sidecar, artifact
+from tests.support.turns import queue_depth
+from tests.support.waiting import until
 
 CANARY: Final = "r2"
 HERE: Final = "127.0.0.1"
@@ -78,27 +82,19 @@ def measured(sidecar: Sidecar) -> ShadowComparison | None:
 
 
 def counts(sidecar: Sidecar) -> tuple[int, int, int, int]:
-    found = measured(sidecar) or ShadowComparison(revision="")
-    return found.compared, found.rejected, found.failed, found.dropped
+    shadow = measured(sidecar) or ShadowComparison(revision="")
+    return shadow.compared, shadow.rejected, shadow.failed, shadow.dropped
 
 
 def outputs(sidecar: Sidecar) -> dict[str, ShadowOutput]:
-    found = measured(sidecar)
-    assert found is not None
-    assert found.revision == CANARY
-    return {each.name: each for each in found.outputs}
+    shadow = present(measured(sidecar))
+    assert shadow.revision == CANARY
+    return {each.name: each for each in shadow.outputs}
 
 
 def request(server: Server, rows: list[list[float]], *, binary: bool = False) -> bytes:
-    given: dict[str, Any] = {"name": "x", "datatype": "FP32", "shape": [len(rows), 8]}
-    if not binary:
-        return server.infer_request({"inputs": [given | {"data": rows}]})
-    tensors = np.array(rows, np.float32).tobytes()
-    document = {
-        "inputs": [given | {"parameters": {"binary_data_size": len(tensors)}}],
-        "parameters": {"binary_data_output": True},
-    }
-    return server.infer_request(document, tensors)
+    x = np.array(rows, np.float32)
+    return server.infer_request(*(binary_inputs(x=x) if binary else (json_inputs(x=x),)))
 
 
 def send(server: Server, sent: bytes, count: int, pause: float = 0.0) -> float:
@@ -114,10 +110,16 @@ def send(server: Server, sent: bytes, count: int, pause: float = 0.0) -> float:
     return longest
 
 
-def compared(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
-    """Have at least three of each request compared; return how many were sent."""
+def start(sidecar: Sidecar) -> None:
+    """Order copies from a pod once it is ready."""
+    sidecar.until_ready()
     sidecar.shadow(order())
     sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+
+
+def compared(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
+    """Have at least three of each request compared; return how many were sent."""
+    start(sidecar)
     count = 0
 
     def enough() -> bool:
@@ -134,12 +136,12 @@ def compared(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
 
 def counted(server: Server, name: str) -> dict[str, int]:
     """Return a counter's values that are not 0, by status code."""
-    found = {}
+    numbers = {}
     for line in server.get("/metrics").body.decode().splitlines():
         if line.startswith(f"{name}{{"):
             labels, _, number = line.rpartition(" ")
-            found[labels.split('code="')[1].split('"')[0]] = int(float(number))
-    return {code: number for code, number in found.items() if number}
+            numbers[labels.split('code="')[1].split('"')[0]] = int(float(number))
+    return {code: number for code, number in numbers.items() if number}
 
 
 @contextlib.contextmanager
@@ -159,7 +161,7 @@ def pair(root: Path, new: onnx.ModelProto) -> Iterator[tuple[Server, Sidecar, Se
         yield server, sidecar, canary, other
 
 
-def test_a_changed_model_differs_by_what_it_was_changed(tmp_path: Path) -> None:
+def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
     with pair(tmp_path, scaled(1.5)) as (server, sidecar, canary, other):
         small, large = [[0.5] * 8], [[-1.0] * 8, [2.0] * 8]
         sent = compared(
@@ -168,16 +170,16 @@ def test_a_changed_model_differs_by_what_it_was_changed(tmp_path: Path) -> None:
         sidecar.shadow("")
         weights = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
         answers = [np.array(each, np.float32) @ weights for each in (small, large)]
-        found = outputs(sidecar)
-        for each in found.values():
+        by_output = outputs(sidecar)
+        for each in by_output.values():
             assert (each.answers >= 6, each.incomparable) == (True, 0)
             assert each.worst == pytest.approx(0.5, rel=1e-5)
             assert each.mean == pytest.approx(0.5, rel=1e-5)
         largest = max(float(np.abs(each).max()) for each in answers)
-        assert found["y"].max_abs == pytest.approx(0.5 * largest, rel=1e-5)
+        assert by_output["y"].max_abs == pytest.approx(0.5 * largest, rel=1e-5)
         total = max(abs(float(each.sum())) for each in answers)
-        assert found["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
-        assert (found["y"].top1, found["total"].top1) == (1.0, None)
+        assert by_output["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
+        assert (by_output["y"].top1, by_output["total"].top1) == (1.0, None)
         assert counted(server, "enginewright_requests_total") == {"200": sent}
         assert counted(server, "enginewright_shadow_requests_total") == {}
         assert counted(canary, "enginewright_requests_total") == {}
@@ -285,8 +287,7 @@ def _many(element: bytes) -> bytes:
 
 def peak(sidecar: Sidecar) -> int:
     """Return the most bytes of memory that it has had so far."""
-    status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+    return memory_of(sidecar.process.pid, "VmHWM")
 
 
 # fault: Devices | answers to copied requests of millions of numbers in JSON exceed the sidecar's
@@ -299,9 +300,7 @@ def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, tmp_path
         Impostor(mode) as canary,
         watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
     ):
-        sidecar.until_ready()
-        sidecar.shadow(order())
-        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        start(sidecar)
         send(server, request(server, [[0.5] * 8]), 2)
         sidecar.until(lambda: counts(sidecar)[0] > 0, "compared")
         assert all(each.incomparable == each.answers for each in outputs(sidecar).values())
@@ -311,28 +310,20 @@ def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, tmp_path
 # fault: Devices | answers to copied requests of millions of numbers in JSON exceed the sidecar's
 #   memory
 def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> None:
-    """Almost as large as the server keeps them."""
     count = 1_900_000
-    wide = model(
-        [
-            helper.make_node("Expand", ["x", "shape"], ["wide"]),
-            helper.make_node("Add", ["wide", "one"], ["y"]),
-        ],
-        [tensor("x", TensorProto.FLOAT, 1)],
-        [tensor("y", TensorProto.FLOAT, count)],
-        {"shape": np.array([count]), "one": np.ones(1, np.float32)},
+    wide = parsed(
+        f"(float[1] x) => (float[{count}] y) {{ wide = Expand(x, shape) y = Add(wide, one) }}",
+        initializer("shape", np.array([count]), None),
+        initializer("one", np.ones(1, np.float32)),
     )
     task = artifact(tmp_path, wide, [{"x": np.array([2], np.float32)}])
-    given = {"name": "x", "datatype": "FP32", "shape": [1], "data": [3]}
     with (
         Server(tmp_path, task) as server,
         Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
         watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
     ):
-        sidecar.until_ready()
-        sidecar.shadow(order())
-        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
-        send(server, server.infer_request({"inputs": [given]}), 1)
+        start(sidecar)
+        send(server, server.infer_request(json_inputs(x=np.array([3], np.float32))), 1)
         sidecar.until(lambda: counts(sidecar)[0] == 1, "compared")
         assert (outputs(sidecar)["y"].worst, outputs(sidecar)["y"].incomparable) == (0.0, 0)
         assert peak(sidecar) < sidecar_memory(None)
@@ -341,38 +332,22 @@ def test_large_answers_in_json_are_compared_within_the_limit(tmp_path: Path) -> 
 def test_an_answer_that_would_take_too_much_memory_is_counted_and_not_compared(
     tmp_path: Path,
 ) -> None:
-    """Half a million short strings."""
-    repeating = model(
-        [helper.make_node("Expand", ["x", "n"], ["y"])],
-        [tensor("x", TensorProto.STRING, 1), tensor("n", TensorProto.INT64, 1)],
-        [tensor("y", TensorProto.STRING, "count")],
-    )
+    repeating = parsed("(string[1] x, int64[1] n) => (string[count] y) { y = Expand(x, n) }")
     sample = {"x": np.array(["a"], object), "n": np.array([2])}
     task = artifact(tmp_path, repeating, [sample])
-    given = [
-        {"name": "x", "datatype": "BYTES", "shape": [1], "data": ["a"]},
-        {"name": "n", "datatype": "INT64", "shape": [1], "data": [500_000]},
-    ]
+    request = json_inputs(x=sample["x"], n=np.array([500_000]))
     with (
         Server(tmp_path, task) as server,
         Server(tmp_path, task.model_copy(update={"revision": CANARY})) as canary,
         watched(tmp_path, task, server.port, canary.port, fresh=True) as sidecar,
     ):
-        sidecar.until_ready()
-        sidecar.shadow(order())
-        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
-        send(server, server.infer_request({"inputs": given}), 1)
+        start(sidecar)
+        send(server, server.infer_request(request), 1)
         sidecar.until(lambda: counts(sidecar)[3] == 1, "counted")
-        found = measured(sidecar)
-        assert found is not None
-        assert found.dropped_by == {"TooLarge": 1}
+        shadow = present(measured(sidecar))
+        assert shadow.dropped_by == {"TooLarge": 1}
         assert "is not compared with the canary's" in sidecar.log()
         assert peak(sidecar) < sidecar_memory(None)
-
-
-def resident(sidecar: Sidecar) -> int:
-    status = Path(f"/proc/{sidecar.process.pid}/status").read_text()
-    return int(status.split("VmRSS:")[1].split()[0]) * 1024
 
 
 @pytest.mark.parametrize(
@@ -390,7 +365,7 @@ def resident(sidecar: Sidecar) -> int:
         ("answers nonsense", 0),
     ],
 )
-def test_whatever_a_canary_does_no_client_notices(mode: str, place: int, tmp_path: Path) -> None:
+def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, tmp_path: Path) -> None:
     """`place`: which count rises: compared, rejected, failed, dropped."""
     task = artifact(tmp_path, linear_model(), SAMPLES)
     answers = mode.isdigit() or mode in ("resets", "answers nonsense")
@@ -399,25 +374,23 @@ def test_whatever_a_canary_does_no_client_notices(mode: str, place: int, tmp_pat
         Impostor(mode) as canary,
         watched(tmp_path, task, server.port, canary.port, 20.0 if answers else 0.5) as sidecar,
     ):
-        sidecar.until_ready()
-        sidecar.shadow(order())
-        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        start(sidecar)
         sent = request(server, [[0.5] * 8])
         assert send(server, sent, 50, pause=0.01) < NOTICED
         sidecar.until(lambda: counts(sidecar)[place] > 0, f"counted as {place}")
         assert canary.bodies > 0
         assert send(server, sent, 50, pause=0.01) < NOTICED
         assert sidecar.is_ready()
-        found = counts(sidecar)
+        counters = counts(sidecar)
         dropped = 3
-        assert {index for index, each in enumerate(found) if each} <= {place, dropped}
+        assert {index for index, each in enumerate(counters) if each} <= {place, dropped}
         assert counted(server, "enginewright_requests_total") == {"200": 100}
         if mode == "answers nonsense":
             assert all(each.incomparable == each.answers for each in outputs(sidecar).values())
         if mode == "hangs":
             sidecar.until(lambda: counts(sidecar)[dropped] > 0, "more than the queue has space for")
         if mode == "sends without end":
-            assert resident(sidecar) < 256 * 1024 * 1024
+            assert memory_of(sidecar.process.pid, "VmRSS") < 256 * 1024 * 1024
 
 
 def test_another_pod_that_has_the_address_now_gets_no_request(tmp_path: Path) -> None:
@@ -427,16 +400,14 @@ def test_another_pod_that_has_the_address_now_gets_no_request(tmp_path: Path) ->
         Impostor("500", revision="r3") as other,
         watched(tmp_path, task, server.port, other.port) as sidecar,
     ):
-        sidecar.until_ready()
-        sidecar.shadow(order())
-        sidecar.until(lambda: measured(sidecar) is not None, "the order is read")
+        start(sidecar)
         sent = request(server, [[0.5] * 8])
 
-        def dropped() -> bool:
+        def is_dropped() -> bool:
             send(server, sent, 1)
             return counts(sidecar)[3] > 2
 
-        sidecar.until(dropped, "none is sent")
+        sidecar.until(is_dropped, "none is sent")
         assert counts(sidecar)[:3] == (0, 0, 0)
         assert other.connections > 0
         assert other.bodies == 0
@@ -498,12 +469,7 @@ def test_only_the_sidecar_takes_copies(tmp_path: Path) -> None:
         send(server, sent, 1)
 
         def own(share: str) -> Answer:
-            with server.wire() as wire:
-                ((name, token),) = server.probe_header().items()
-                target = f"/v2/models/m/shadow?share={share}"
-                head = f"GET {target} HTTP/1.1\r\nHost: h\r\n{name}: {token}\r\n\r\n"
-                wire.send(head.encode())
-                return wire.receive()
+            return server.get(f"/v2/models/m/shadow?share={share}", headers=server.probe_header())
 
         for share in ("", "0", "-1", "1.1", "nan", "x"):
             assert own(share).status == 400
@@ -521,21 +487,16 @@ def test_only_the_sidecar_takes_copies(tmp_path: Path) -> None:
 
 
 def test_a_copy_is_refused_where_clients_wait_and_counts_for_itself_only(tmp_path: Path) -> None:
-    """So a stranger who marks requests as copies gets less for them, and hides nobody's but these."""
     task = artifact(tmp_path, slow_model(), [{"turns": np.array([1], np.int64)}])
     with Server(tmp_path, task) as server:
-        given = {"name": "turns", "datatype": "INT64", "shape": [1], "data": [1500]}
-        clients = server.infer_request({"inputs": [given]})
-        copied = server.infer_request({"inputs": [given]}, headers={"Enginewright-Shadow": "1"})
+        document = json_inputs(turns=np.array([1500]))
+        clients = server.infer_request(document)
+        copied = server.infer_request(document, headers={"Enginewright-Shadow": "1"})
         with contextlib.ExitStack() as stack:
             wires = [stack.enter_context(Wire(server.port, timeout=60)) for _ in range(5)]
             for wire in wires[:4]:
                 wire.send(clients)
-            while (
-                b'enginewright_queue_depth{model="m",revision="r1"} 3'
-                not in server.get("/metrics").body
-            ):
-                time.sleep(0.01)
+            until(lambda: queue_depth(server) == 3)
             wires[4].send(copied)
             assert wires[4].receive().status == 503
             assert [wire.receive().status for wire in wires[:4]] == [200] * 4

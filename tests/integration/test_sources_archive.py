@@ -1,7 +1,4 @@
-"""Archives as sources, good and bad: nothing gets out, nothing grows without end.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""Archives as sources, good and bad: nothing gets out, nothing grows without end."""
 
 import gzip
 import hashlib
@@ -38,7 +35,6 @@ def tar_plain(files: dict[str, bytes]) -> bytes:
 def test_a_model_with_external_data_in_an_archive(
     pack: Callable[[dict[str, bytes]], bytes], name: str, place: Workplace
 ) -> None:
-    """What it is, the content decides, not its name."""
     outcome = place.fetch(place.put(name, pack(FILES)))
     assert "and 1 external data file," in outcome.message
     model = place.root / "work/model"
@@ -73,7 +69,7 @@ def archive_digest(content: bytes) -> str:
         (b"\xfd7zXZ\x00", "it is xz-compressed"),
     ],
 )
-def test_what_an_archive_must_hold(packed: bytes, reported: str | None, place: Workplace) -> None:
+def test_an_archive_needs_one_model(packed: bytes, reported: str | None, place: Workplace) -> None:
     outcome = place.fetch(place.put("packed", packed))
     if reported is None:
         assert outcome.code == 0, outcome.message

@@ -55,7 +55,7 @@ def test_a_whole_repository(uri: str, place: Workplace) -> None:
         ("hf://plain.onnx", "names no repository; write hf://ORG/REPO"),
     ],
 )
-def test_what_is_not_there(uri: str, reported: str, place: Workplace) -> None:
+def test_a_missing_file_or_repository(uri: str, reported: str, place: Workplace) -> None:
     with Hub(FILES) as hub:
         outcome = place.fetch(uri, hub.secret)
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)

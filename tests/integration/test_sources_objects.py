@@ -98,7 +98,7 @@ def test_external_data_beside_the_model(
         ("models/empty.onnx", "it is empty"),
     ],
 )
-def test_what_is_not_there(
+def test_a_missing_object(
     scheme: str, path: str, reported: str, filled: SourceServers, place: Workplace
 ) -> None:
     outcome = place.fetch(f"{scheme}://{path}", secret_for(scheme, filled))
@@ -125,9 +125,8 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(
         Cutter(secret[variable], 1_200_000, 3) as cutter,
         caplog.at_level(logging.WARNING, "enginewright_runtime"),
     ):
-        source = ObjectSource(
-            f"{scheme}://models/big.bin", Secret({**secret, variable: cutter.url})
-        )
+        through = Secret({**secret, variable: cutter.url})
+        source = ObjectSource(f"{scheme}://models/big.bin", through)
         name = source.find()
         assert name == "big.bin"
         quota = DiskQuota(place.root, "a model", 1 << 40)
@@ -145,16 +144,13 @@ def test_an_object_that_was_replaced_meanwhile_is_taken_whole(
 ) -> None:
     new = np.random.default_rng(2).bytes(3_000_000)
     filled.put_s3("models", {"moving.bin": BIG})
-    cutter = Cutter(
-        filled.addresses["s3"],
-        1_200_000,
-        1,
-        on_cut=lambda: filled.put_s3("models", {"moving.bin": new}),
-    )
-    with cutter:
-        source = ObjectSource(
-            "s3://models/moving.bin", Secret(filled.s3(AWS_ENDPOINT_URL=cutter.url))
-        )
+
+    def replace() -> None:
+        filled.put_s3("models", {"moving.bin": new})
+
+    with Cutter(filled.addresses["s3"], 1_200_000, 1, on_cut=replace) as cutter:
+        secret = Secret(filled.s3(AWS_ENDPOINT_URL=cutter.url))
+        source = ObjectSource("s3://models/moving.bin", secret)
         assert source.find() == "moving.bin"
         source.copy("moving.bin", place.root / "big", DiskQuota(place.root, "a model", 1 << 40))
     assert (place.root / "big").read_bytes() == new
@@ -166,15 +162,12 @@ def test_an_object_that_was_replaced_meanwhile_is_taken_whole(
         ({"AWS_SECRET_ACCESS_KEY": "wr0ng"}, "the secret access key is wrong; correct the Secret"),
         ({"AWS_ACCESS_KEY_ID": "b0b"}, "there is no such access key"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "cannot connect to 127.0.0.1:9"),
-        (
-            {"AWS_ENDPOINT_URL": "http://models.invalid"},
-            "the name models.invalid cannot be resolved",
-        ),
+        ({"AWS_ENDPOINT_URL": "http://models.invalid"}, "the name models.invalid cannot be resolv"),
         ({"AWS_ENDPOINT_URL": "TLS"}, "is not trusted (UnknownIssuer)"),
         ({"ca.crt": "no PEM"}, "ca.crt of the Secret holds no certificate in PEM"),
     ],
 )
-def test_what_is_wrong_with_s3_is_reported(
+def test_errors_of_s3_are_reported(
     change: dict[str, str], reported: str, filled: SourceServers, place: Workplace
 ) -> None:
     replaced = {
@@ -201,7 +194,6 @@ def test_the_region_of_a_bucket_is_found_out(filled: SourceServers, place: Workp
 def test_a_bucket_that_only_points_elsewhere(
     place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Amazon answers like that; whoever is asked for the region here tells none."""
     with ScriptedServer(lambda _: (301, {}, b"")) as server:
         monkeypatch.setattr(bucket_client, "_REGION_OF", server.url + "/{bucket}")
         keys = {"AWS_ACCESS_KEY_ID": "ann", "AWS_SECRET_ACCESS_KEY": "x"}
@@ -212,10 +204,7 @@ def test_a_bucket_that_only_points_elsewhere(
 @pytest.mark.parametrize(
     ("secret", "reported"),
     [
-        (
-            {"AWS_ACCESS_KEY_ID": "ann"},
-            "has only AWS_ACCESS_KEY_ID; give it the keys AWS_ACCESS_KEY_ID and",
-        ),
+        ({"AWS_ACCESS_KEY_ID": "ann"}, "has only AWS_ACCESS_KEY_ID; give it the keys AWS_ACCESS"),
         ({"token": "t0ken"}, "has only token; give it the keys AWS_ACCESS_KEY_ID and AWS_SECRET"),
         ({}, "secretRef names does not exist in this namespace, or is empty"),
     ],
@@ -226,13 +215,6 @@ def test_a_secret_that_does_not_fit(
     assert reported in place.fetch("s3://models/m.onnx", secret).message
 
 
-def test_without_credentials_a_private_bucket_is_refused(
-    filled: SourceServers, place: Workplace
-) -> None:
-    outcome = place.fetch("s3://models/plain.onnx", {"AWS_ENDPOINT_URL": filled.addresses["s3"]})
-    assert "access is denied; the request had no credentials: name a Secret" in outcome.message
-
-
 @pytest.mark.parametrize(
     ("change", "reported"),
     [
@@ -240,7 +222,7 @@ def test_without_credentials_a_private_bucket_is_refused(
         ({"AZURE_STORAGE_ACCOUNT_KEY": "no base64!"}, "are invalid: Invalid Access Key"),
     ],
 )
-def test_what_is_wrong_with_azure_is_reported(
+def test_errors_of_azure_are_reported(
     change: dict[str, str], reported: str, filled: SourceServers, place: Workplace
 ) -> None:
     outcome = place.fetch("az://models/plain.onnx", {**secret_for("az", filled), **change})
@@ -300,7 +282,7 @@ class Pod:
         """Set variables as a cluster does."""
         token = self.place.root / "token"
         token.write_text(FEDERATED_TOKEN)
-        known = {
+        variables = {
             "plain": self.plain.server.url,
             "host": self.plain.server.url.removeprefix("http://"),
             "tls": self.tls.server.url,
@@ -308,7 +290,7 @@ class Pod:
             **self.servers.addresses,
         }
         for name, text in environment.items():
-            self.monkeypatch.setenv(name, text.format_map(known))
+            self.monkeypatch.setenv(name, text.format_map(variables))
 
     def fetch(self, scheme: str) -> Outcome:
         """Fetch a model without credentials."""
@@ -321,9 +303,9 @@ class Pod:
 @pytest.fixture
 def pod(filled: SourceServers, place: Workplace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
     with ScriptedServer() as plain, ScriptedServer(certificate=filled.folder / "tls.pem") as tls:
-        found = Pod(place, filled, Identities(plain), Identities(tls), monkeypatch)
-        plain.answer, tls.answer = found.plain.answer, found.tls.answer
-        yield found
+        pod_services = Pod(place, filled, Identities(plain), Identities(tls), monkeypatch)
+        plain.answer, tls.answer = pod_services.plain.answer, pod_services.tls.answer
+        yield pod_services
 
 
 # No store on one machine can check a session token or one of Entra: that the identity's was got and
@@ -379,15 +361,14 @@ def test_the_pods_identity_is_shown_to_the_store(
         assert FEDERATED_TOKEN in request.path + request.body.decode()
 
 
-def test_a_machine_without_a_role_asks_as_nobody(
+def test_a_machine_without_a_role_sends_no_credentials(
     filled: SourceServers, place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with ScriptedServer() as empty:
         monkeypatch.setenv("AWS_METADATA_ENDPOINT", empty.url)
-        outcome = place.fetch(
-            "s3://models/plain.onnx", {"AWS_ENDPOINT_URL": filled.addresses["s3"]}
-        )
-    assert "access is denied; the request had no credentials" in outcome.message
+        secret = {"AWS_ENDPOINT_URL": filled.addresses["s3"]}
+        outcome = place.fetch("s3://models/plain.onnx", secret)
+    assert "access is denied; the request had no credentials: name a Secret" in outcome.message
 
 
 def test_a_role_that_may_not_be_taken_on(pod: Pod) -> None:
@@ -397,7 +378,7 @@ def test_a_role_that_may_not_be_taken_on(pod: Pod) -> None:
     assert wording in pod.fetch("s3").message
 
 
-def test_a_pod_whose_identity_is_the_stores_asks_as_nobody(pod: Pod) -> None:
+def test_the_identity_of_the_store_is_not_sent_to_sources(pod: Pod) -> None:
     """Its model could else read what other namespaces have in the store; a model's Secret is used."""
     pod.set({**POD_IDENTITY, "AWS_METADATA_ENDPOINT": "{plain}"})
     task = pod.place.task("s3://models/plain.onnx").model_copy(update={"anonymous_sources": True})

@@ -108,7 +108,7 @@ def test_a_private_artefact(kind: str, form: str, servers: SourceServers, place:
     assert model_at(place) == RELU
 
 
-def test_what_is_public_needs_no_account_though_a_token(
+def test_a_public_artefact_needs_a_token_without_an_account(
     servers: SourceServers, place: Workplace
 ) -> None:
     servers.push("public/model", "v1", {"net.onnx": RELU})

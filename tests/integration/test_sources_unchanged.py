@@ -208,7 +208,7 @@ SECOND = {
 
 
 @pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
-def test_what_a_second_fetch_asks_for(
+def test_requests_of_a_second_fetch(
     second: Second, site: Site, place: Workplace, relu: Prepared
 ) -> None:
     site.headers = dict(second.headers)
@@ -470,9 +470,7 @@ def test_a_commit_of_the_hub(path: str, tmp_path: Path) -> None:
         assert len(hub.network.seen) == 1
 
 
-def test_a_file_of_a_claim_is_read_whatever_its_size_and_date(
-    place: Workplace, relu: Prepared
-) -> None:
+def test_a_file_of_a_claim_is_always_read(place: Workplace, relu: Prepared) -> None:
     task = refresh(place.task(place.put("m.onnx", RELU)), relu)
     first_fetch(place, task)
     assert downloaded(place, task)

@@ -81,7 +81,7 @@ def test_large_inputs_get_smaller_batches_though_runs_are_cheap(tmp_path: Path) 
 
 
 # fault: Commands | a default batch costs gigabytes or minutes
-def test_what_an_engine_is_built_for_is_reported_and_kept(place: Workplace) -> None:
+def test_the_batch_of_an_engine_is_reported_and_kept(place: Workplace) -> None:
     task = place.task(place.put("m.onnx", hungry()), backend="tensorrt-rtx")
     assert place.stage("fetch", task).code == 0
     validated = place.stage("validate", task)
@@ -93,7 +93,7 @@ def test_what_an_engine_is_built_for_is_reported_and_kept(place: Workplace) -> N
     assert "spec.shapes" in finding["remedy"]
 
 
-def test_an_engine_is_built_for_what_the_manifest_says(tmp_path: Path) -> None:
+def test_an_engine_is_built_for_the_batch_of_the_manifest(tmp_path: Path) -> None:
     _, manifest = prepared(tmp_path, hungry())
     assert builder._profiles(manifest, hungry()) == manifest.profiles
     earlier = manifest.model_copy(update={"profiles": ()})
@@ -107,8 +107,8 @@ def test_declared_sizes_stay(tmp_path: Path) -> None:
     profile = ShapeProfile(input="x", min=(1, 1), opt=(8, 1), max=(32, 1))
     task = _place(tmp_path).task("pvc://models/m.onnx", shapes=[profile])
     inputs = [TensorSpec(name="x", dtype="float32", shape=("batch", 1))]
-    found = batch.fit(model, task.recipe, inputs, (profile,))
-    assert (found.profiles, found.findings, found.cost) == ((profile,), (), None)
+    fitted = batch.fit(model, task.recipe, inputs, (profile,))
+    assert (fitted.profiles, fitted.findings, fitted.cost) == ((profile,), (), None)
 
 
 def _place(tmp_path: Path) -> Workplace:
@@ -121,15 +121,15 @@ costs = st.builds(RunCost, st.floats(0, 1e4), st.integers(0, 1 << 40))
 
 @given(costs, st.none() | st.integers(1 << 20, 1 << 40))
 def test_the_largest_power_of_two_that_fits(cost: RunCost, memory: int | None) -> None:
-    found = largest_batch(cost, memory)
+    batch_size = largest_batch(cost, memory)
     limit = min(batch.MAX_BYTES, batch.MAX_BYTES if memory is None else memory // 3)
 
     def fits(size: int) -> bool:
         return size * cost.seconds <= batch.MAX_PROCESSOR_SECONDS and size * cost.bytes <= limit
 
-    assert found in {1, 2, 4, 8, 16, 32}
-    assert found == 1 or fits(found)
-    assert found == 32 or not fits(2 * found)
+    assert batch_size in {1, 2, 4, 8, 16, 32}
+    assert batch_size == 1 or fits(batch_size)
+    assert batch_size == 32 or not fits(2 * batch_size)
 
 
 def test_batches_that_share_a_declared_name_are_declared() -> None:
@@ -140,10 +140,10 @@ def test_batches_that_share_a_declared_name_are_declared() -> None:
         TensorSpec(name="d", dtype="float32", shape=(1, 8)),
     ]
     declared = [ShapeProfile(input="a", min=(1, 4), opt=(8, 4), max=(32, 4))]
-    known = shapes.resolve(inputs, declared, frozenset()).profiles
-    names = shapes.defaulted(inputs, known, declared)
+    profiles = shapes.resolve(inputs, declared, frozenset()).profiles
+    names = shapes.defaulted(inputs, profiles, declared)
     assert names == {"c"}
-    by_name = {each.input: each for each in shapes.with_batch(known, names, 2)}
+    by_name = {each.input: each for each in shapes.with_batch(profiles, names, 2)}
     assert (by_name["b"].max, by_name["c"].opt, by_name["c"].max) == ((32, 8), (2, 8), (2, 8))
     assert by_name["d"].max == (1, 8)
 
@@ -159,11 +159,11 @@ def test_batches_that_share_a_declared_name_are_declared() -> None:
         ((2, 2, 2), "min"),
     ],
 )
-def test_what_is_measured_is_of_the_usual_shapes(sizes: tuple[int, int, int], name: str) -> None:
+def test_measurements_use_the_usual_shapes(sizes: tuple[int, int, int], name: str) -> None:
     low, middle, high = sizes
-    found = shapes.points([ShapeProfile(input="x", min=(low,), opt=(middle,), max=(high,))])
-    assert shapes.opt_sample(list(found)) == name
-    assert found[name] == {"x": (middle,)}
+    points = shapes.points([ShapeProfile(input="x", min=(low,), opt=(middle,), max=(high,))])
+    assert shapes.opt_sample(list(points)) == name
+    assert points[name] == {"x": (middle,)}
 
 
 def test_of_a_user_s_own_samples_the_middle_one_is_usual() -> None:

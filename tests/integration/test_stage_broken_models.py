@@ -156,9 +156,9 @@ def test_bad_profile(profile: ShapeProfile, reported: str, tmp_path: Path) -> No
     recipe = Recipe(
         backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13, shapes=(profile,)
     )
-    found = inspect_here(path, recipe).findings
-    assert [each.rule for each in found] == ["shapes-contradict"]
-    assert reported in found[0].cause
+    findings = inspect_here(path, recipe).findings
+    assert [each.rule for each in findings] == ["shapes-contradict"]
+    assert reported in findings[0].cause
 
 
 def test_bad_profiles_are_one_finding_and_the_model_is_loaded_all_the_same(
@@ -173,7 +173,6 @@ def test_bad_profiles_are_one_finding_and_the_model_is_loaded_all_the_same(
 
 
 def test_every_finding_is_collected_and_the_first_to_mend_is_reported(place: Workplace) -> None:
-    """A custom domain and an opset of the future at once; an open dimension harms nobody here."""
     model = broken.one_node("FooBar", "my.ops")
     model.opset_import[0].version = 99
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "width"
@@ -185,7 +184,7 @@ def test_every_finding_is_collected_and_the_first_to_mend_is_reported(place: Wor
     ]  # fmt: skip
 
 
-def test_what_only_the_checker_refuses_is_a_warning(place: Workplace) -> None:
+def test_checker_error_alone_is_a_warning(place: Workplace) -> None:
     outcome = validated(place, broken.unsorted())
     assert (outcome.code, findings(outcome)) == (0, [("warning", "onnx-checker")])
     assert "topologically sorted" in outcome.message
@@ -200,7 +199,7 @@ CONVERTIBLE = (
 
 
 @pytest.mark.parametrize("model", CONVERTIBLE)
-def test_what_convert_can_mend_is_no_error(model: ModelProto, place: Workplace) -> None:
+def test_convertible_model_has_no_error(model: ModelProto, place: Workplace) -> None:
     """The source is judged and not loaded: only what `convert` makes of it can be."""
     task = place.task(place.put("model.onnx", model))
     outcome = place.complete(task, "validate")
@@ -212,7 +211,7 @@ def test_what_convert_can_mend_is_no_error(model: ModelProto, place: Workplace) 
     )
 
 
-def test_an_opset_that_is_asked_for_keeps_nobody_from_loading_the_source(place: Workplace) -> None:
+def test_target_opset_does_not_prevent_loading_the_source(place: Workplace) -> None:
     uri = place.put("model.onnx", broken.relu(opset=13, ir_version=7))
     outcome = place.complete(place.task(uri, target_opset=17), "validate")
     assert outcome.full["facts"]["placement_cpu"]["nodes"] == {"CPUExecutionProvider": 1}
@@ -276,9 +275,9 @@ def test_a_fixed_batch_behind_an_open_one(place: Workplace) -> None:
     """Declared batches must work; the default ones are only our guess, which a run corrects."""
     uri = place.put("model.onnx", broken.fixed_batch())
     outcome = place.complete(place.task(uri))
-    found = validated(place, broken.fixed_batch())
-    assert ("warning", "one-size") in findings(found)
-    assert "runs with x [1, 4], and with no other size that was tried for 'x[0]'" in found.message
+    invalid = validated(place, broken.fixed_batch())
+    assert ("warning", "one-size") in findings(invalid)
+    assert "runs with x [1, 4], and with no other size that was tried for 'x[0]'" in invalid.message
     golden = place.stage("golden", place.task(uri))
     assert golden.message.startswith("1 golden sample")
     declared = [ShapeProfile(input="x", min=(1, 4), opt=(2, 4), max=(4, 4))]

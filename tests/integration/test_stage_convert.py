@@ -1,6 +1,5 @@
 """The stage `convert`: what it changes, that outputs stay the same, and what it refuses."""
 
-import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -41,6 +40,7 @@ from tests.support.converting import (
     weight,
 )
 from tests.support.engines import VERSION
+from tests.support.programs import run_program
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def test_a_target_is_reached_up_and_down(
     case: Real, target: int, models: Path, tmp_path: Path
 ) -> None:
     source = real(models, case.file)
-    wanted = recipe(shapes=case.shapes, target_opset=target)
-    outcome = converted(tmp_path, source, wanted)
+    asked = recipe(shapes=case.shapes, target_opset=target)
+    outcome = converted(tmp_path, source, asked)
     left = outcome.converted
     assert (left.folder, left.opset) == (CONVERTED_FOLDER, target)
     assert not left.warnings
@@ -91,9 +91,7 @@ def test_a_target_is_reached_up_and_down(
     assert set(names) <= {node.name for node in outcome.model.graph.node}
 
 
-def test_a_model_without_names_is_given_some_for_cuda_so_that_sizes_are_known_as_such(
-    models: Path, tmp_path: Path
-) -> None:
+def test_unnamed_nodes_are_named_for_cuda(models: Path, tmp_path: Path) -> None:
     source = next(path for path in models.rglob("model.onnx") if "swift_f0" in str(path))
     outcome = converted(tmp_path, source, recipe(backend="cuda", shapes=[LISTEN]))
     assert [each.kind for each in outcome.converted.changes] == ["name"]
@@ -114,7 +112,7 @@ def test_the_incident_an_attention_export_meets_an_older_runtime(tmp_path: Path)
     assert left.inputs == graphs.inputs_of(source) == graphs.inputs_of(outcome.model)
 
 
-def test_what_onnx_runtime_does_not_load_is_compared_with_the_definition(tmp_path: Path) -> None:
+def test_an_unloadable_source_is_compared_with_the_reference(tmp_path: Path) -> None:
     source = one("Mod", 28, weight("w", 4, low=1, high=2), shape=("b", 4), fmod=1, ir_version=14)
     outcome = converted(tmp_path, source, recipe())
     assert outcome.report.message == (
@@ -126,7 +124,7 @@ def test_what_onnx_runtime_does_not_load_is_compared_with_the_definition(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("model", "wanted", "reason", "reported"),
+    ("model", "asked", "reason", "reported"),
     [
         (
             one("SwiGLU", 28, shape=("b", 4), out=("b", 2), ir_version=13),
@@ -152,11 +150,11 @@ def test_what_onnx_runtime_does_not_load_is_compared_with_the_definition(tmp_pat
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_names(
-    model: ModelProto, wanted: Recipe, reason: Reason, reported: str, tmp_path: Path
+def test_an_impossible_conversion_names_the_nodes(
+    model: ModelProto, asked: Recipe, reason: Reason, reported: str, tmp_path: Path
 ) -> None:
     with pytest.raises(StageFailure) as caught:
-        converted(tmp_path, model, wanted)
+        converted(tmp_path, model, asked)
     assert caught.value.reason is reason
     assert reported in caught.value.message
     assert not (tmp_path / "work/converted.json").exists()
@@ -304,7 +302,7 @@ def test_external_data_comes_along(tmp_path: Path) -> None:
     same(run(source, feeds(source)), run(outcome.path, feeds(source)))
 
 
-def test_what_an_earlier_try_has_left_is_cleared(tmp_path: Path) -> None:
+def test_leftovers_of_an_earlier_try_are_removed(tmp_path: Path) -> None:
     work = place(tmp_path, relu(), recipe())
     (work / "convert-1").mkdir()
     (work / MODEL_FOLDER / "convert-2.onnx").write_bytes(b"cut")  # publish would take it along
@@ -325,7 +323,7 @@ def test_a_source_that_takes_no_drawn_inputs_is_converted_with_a_warning(
     assert outcome.converted.opset == 17
 
 
-def test_openvino_takes_what_is_expanded(openvino_python: Path, tmp_path: Path) -> None:
+def test_openvino_takes_expanded_operators(openvino_python: Path, tmp_path: Path) -> None:
     """OpenVINO 2025.4 has no Attention of opset 23, and leaves the nodes before it too."""
     _at_openvino(openvino_python, tmp_path, attention(23), [])
     left = Converted.read(tmp_path / "work")
@@ -335,15 +333,11 @@ def test_openvino_takes_what_is_expanded(openvino_python: Path, tmp_path: Path) 
 def _at_openvino(
     python: Path, root: Path, model: ModelProto | Path, shapes: list[ShapeProfile]
 ) -> None:
-    wanted = recipe(backend="openvino", ort_version="1.24.1", max_opset=25, shapes=shapes)
-    place(root, model, wanted)
-    task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=wanted)
-    done = subprocess.run(
+    asked = recipe(backend="openvino", ort_version="1.24.1", max_opset=25, shapes=shapes)
+    place(root, model, asked)
+    task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=asked)
+    run_program(
         [str(python), "-m", "enginewright_runtime", "stage", "convert"],
         env={"ENGINEWRIGHT_ROOT": str(root), "ENGINEWRIGHT_TASK": task.to_json(), "PATH": "/bin"},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=100,
     )
-    assert done.returncode == 0, done.stderr

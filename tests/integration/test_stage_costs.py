@@ -24,9 +24,9 @@ def measure(model: Path, feeds: dict[str, Any], folder: Path) -> dict[str, NodeC
     inputs = folder / "inputs.npz"
     arrays: dict[str, Any] = {f"opt/{name}": array for name, array in feeds.items()}
     np.savez(inputs, **arrays)
-    found = costs.measure(model, inputs, RECIPE)
-    assert len({each.label for each in found}) == len(found)
-    return {each.label: each for each in found}
+    by_label = costs.measure(model, inputs, RECIPE)
+    assert len({each.label for each in by_label}) == len(by_label)
+    return {each.label: each for each in by_label}
 
 
 REAL: dict[str, dict[str, Any]] = {
@@ -46,28 +46,27 @@ REAL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_labels_are_those_of_the_serving_session(name: str, models: Path, tmp_path: Path) -> None:
-    """Of a session with all optimisations, as `backends` makes it: what placements will name."""
+def test_labels_match_the_serving_session(name: str, models: Path, tmp_path: Path) -> None:
     path = next(path for path in models.rglob("*.onnx") if str(path).endswith(name))
-    found = measure(path, REAL[name], tmp_path)
+    by_label = measure(path, REAL[name], tmp_path)
     session = loading.create("cpu", path).session
     placed = Counter(
         f"{node.name or 'unnamed'} ({node.op_type})"
         for part in session.get_provider_graph_assignment_info()
         for node in part.get_nodes()
     )
-    assert {label: cost.count for label, cost in found.items() if cost.count} == dict(placed)
-    assert sum(cost.share for cost in found.values()) == pytest.approx(1, abs=1e-3)
-    assert all(0 <= cost.share <= 1 for cost in found.values())
-    gone = [cost for cost in found.values() if not cost.count]
+    assert {label: cost.count for label, cost in by_label.items() if cost.count} == dict(placed)
+    assert sum(cost.share for cost in by_label.values()) == pytest.approx(1, abs=1e-3)
+    assert all(0 <= cost.share <= 1 for cost in by_label.values())
+    gone = [cost for cost in by_label.values() if not cost.count]
     assert not any(cost.share or cost.label.endswith("(Constant)") for cost in gone)
 
 
 def test_convolutions_are_few_nodes_and_much_work(models: Path, tmp_path: Path) -> None:
     path = next(path for path in models.rglob("ch_PP-OCRv4_det_infer.onnx"))
-    found = measure(path, {"x": np.zeros((1, 3, 320, 320), np.float32)}, tmp_path).values()
-    heavy = [cost for cost in found if "(Conv" in cost.label]
-    assert sum(cost.count for cost in heavy) < 0.3 * sum(cost.count for cost in found)
+    shares = measure(path, {"x": np.zeros((1, 3, 320, 320), np.float32)}, tmp_path).values()
+    heavy = [cost for cost in shares if "(Conv" in cost.label]
+    assert sum(cost.count for cost in heavy) < 0.3 * sum(cost.count for cost in shares)
     assert sum(cost.share for cost in heavy) > 0.4
 
 
@@ -79,12 +78,12 @@ def test_the_work_in_a_body_is_counted_once(tmp_path: Path) -> None:
             [product] next = MatMul(carried, w) [condition] go_on = Identity(go) }> }""",
         broken.initializer("w", np.eye(96)),
     )
-    found = measure(broken.save(model, tmp_path), {"x": np.ones((96, 96), np.float32)}, tmp_path)
-    assert {label: cost.count for label, cost in found.items()} == {
+    by_label = measure(broken.save(model, tmp_path), {"x": np.ones((96, 96), np.float32)}, tmp_path)
+    assert {label: cost.count for label, cost in by_label.items()} == {
         "loop (Loop)": 1, "product (MatMul)": 1, "condition (Identity)": 1,
     }  # fmt: skip
-    assert found["product (MatMul)"].share > 0.5
-    assert found["loop (Loop)"].share < 0.3
+    assert by_label["product (MatMul)"].share > 0.5
+    assert by_label["loop (Loop)"].share < 0.3
 
 
 def test_a_branch_that_is_not_taken_has_its_nodes_and_no_cost(tmp_path: Path) -> None:
@@ -94,9 +93,9 @@ def test_a_branch_that_is_not_taken_has_its_nodes_and_no_cost(tmp_path: Path) ->
             else_branch = else () => (float[96] neg) { [Neg] neg = Neg(x) }> }"""
     )
     feeds = {"x": np.ones(96, np.float32), "which": np.array(True)}
-    found = measure(broken.save(model, tmp_path), feeds, tmp_path)
-    assert (found["Neg (Neg)"].count, found["Neg (Neg)"].share) == (1, 0)
-    assert found["Exp (Exp)"].share > 0
+    by_label = measure(broken.save(model, tmp_path), feeds, tmp_path)
+    assert (by_label["Neg (Neg)"].count, by_label["Neg (Neg)"].share) == (1, 0)
+    assert by_label["Exp (Exp)"].share > 0
 
 
 def test_nodes_without_a_name_share_a_label_and_no_other(tmp_path: Path) -> None:
@@ -104,14 +103,14 @@ def test_nodes_without_a_name_share_a_label_and_no_other(tmp_path: Path) -> None
     model = broken.parsed(
         "(float[96] x) => (float[96] y) { a = Exp(x) b = Exp(a) [Exp_7] y = Exp(b) }"
     )
-    found = measure(broken.save(model, tmp_path), {"x": np.zeros(96, np.float32)}, tmp_path)
-    assert {label: cost.count for label, cost in found.items()} == {
+    by_label = measure(broken.save(model, tmp_path), {"x": np.zeros(96, np.float32)}, tmp_path)
+    assert {label: cost.count for label, cost in by_label.items()} == {
         "unnamed (Exp)": 2, "Exp_7 (Exp)": 1,
     }  # fmt: skip
-    assert all(cost.share > 0 for cost in found.values())
+    assert all(cost.share > 0 for cost in by_label.values())
 
 
-def test_what_is_fused_folded_or_replaced(tmp_path: Path) -> None:
+def test_costs_of_fused_folded_and_replaced_nodes(tmp_path: Path) -> None:
     model = broken.parsed(
         """(float[1, 4] x) => (float[1, 4] y) {
         [product] m = MatMul(x, w) [bias] a = Add(m, w0) [folded] twice = Add(w0, w0)
@@ -120,8 +119,8 @@ def test_what_is_fused_folded_or_replaced(tmp_path: Path) -> None:
         broken.initializer("w0", np.ones(4)),
         opset=18,
     )
-    found = measure(broken.save(model, tmp_path), {"x": np.ones((1, 4), np.float32)}, tmp_path)
-    assert {label: cost.count for label, cost in found.items()} == {
+    by_label = measure(broken.save(model, tmp_path), {"x": np.ones((1, 4), np.float32)}, tmp_path)
+    assert {label: cost.count for label, cost in by_label.items()} == {
         "product/MatMulAddFusion (Gemm)": 1,  # stands for the product too
         "bias (Add)": 0,
         "folded (Add)": 0,

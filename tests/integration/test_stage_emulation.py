@@ -50,7 +50,7 @@ def golden(place: Workplace) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
 
 # fault: Shapes | a native BF16 model that the CPU cannot run | an emulation that agrees with
 #   ONNX's reference implementation | in `golden`
-def test_the_emulation_gives_what_the_reference_implementation_does(
+def test_the_emulation_matches_the_reference(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("one", "other"):

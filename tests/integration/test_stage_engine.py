@@ -4,7 +4,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -30,6 +29,8 @@ from enginewright_runtime.store import ENGINE, Store, open_store
 
 from tests.support import broken_models as broken
 from tests.support.engines import EnginePlace, matmul, mixed, recipe, sizes
+from tests.support.optional import present
+from tests.support.ports import free_port
 from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
@@ -45,7 +46,6 @@ def place(tmp_path: Path) -> EnginePlace:
 
 
 def test_the_whole_job_and_again(tmp_path: Path) -> None:
-    """Through the command, as in a pod; the second time nothing is built."""
     place = EnginePlace(tmp_path, in_process=True)
     place.prepare_model(mixed())
     place.in_process = False
@@ -59,8 +59,7 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
     assert "not in the engine: 2 of 10 compute nodes, det_bad (Det)" in outcomes["build"].message
     assert "the serving pods check its outputs" in outcomes["verify"].message
     assert outcomes["benchmark"].message.startswith("not measured: ")
-    published = outcomes["publish-engine"].report.engine
-    assert published is not None
+    published = present(outcomes["publish-engine"].report.engine)
     assert published.cached is False
     assert published.elsewhere == ("det_bad (Det)", "add_out (Add)")
     assert (published.nodes_total, published.nodes_accelerated) == (10, 8)
@@ -77,8 +76,7 @@ def test_the_whole_job_and_again(tmp_path: Path) -> None:
     ), "nothing that needs a device"
 
     manifest = place.engine_manifest(task)
-    engine = manifest.engine
-    assert engine is not None
+    engine = present(manifest.engine)
     assert (manifest.key, engine.prepared_key) == (task.engine_key, task.prepared_key)
     assert engine.recipe == task.recipe
     assert (engine.sha256, engine.size_bytes) == (published.sha256, published.size_bytes)
@@ -128,8 +126,7 @@ def test_a_damaged_engine_is_not_there_and_is_built_again(place: EnginePlace) ->
     path = place.engine_folder(task) / "model/model.engine"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     assert place.engine_stage("lookup", task).report.engine is None
-    published = place.build_engine(task)["publish-engine"].report.engine
-    assert published is not None
+    published = present(place.build_engine(task)["publish-engine"].report.engine)
     assert published.cached is False
     assert Store(place.root / "store", ENGINE).find_intact(task.engine_key) is not None
 
@@ -232,15 +229,12 @@ def parent(number: int) -> int:
 def test_progress_moves_while_it_builds(models: Path, tmp_path: Path) -> None:
     place = EnginePlace(tmp_path, in_process=True)
     prepare_larger(place, models)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    task, paths = place.engine_task(), Paths.under(tmp_path)
+    port, task, paths = free_port(), place.engine_task(), Paths.under(tmp_path)
     seen: list[Progress] = []
     with ThreadPoolExecutor(1) as pool:
         built = pool.submit(build.run, task, paths, port)
 
-        def ended() -> bool:
+        def has_ended() -> bool:
             with contextlib.suppress(OSError):  # not yet, or not any more
                 url = f"http://127.0.0.1:{port}/progress"
                 with urllib.request.urlopen(url, timeout=5) as answer:
@@ -249,7 +243,7 @@ def test_progress_moves_while_it_builds(models: Path, tmp_path: Path) -> None:
                     seen.append(reported)
             return built.done()
 
-        until(ended)
+        until(has_ended)
         assert built.result().ok
     percents = [reported.percent for reported in seen]
     assert percents == sorted(percents)
@@ -292,7 +286,6 @@ def test_an_interrupted_build_leaves_nothing(models: Path, tmp_path: Path) -> No
 
 
 def test_on_a_device(place: EnginePlace) -> None:
-    """The parts that run on one, on the CPU provider and the prepared model: no device is here."""
     folder = place.root / "store/prepared" / place.prepared
     outputs = folder / "golden/outputs.npz"
     files = GoldenFiles(folder / "golden/inputs.npz", outputs, outputs)
@@ -319,8 +312,7 @@ def test_on_a_device(place: EnginePlace) -> None:
         (replace(files, outputs=place.root / "wrong.npz"), "prepared"),
         (replace(files, expected=place.root / "wrong.npz"), "expected"),
     ):
-        failed = run_judged(replace(judged, files=one)).failed
-        assert failed is not None
+        failed = present(run_judged(replace(judged, files=one)).failed)
         assert failed.against == against
         assert "output 'y' of golden sample " in failed.description
         assert "is outside the tolerance" in failed.description
@@ -337,10 +329,10 @@ print(comparison.measured("openvino", work, verify.read_manifest(work)).to_json(
 
 def on_openvino(python: Path, work: Path) -> BackendLatency:
     """Return what an image `openvino` measures."""
-    found = subprocess.run(
+    ended = subprocess.run(
         [python, "-c", _COMPARE, str(work)], capture_output=True, check=True, timeout=300
     )
-    return BackendLatency.model_validate_json(found.stdout.splitlines()[-1])
+    return BackendLatency.model_validate_json(ended.stdout.splitlines()[-1])
 
 
 def test_a_backend_that_runs_a_part_of_the_model_is_excluded(
@@ -352,9 +344,9 @@ def test_a_backend_that_runs_a_part_of_the_model_is_excluded(
     place = EnginePlace(tmp_path, in_process=True)
     key = place.prepare_model(model)
     open_store(Paths.under(tmp_path)).read(key, tmp_path / "work/prepared")
-    found = on_openvino(openvino_python, tmp_path / "work")
-    assert found.latency is None
-    assert "determinant (Det)" in found.excluded
+    result = on_openvino(openvino_python, tmp_path / "work")
+    assert result.latency is None
+    assert "determinant (Det)" in result.excluded
 
 
 # fault: Engines | a backend is chosen as the fastest that computes something else, or only a part of the model | the
@@ -362,7 +354,6 @@ def test_a_backend_that_runs_a_part_of_the_model_is_excluded(
 def test_other_backends_are_verified_and_measured(
     place: EnginePlace, openvino_python: Path
 ) -> None:
-    """Each runs the prepared model in processes of its own; what cannot serve is excluded."""
     task = place.engine_task()
     for stage in ("lookup", "build", "verify"):
         place.engine_stage(stage, task)
@@ -394,22 +385,19 @@ def test_other_backends_are_verified_and_measured(
 
     own = BackendLatency(backend="tensorrt-rtx", latency=cpu.latency)
     EngineBenchmarked(backends=(own, cpu, cuda)).write(work)
-    published = place.engine_stage("publish-engine", task).report.engine
-    assert published is not None
+    published = present(place.engine_stage("publish-engine", task).report.engine)
     rtx, on_cpu, on_cuda = published.backends
     assert (rtx.backend, rtx.p50) == ("tensorrt-rtx", round(cpu.latency.p50, 6))
     assert (on_cpu.backend, on_cpu.shapes, on_cpu.excluded) == ("cpu", "opt", None)
     assert (on_cuda.backend, on_cuda.p50) == ("cuda", None)
     assert (on_cuda.excluded or "").startswith("ProviderMissing: ")
-    kept_engine = place.engine_manifest(task).engine
-    assert kept_engine is not None
+    kept_engine = present(place.engine_manifest(task).engine)
     assert kept_engine.backends == (own, cpu, cuda)
     again = place.engine_stage("lookup", task).report.engine
     assert again == published.model_copy(update={"cached": True})
 
 
 def test_verify_and_benchmark_ask_the_device(place: EnginePlace) -> None:
-    """A Job that has a device runs the engine; that there is none here is reported."""
     ahead, on_device = (place.engine_task(recipe(ahead_of_time=each)) for each in (True, False))
     assert place.engine_stage("build", ahead).code == 0
     for stage in ("verify", "benchmark"):
@@ -425,7 +413,7 @@ def test_the_task_of_another_job(tmp_path: Path) -> None:
     assert "ENGINEWRIGHT_TASK is not a valid EngineTask: engine_key" in log
 
 
-def test_what_the_wrapper_must_be(place: EnginePlace, tmp_path: Path) -> None:
+def test_the_wrapper_must_match_the_engine(place: EnginePlace, tmp_path: Path) -> None:
     task = place.engine_task()
     for stage in ("lookup", "build"):
         place.engine_stage(stage, task)

@@ -1,7 +1,6 @@
 """Sources over real HTTP and real folders: what is brought, what is refused and how it is reported."""
 
 import shutil
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,8 @@ from enginewright_runtime.sources.http import HttpSource
 from enginewright_runtime.sources.quota import DiskQuota
 
 from tests.support import broken_models as broken
+from tests.support.optional import present
+from tests.support.ports import free_port
 from tests.support.preparing import Workplace
 from tests.support.source_servers import SourceServers
 from tests.support.source_web import ScriptedServer
@@ -38,8 +39,7 @@ def command(tmp_path: Path) -> Workplace:
 
 def download(web: WebServer, target: Path, path: str = "/m.onnx") -> str:
     source = HttpSource(web.url + path, Secret())
-    name = source.find()
-    assert name is not None
+    name = present(source.find())
     return source.copy(name, target, DiskQuota(target.parent, "a model", 1 << 40)).sha256
 
 
@@ -85,7 +85,7 @@ def test_a_folder_with_two_models_is_ambiguous(place: Workplace) -> None:
     assert "has 2 .onnx files: a.onnx, b.onnx; name the file" in outcome.message
 
 
-def test_a_missing_file_is_reported_with_what_is_there(place: Workplace) -> None:
+def test_a_missing_file_is_reported_with_the_existing_ones(place: Workplace) -> None:
     place.put("models/net.onnx", RELU)
     outcome = place.fetch("pvc://models/models/nett.onnx")
     assert outcome.code == ExitCode.TRANSIENT
@@ -141,17 +141,15 @@ def test_refusals_are_reported_with_their_status_and_without_the_query(
 ) -> None:
     web.routes["/m.onnx"] = lambda request: request.send(b"no", status)
     outcome = command.fetch(f"{web.url}/m.onnx?signature=s3cret")
-    assert (outcome.code, outcome.report.reason) == (
-        ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE,
-    )  # fmt: skip
+    assert outcome.code == ExitCode.TRANSIENT
+    assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert f"{web.url}/m.onnx answered {status}" in outcome.message
     assert "s3cret" not in outcome.message + outcome.log
     assert len(web.seen) == 1, "not tried again"
 
 
 def test_a_refused_connection(place: Workplace) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     outcome = place.fetch(f"http://127.0.0.1:{port}/m.onnx")
     assert outcome.report.reason is Reason.SOURCE_UNREACHABLE
     assert f"cannot connect to 127.0.0.1:{port}: connect call failed" in outcome.message.lower()
@@ -257,27 +255,22 @@ TRIES: dict[str, tuple[list[Answer], bytes, Validators]] = {
         [None, '"1"', None],
     ),
     **{
-        f"status {status}": (
-            [refusal(status), serve(RELU)],
-            RELU,
-            [None, None],
-        )
+        f"status {status}": ([refusal(status), serve(RELU)], RELU, [None, None])
         for status in (429, 500, 503)
     },
 }
 
 
 @pytest.mark.parametrize(("answers", "content", "validators"), TRIES.values(), ids=TRIES)
-def test_what_several_tries_bring_is_one_file(
+def test_several_tries_fetch_one_file(
     answers: list[Answer], content: bytes, validators: Validators, web: WebServer, tmp_path: Path
 ) -> None:
     web.routes["/m.onnx"] = one_after_another(list(answers))
     download(web, tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == content
     assert [headers.get("If-Range") for _, headers in web.seen] == validators
-    assert ["Range" in headers for _, headers in web.seen] == [
-        each is not None for each in validators
-    ]
+    ranges = ["Range" in headers for _, headers in web.seen]
+    assert ranges == [each is not None for each in validators]
 
 
 @pytest.mark.parametrize(("age", "resumed"), [(30, False), (90, True)])
@@ -410,36 +403,34 @@ def test_a_server_that_falls_silent(
         ended.set()
 
 
-def test_what_does_not_fit_is_not_begun(web: WebServer, tmp_path: Path) -> None:
-    def huge(request: Request) -> None:
+def announce(size: int) -> Answer:
+    """Return an answer that breaks off after one byte of so many."""
+
+    def answer(request: Request) -> None:
         request.send_response(200)
-        request.send_header("Content-Length", str(1 << 60))
+        request.send_header("Content-Length", str(size))
         request.end_headers()
         request.wfile.write(b"x")
         request.close_connection = True
 
-    web.routes["/m.onnx"] = huge
+    return answer
+
+
+def test_a_file_that_does_not_fit_is_not_begun(web: WebServer, tmp_path: Path) -> None:
+    web.routes["/m.onnx"] = announce(1 << 60)
     with pytest.raises(StageFailure, match="ephemeral storage") as caught:
         download(web, tmp_path / "m")
     assert caught.value.reason is Reason.STORAGE_FULL
 
 
 def test_a_file_that_no_protobuf_can_be_is_not_begun(web: WebServer, place: Workplace) -> None:
-    def large(request: Request) -> None:
-        request.send_response(200)
-        request.send_header("Content-Length", str(3 << 30))
-        request.end_headers()
-        request.close_connection = True
-
-    web.routes["/m.onnx"] = large
+    web.routes["/m.onnx"] = announce(3 << 30)
     outcome = place.fetch(f"{web.url}/m.onnx")
     assert (outcome.code, outcome.report.reason) == (ExitCode.PERMANENT, Reason.MODEL_TOO_LARGE)
-    assert (
-        "m.onnx has 3.0 GiB; the limit for such a file is 2.0 GiB; save the wei" in outcome.message
-    )
+    assert "m.onnx has 3.0 GiB; the limit for such a file is 2.0 GiB; save" in outcome.message
 
 
-def test_what_never_ends_is_cut_off_at_the_limit(
+def test_an_endless_download_ends_at_the_limit(
     web: WebServer, place: Workplace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def endless(request: Request) -> None:
@@ -490,16 +481,13 @@ def npz(place: Workplace, value: float) -> Answer:
 # event: Sources | the source was overwritten, and the artefact is lost or a runtime image makes
 #   other artefacts
 @pytest.mark.parametrize("part", ["model", "external data", "samples"])
-def test_other_bytes_than_those_that_are_pinned_are_refused(
-    web: WebServer, place: Workplace, part: str
-) -> None:
+def test_bytes_with_another_digest_are_refused(web: WebServer, place: Workplace, part: str) -> None:
     model = broken.external("w.bin")
     uri = place.put("net.onnx", model)
     place.put("w.bin", broken.weights())
     web.routes["/samples.npz"] = npz(place, 1.0)
     task = place.task(uri, samples_uri=f"{web.url}/samples.npz")
-    first = place.stage("fetch", task).full
-    assert first is not None
+    first = present(place.stage("fetch", task).full)
     pinned = {"model": first["facts"]["digest"], "samples": first["facts"]["samples"]["sha256"]}
     task = task.model_copy(update={"pinned": pinned})
     assert place.stage("fetch", task).code == 0, "the same bytes"

@@ -158,7 +158,6 @@ def test_outputs_without_elements_in_all_samples_are_reported(place: Workplace) 
 
 
 def test_the_end_of_the_stage_ends_its_child(place: Workplace) -> None:
-    """The deadline of the Job, or a node that drains: nothing keeps computing."""
     task = place.task(place.put("model.onnx", broken.endless()))
     place.complete(task, "convert")
     process = place.start(["stage", "golden"], task.to_json())
@@ -187,7 +186,7 @@ POSITIVE = np.maximum(NUMBERS, 0)
 
 
 @pytest.mark.parametrize("samples", [None, {"a/x": NUMBERS}, {"a/x": NUMBERS, "a/y": POSITIVE}])
-def test_what_only_the_device_may_run(samples: dict[str, Any] | None, place: Workplace) -> None:
+def test_a_model_for_the_device_alone(samples: dict[str, Any] | None, place: Workplace) -> None:
     """The reference has no kernel; what the operator means is known all the same."""
     model = broken.parsed("(int64[4] x) => (int64[4] y) { y = Relu(x) }")
     golden = only_on_device(place, model, samples)
@@ -207,7 +206,9 @@ Y3 = np.ones((1, 2, 2), np.float32)
 
 
 @pytest.mark.parametrize("samples", [None, {"a/x": X3}, {"a/x": X3, "a/y": Y3}])
-def test_what_nobody_knows_but_the_device(samples: dict[str, Any] | None, place: Workplace) -> None:
+def test_an_operator_without_a_definition_needs_outputs(
+    samples: dict[str, Any] | None, place: Workplace
+) -> None:
     """An operator of ONNX Runtime for CUDA has no definition: outputs must be given."""
     golden = only_on_device(place, split_gelu(), samples)
     if samples is None or "a/y" not in samples:
@@ -351,7 +352,6 @@ def test_a_source_that_is_newer_than_the_runtime(place: Workplace) -> None:
 
 
 def test_a_source_that_onnx_alone_knows(place: Workplace) -> None:
-    """The incident: what the runtime cannot load is compared with what its operators mean."""
     source, converted = doubled(2.0)
     _, outcome = after_convert(place, source, converted)
     assert outcome.code == 0, outcome.message
@@ -379,7 +379,6 @@ def doubled(factor: float) -> tuple[onnx.ModelProto, onnx.ModelProto]:
 
 
 def test_a_source_that_nothing_here_runs(place: Workplace) -> None:
-    """Then the converted model speaks for itself, and that is said."""
     source = split_gelu()
     converted = broken.parsed(
         """(float[1, 2, 4] x) => (float[1, 2, 2] y) {
@@ -397,7 +396,6 @@ def test_a_source_that_nothing_here_runs(place: Workplace) -> None:
 
 
 def test_a_source_that_loads_and_fails(place: Workplace) -> None:
-    """As one that does not load: `convert` may have mended what fails."""
     source = broken.parsed(
         """(float["batch", "width"] x) => (float["batch"] y) <int64 index = {9}> {
         y = Gather <axis = 1> (x, index) }"""

@@ -28,10 +28,10 @@ def expected(folder: Path) -> bytes:
     onnx.save(model("INT8"), path)
     loaded = loading.create("cpu", path, level="DISABLE")
     given = np.random.default_rng(0).random((1, 8, 8, 8), dtype=np.float32)
-    (found,) = loaded.session.run(None, {"x": given})
+    (output,) = loaded.session.run(None, {"x": given})
     (higher,) = loading.create("cpu", path, level="ALL").session.run(None, {"x": given})
-    assert np.abs(found - higher).max() > 1e-3, "there is something to lower the level for"
-    np.savez(folder / "samples.npz", **{"a/x": given, "a/y": found})
+    assert np.abs(output - higher).max() > 1e-3, "there is something to lower the level for"
+    np.savez(folder / "samples.npz", **{"a/x": given, "a/y": output})
     return (folder / "samples.npz").read_bytes()
 
 
@@ -74,12 +74,12 @@ def test_the_level_goes_down_until_the_outputs_are_right(
     assert levels == ["BASIC"]
 
 
-def test_what_is_right_serves_at_all(place: Workplace) -> None:
+def test_right_outputs_serve_at_level_all(place: Workplace) -> None:
     _, outcome = place.prepare(task(place, LOOSE))
     assert manifest_of(place, outcome).graph_optimization == "ALL"
 
 
-def test_what_is_wrong_at_every_level_is_refused(place: Workplace, tmp_path: Path) -> None:
+def test_wrong_outputs_at_every_level_are_refused(place: Workplace, tmp_path: Path) -> None:
     made = task(place, STRICT)
     path = tmp_path / "samples/samples.npz"
     with np.load(path) as held:
@@ -101,9 +101,9 @@ def test_levels_are_tried_in_order_until_one_is_right() -> None:
         refused = {"min": "wording"} if level is None else {}
         return GoldenRun(refused, level=level or "ALL", failed=failed, warnings=("w",))
 
-    found = golden_run._at_the_right_level("cpu", judge)
+    result = golden_run._at_the_right_level("cpu", judge)
     assert tried == [None, "EXTENDED", "BASIC"]
-    assert found == GoldenRun(
+    assert result == GoldenRun(
         {"min": "wording"},
         level="BASIC",
         warnings=("w", "graph optimisations are lowered to BASIC: at ALL, is wrong at ALL"),

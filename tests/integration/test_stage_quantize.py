@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from onnx import ModelProto, TensorProto
 
 from tests.support import extensions
 from tests.support.broken_models import extend, initializer, parsed
-from tests.support.converting import real
+from tests.support.converting import real, recipe, run
 from tests.support.preparing import Workplace
+from tests.support.programs import run_program
 from tests.support.quantizing import (
     Work,
     build_engine,
@@ -36,8 +36,6 @@ from tests.support.quantizing import (
     dense,
     operators,
     random,
-    recipe,
-    run,
     text,
     weight,
     work,
@@ -132,7 +130,7 @@ def test_int8_without_calibration_is_dynamic_on_the_cpu_alone(tmp_path: Path) ->
     assert "on backend tensorrt-rtx it needs calibration data" in failure.message
 
 
-def test_what_collapses_is_repaired_by_leaving_one_node_out(tmp_path: Path) -> None:
+def test_collapsed_outputs_are_repaired_by_excluding_one_node(tmp_path: Path) -> None:
     how = recipe(RTX, precision="INT8", quantization=calibrated())
     feeds = {"x": random(8, 32, seed=9)}
     about = work(tmp_path, collapsing(), [feeds], how, {"x": random(40, 32)})
@@ -148,7 +146,7 @@ def test_what_collapses_is_repaired_by_leaving_one_node_out(tmp_path: Path) -> N
     assert "excluded 1 for accuracy" in report.message
 
 
-def test_what_collapses_is_refused_where_no_node_may_be_left_out(tmp_path: Path) -> None:
+def test_collapsed_outputs_are_refused_if_no_node_may_be_excluded(tmp_path: Path) -> None:
     how = recipe(precision="INT8", quantization=calibrated(share=0.1))
     feeds = {"x": random(8, 32, seed=9)}
     about = work(tmp_path, collapsing(), [feeds], how, {"x": random(40, 32)})
@@ -163,8 +161,7 @@ def test_what_collapses_is_refused_where_no_node_may_be_left_out(tmp_path: Path)
     assert failure.findings[0].nodes[0] == "matmul-5 (MatMul)"
 
 
-def test_fp16_keeps_what_half_cannot_hold(models: Path, tmp_path: Path) -> None:
-    """The text detector whose variance overflows, with `convert` left out; TensorRT-RTX builds it."""
+def test_fp16_keeps_nodes_that_overflow(models: Path, tmp_path: Path) -> None:
     source = real(models, "ch_PP-OCRv4_det_infer.onnx")
     about = work(tmp_path, source, [{"x": text(96, 160)}], recipe(RTX, precision="FP16"))
     report = succeeded(about)
@@ -193,7 +190,7 @@ def test_bf16_raises_the_opset_isolated(tmp_path: Path) -> None:
     assert sum(cost.share for cost in about.quantized.node_costs) == pytest.approx(1)
 
 
-def test_what_only_a_library_knows_stays_and_the_rest_is_lowered(tmp_path: Path) -> None:
+def test_custom_operators_stay_and_other_nodes_are_lowered(tmp_path: Path) -> None:
     """ONNX's schemas end at such an operator; ONNX Runtime tells what comes out of it."""
     model = extensions.cube()
     del model.graph.output[:]
@@ -202,8 +199,8 @@ def test_what_only_a_library_knows_stays_and_the_rest_is_lowered(tmp_path: Path)
     (tmp_path / "work").mkdir()
     extensions.compile_library(tmp_path / "work/extensions")
     feeds = {"x": random(2, 4)}
-    wanted = [np.maximum(feeds["x"] ** 3, 0) @ random(4, 4)]
-    about = work(tmp_path, model, [feeds], recipe(RTX, precision="FP16"), outputs=[wanted])
+    expected = [np.maximum(feeds["x"] ** 3, 0) @ random(4, 4)]
+    about = work(tmp_path, model, [feeds], recipe(RTX, precision="FP16"), outputs=[expected])
     report = succeeded(about)
     assert "2 nodes in FP16" in report.message
     assert "product (MatMul)" in about.quantized.changes[0].nodes
@@ -226,7 +223,9 @@ def test_what_only_a_library_knows_stays_and_the_rest_is_lowered(tmp_path: Path)
     ],
     ids=["backend", "bf16", "fp8"],
 )
-def test_what_cannot_be_is_refused(model: ModelProto, how: Any, words: str, tmp_path: Path) -> None:
+def test_an_unsupported_precision_is_refused(
+    model: ModelProto, how: Any, words: str, tmp_path: Path
+) -> None:
     failure = refused(work(tmp_path, model, [X], how, DATA))
     assert failure.reason is Reason.PRECISION_UNSUPPORTED
     assert words in failure.message
@@ -314,7 +313,7 @@ def test_the_users_tolerances_count(tmp_path: Path) -> None:
 FAST = {"x": random(64, 768, seed=9)}
 
 
-def test_what_is_chosen_is_what_was_measured(tmp_path: Path) -> None:
+def test_measurements_decide_the_precision(tmp_path: Path) -> None:
     """Whether INT8 pays is up to the processor; that the figures decide is not."""
     how = recipe(allowed_precisions=["INT8"], quantization=calibrated())
     about = work(tmp_path, dense(4, 768), [FAST], how, {"x": random(32, 768)})
@@ -344,7 +343,7 @@ def test_the_fastest_is_not_chosen_if_it_breaks_the_outputs(tmp_path: Path) -> N
     assert report.facts["chosen"] == "own"
 
 
-def test_what_no_faster_precision_is_worth_stays(
+def test_a_precision_that_is_no_faster_is_not_chosen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def select(*_: object) -> Selection:
@@ -379,7 +378,7 @@ def test_what_no_faster_precision_is_worth_stays(
     ],
     ids=["device", "quantised", "no data"],
 )
-def test_what_cannot_be_chosen_is_reported(
+def test_a_precision_that_cannot_be_chosen_is_reported(
     model: ModelProto, how: Any, words: str, tmp_path: Path
 ) -> None:
     about = work(tmp_path, model, [X], how)
@@ -398,20 +397,16 @@ def test_openvino_is_proven_on_itself(
     about = work(tmp_path, dense(2), [X], how, DATA)
     (tmp_path / "dev").mkdir()
     task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=how)
-    done = subprocess.run(
+    run_program(
         [str(openvino_python), "-m", "enginewright_runtime", "stage", "quantize"],
         env=os.environ | {"ENGINEWRIGHT_ROOT": str(tmp_path), "ENGINEWRIGHT_TASK": task.to_json()},
-        capture_output=True,
-        text=True,
-        check=False,
         timeout=100,
     )
-    assert done.returncode == 0, done.stderr
     assert about.leftovers() == []
     assert about.quantized.precision == precision
 
 
-def test_the_whole_job_publishes_what_was_made_isolated(place: Workplace, tmp_path: Path) -> None:
+def test_the_job_publishes_the_quantized_model_isolated(place: Workplace, tmp_path: Path) -> None:
     (tmp_path / "calibration").mkdir()
     np.savez(tmp_path / "calibration/calibration.npz", x=DATA["x"])
     uri = place.put("m.onnx", dense())

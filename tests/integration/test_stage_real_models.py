@@ -20,6 +20,7 @@ from onnx import ModelProto
 
 from tests.support import broken_models as broken
 from tests.support.converting import DETECT, LISTEN, READ, SPEAK
+from tests.support.optional import present
 from tests.support.placements import TENSORRT
 from tests.support.placements import facts as placed
 from tests.support.placements import manifest as engine_of
@@ -84,8 +85,7 @@ def test_from_source_to_artifact(
             "8 of 207 nodes do not run on backend openvino: unnamed (GreaterOrEqual)"
             in outcomes["convert"].message
         )
-    published = place.stage("publish", task).report.published
-    assert published is not None
+    published = present(place.stage("publish", task).report.published)
     assert (published.nodes, published.cached) == (real.nodes, False)
     assert published.key == prepared_key(published.model_digest, task.recipe, {})
     again = place.stage("publish", task).report.published
@@ -101,8 +101,8 @@ def test_from_source_to_artifact(
     assert sum(cost.share for cost in manifest.node_costs) == pytest.approx(1, abs=1e-3)
     # constants are folded, and nothing is invented but what two nodes are fused into
     assert sum(cost.count for cost in manifest.node_costs) <= real.nodes
-    known = {cost.label for cost in manifest.node_costs}
-    assert known.issuperset(manifest.shape_nodes)
+    labels = {cost.label for cost in manifest.node_costs}
+    assert labels.issuperset(manifest.shape_nodes)
     if real.backend == "openvino":
         check_placement(place.python, folder / manifest.model, manifest, real.elsewhere)
     else:
@@ -149,7 +149,7 @@ def check_coverage(source: Path, manifest: Manifest) -> None:
     assert 0 < left.compute_share < 1
 
 
-def test_what_openvino_cannot_load_is_changed_until_it_can(
+def test_models_are_changed_until_openvino_loads_them(
     models: Path, openvino_python: Path, tmp_path: Path
 ) -> None:
     """It refuses values of dynamic rank, which come from Ifs that the served sizes decide."""
@@ -172,8 +172,7 @@ def test_sizes_that_are_missing_are_proposed_and_work(models: Path, place: Workp
     uri = place.put("m.onnx", source)
     outcome = place.prepare(place.task(uri, backend="tensorrt"))[1]
     assert outcome.report.reason is Reason.SHAPE_PROFILE_MISSING
-    failure = outcome.report.failure
-    assert failure is not None
+    failure = present(outcome.report.failure)
     assert failure.proposal is not None
     proposed = failure.proposal.shapes
     assert [(each.input, each.min[-2], each.max[-2]) for each in proposed] == [

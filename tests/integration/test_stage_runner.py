@@ -1,13 +1,9 @@
-"""The frame around a stage: every end is reported to each of its readers.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The frame around a stage: every end is reported to each of its readers."""
 
 import faulthandler
 import os
 import shlex
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +16,7 @@ from enginewright_runtime.core.isolated import ChildAnswer
 
 from tests.support import broken_models as broken
 from tests.support.preparing import Workplace
+from tests.support.programs import run_program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -73,9 +70,7 @@ def test_the_command_that_runs_a_failed_child_again_is_logged(
     with pytest.raises(StageFailure):
         isolation.Call(crash, "trying").run("error")
     command = shlex.split(caplog.messages[-1].removeprefix("to reproduce: "))
-    done = subprocess.run(
-        command, cwd=REPOSITORY, capture_output=True, text=True, timeout=100, check=True
-    )
+    done = run_program(command, cwd=REPOSITORY, timeout=100)
     answer = ChildAnswer.model_validate_json(done.stdout.splitlines()[-1])
     assert answer == ChildAnswer(outcome="error", text="ValueError: of no use")
 
@@ -120,7 +115,5 @@ def main():
 command.main = main
 command.command()
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False
-    )
+    ended = run_program([sys.executable, "-c", program], code=None)
     assert (ended.returncode, ended.stdout, ended.stderr) == (3, "said\n", "logged\n")

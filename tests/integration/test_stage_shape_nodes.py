@@ -72,9 +72,9 @@ FROM_UNKNOWN_RANK = [
 def test_sizes_of_a_tensor_of_unknown_rank_are_shape_arithmetic() -> None:
     """Text recognisers from PaddlePaddle end so; on a GPU ONNX Runtime leaves these nodes on the CPU."""
     nodes = [*UNKNOWN_RANK, *FROM_UNKNOWN_RANK, n("ReduceSum", "most", "y")]
-    found = shape_nodes(model(nodes, UNKNOWN_WEIGHTS))
+    labels = shape_nodes(model(nodes, UNKNOWN_WEIGHTS))
     expected = {node.name for node in FROM_UNKNOWN_RANK} | {"y"}
-    assert expected <= {label.partition(" (")[0] for label in found}
+    assert expected <= {label.partition(" (")[0] for label in labels}
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_sizes_of_a_tensor_of_unknown_rank_are_shape_arithmetic() -> None:
     ],
     ids=lambda node: node.op_type,
 )
-def test_what_may_become_large_from_sizes_of_unknown_rank_counts(grows: NodeProto) -> None:
+def test_large_values_from_sizes_of_unknown_rank_count(grows: NodeProto) -> None:
     nodes = [
         *UNKNOWN_RANK,
         *FROM_UNKNOWN_RANK[:3],
@@ -94,9 +94,9 @@ def test_what_may_become_large_from_sizes_of_unknown_rank_counts(grows: NodeProt
         n("Slice", "two64 zeros one", "first"),
         grows,
     ]
-    found = shape_nodes(model(nodes, [*UNKNOWN_WEIGHTS, ints("one", 1)]))
-    assert "two64 (Cast)" in found
-    assert f"y ({grows.op_type})" not in found
+    labels = shape_nodes(model(nodes, [*UNKNOWN_WEIGHTS, ints("one", 1)]))
+    assert "two64 (Cast)" in labels
+    assert f"y ({grows.op_type})" not in labels
 
 
 FLATTENED = [
@@ -152,8 +152,8 @@ def test_scales_of_a_resize_go_over_floats() -> None:
     nodes[-1].input[:] = ["x", "", "", "sizes"]
     weights = [ints("two", 2), ints("four", 4), ints("start", 0),
                numpy_helper.from_array(np.array([1.5, 1.5], np.float32), "factor")]  # fmt: skip
-    found = shape_nodes(model(nodes, weights))
-    assert found == tuple(f"{node.output[0]} ({node.op_type})" for node in nodes[:-1])
+    labels = shape_nodes(model(nodes, weights))
+    assert labels == tuple(f"{node.output[0]} ({node.op_type})" for node in nodes[:-1])
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_scales_of_a_resize_go_over_floats() -> None:
         ([n("Add", "one one", "a"), n("Add", "i a", "y")], {"a (Add)", "y (Add)"}),
     ],
 )  # fmt: skip
-def test_what_touches_data_counts(nodes: list[NodeProto], data: set[str]) -> None:
+def test_nodes_that_touch_data_count(nodes: list[NodeProto], data: set[str]) -> None:
     built = model(nodes, [ints("one", 1), ints("one2", 2)])
     labels = {f"{node.name} ({node.op_type})" for node in nodes}
     assert set(shape_nodes(built)) == labels - data
@@ -187,8 +187,8 @@ def test_what_touches_data_counts(nodes: list[NodeProto], data: set[str]) -> Non
 @pytest.mark.parametrize(("elements", "counts"), [(64, False), (65, True)])
 def test_many_elements_are_work(elements: int, counts: bool) -> None:
     nodes = [n("Shape", "x", "s"), n("Gather", "s many", "y")]
-    found = shape_nodes(model(nodes, [ints("many", *[0] * elements)]))
-    assert ("y (Gather)" in found) is not counts
+    labels = shape_nodes(model(nodes, [ints("many", *[0] * elements)]))
+    assert ("y (Gather)" in labels) is not counts
 
 
 @pytest.mark.parametrize(("shape", "counts"), [((2, 2), False), ((2, 2, 1), True)])
@@ -254,8 +254,8 @@ def test_bodies_see_the_sizes_around_them() -> None:
         n("If", "empty", "y", then_branch=then, else_branch=other),
     ]
     weights = [ints("two", 1), numpy_helper.from_array(np.array(0, np.int64), "nothing")]
-    found = shape_nodes(model(nodes, weights))
-    assert found == ("s (Shape)", "size (Size)", "empty (Equal)", "inside (Mul)")
+    labels = shape_nodes(model(nodes, weights))
+    assert labels == ("s (Shape)", "size (Size)", "empty (Equal)", "inside (Mul)")
 
 
 def test_a_name_that_a_body_uses_again_is_another_value() -> None:
@@ -297,9 +297,9 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_real_models(name: str, models: Path) -> None:
     path = next(path for path in models.rglob("*.onnx") if str(path).endswith(name))
-    found = shape_nodes(onnx.load(path))
-    assert len(found) == EXPECTED[name][1]
-    assert not [each for each in found if each.endswith(("(Conv)", "(MatMul)", "(LSTM)", "(If)"))]
+    labels = shape_nodes(onnx.load(path))
+    assert len(labels) == EXPECTED[name][1]
+    assert not [each for each in labels if each.endswith(("(Conv)", "(MatMul)", "(LSTM)", "(If)"))]
 
 
 OPERATORS = ("Add", "Mul", "Sub", "Max")
@@ -314,7 +314,6 @@ OPERATORS = ("Add", "Mul", "Sub", "Max")
 )
 @settings(max_examples=examples(60), deadline=None)
 def test_shape_arithmetic_gives_the_same_for_any_data(links: list[tuple[str, int, int]]) -> None:
-    """The promise behind the rule, run on ONNX Runtime: other values in, the same values out."""
     values = ["s", "i", "c"]
     nodes = [n("Shape", "x", "s")]
     for index, (operator, left, right) in enumerate(links):

@@ -18,6 +18,7 @@ from onnx import ModelProto, TensorProto, helper
 
 from tests.support import broken_models as broken
 from tests.support.converting import LISTEN, READ
+from tests.support.optional import present
 from tests.support.preparing import Workplace
 from tests.support.serving import Server, linear_model, model, tensor
 
@@ -28,8 +29,7 @@ def publish(
     """Prepare the model; return what is reported at once, and the signature of the full report."""
     task = place.task(place.put("m.onnx", source), **recipe)
     outcome = place.complete(task)
-    full = Published.model_validate(outcome.full["published"]).signature
-    assert full is not None
+    full = present(Published.model_validate(outcome.full["published"]).signature)
     assert full.model_dump(mode="json") == outcome.full["facts"]["manifest"]["signature"]
     return task, outcome.published, full
 
@@ -109,7 +109,7 @@ def test_types_and_sizes_that_only_the_runtime_infers_are_in_it(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("backend", "batch"), [("cpu", ANY_SIZE), ("tensorrt-rtx", "1..32")])
-def test_the_sizes_of_an_engine_are_those_it_is_built_for(
+def test_the_signature_has_the_sizes_of_the_engine(
     backend: str, batch: str, tmp_path: Path
 ) -> None:
     _, published, _ = publish(Workplace(tmp_path), linear_model(), backend=backend)
@@ -133,8 +133,7 @@ def test_without_a_session_it_has_the_declared_sizes(tmp_path: Path) -> None:
         if refused:
             with pytest.raises(SessionError):
                 load(path)
-        signature = signature_of(path, declared, recipe)
-        assert signature is not None
+        signature = present(signature_of(path, declared, recipe))
         for texts, specs in (
             (signature.inputs, declared.inputs),
             (signature.outputs, declared.outputs),

@@ -23,6 +23,7 @@ from enginewright_runtime.store import ENGINE, PREPARED, bucket
 from enginewright_runtime.store.bucket import BucketMedium
 
 from tests.support import broken_models as broken
+from tests.support.optional import present
 from tests.support.preparing import Workplace
 from tests.support.source_cutter import Cutter
 from tests.support.source_identities import FEDERATED_TOKEN, Identities
@@ -70,23 +71,23 @@ def texts(folder: Path) -> set[bytes]:
     return {(folder / name).read_bytes()[:1] for name in FILES}
 
 
-def test_what_was_published_is_read(any_place: Place, tmp_path: Path) -> None:
+def test_a_published_artefact_is_read(any_place: Place, tmp_path: Path) -> None:
     store = any_place.store()
     assert publish(store, KEY, content(tmp_path / "a")) is False
     assert publish(store, KEY, content(tmp_path / "b", b"other")) is True
-    found = store.read(KEY, tmp_path / "artifact")
-    assert [file.path for file in found.files] == list(FILES)
+    artifact = store.read(KEY, tmp_path / "artifact")
+    assert [file.path for file in artifact.files] == list(FILES)
     for name in FILES:
         assert (tmp_path / "artifact" / name).read_bytes() == b"content" + Path(name).name.encode()
     kept = (tmp_path / "artifact/manifest.json").read_text()
-    assert Manifest.model_validate_json(kept) == found == store.find_intact(KEY)
+    assert Manifest.model_validate_json(kept) == artifact == store.find_intact(KEY)
     assert any_place.listed() == [KEY]
     golden = store.read_golden(KEY, tmp_path / "golden")
     assert not (tmp_path / "golden" / golden.model).exists()
     assert (tmp_path / "golden" / golden.golden_outputs).exists()
 
 
-def test_what_was_never_published_is_missing(any_place: Place, tmp_path: Path) -> None:
+def test_an_unpublished_artefact_is_missing(any_place: Place, tmp_path: Path) -> None:
     assert any_place.store().find(KEY) is None
     assert any_place.listed() == []
     with pytest.raises(StageFailure, match="no prepared model with key abababababab") as caught:
@@ -122,10 +123,9 @@ def test_reports_and_caches(any_place: Place) -> None:
     assert store.get_cache("timings") is None, "it is damaged"
 
 
-def test_what_was_used_is_not_removed(
+def test_a_used_artefact_is_not_removed(
     any_place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of it, where the age of objects can be chosen, is in test_store_collection."""
     monkeypatch.setattr(bucket, "_RENEWED_AFTER", timedelta(0))
     store = any_place.store()
     publish(store, KEY, content(tmp_path / "a"))
@@ -135,10 +135,9 @@ def test_what_was_used_is_not_removed(
     earlier = replace(stored, used=stored.used - timedelta(hours=2))
     assert medium.discard([earlier]) == []
     before = any_place.objects()[MANIFEST]
-    found = store.find_intact(KEY)
-    assert found is not None
+    artifact = present(store.find_intact(KEY))
     assert any_place.objects()[MANIFEST] != before, "it is another version now"
-    assert store.find(KEY) == found
+    assert store.find(KEY) == artifact
     (stored,) = medium.stored([PREPARED, ENGINE])
     assert medium.discard([stored]) == [stored]
     assert any_place.listed() == []
@@ -153,14 +152,13 @@ def test_engines_are_kept_apart_and_share_files(place: Place, tmp_path: Path) ->
     publish(place.store(), ENGINE_KEY, content(tmp_path / "a"))
     store = place.store(ENGINE)
     assert store.find(ENGINE_KEY) is None
-    files = {name: tmp_path / "a" / Path(name).name for name in FILES}
 
     def describe(listed: tuple[ArtifactFile, ...]) -> Manifest:
         return as_engine(manifest(ENGINE_KEY, listed))
 
-    made, cached = store.publish(ENGINE_KEY, files, describe)
-    assert not cached
-    assert store.read(ENGINE_KEY, tmp_path / "artifact") == made
+    assert publish(store, ENGINE_KEY, tmp_path / "a", describe) is False
+    made = store.read(ENGINE_KEY, tmp_path / "artifact")
+    assert made == store.find(ENGINE_KEY)
     stored = sorted(name for name in place.objects() if name.startswith("files/"))
     assert stored == sorted({f"files/{file.sha256}" for file in made.files})
 
@@ -171,7 +169,7 @@ def test_engines_are_kept_apart_and_share_files(place: Place, tmp_path: Path) ->
     with pytest.raises(StageFailure, match="is not that of its recipe") as caught:
         store.read(ENGINE_KEY, tmp_path / "artifact")
     assert caught.value.reason is Reason.ENGINE_CORRUPT
-    assert store.publish(ENGINE_KEY, files, describe)[1] is False
+    assert publish(store, ENGINE_KEY, tmp_path / "a", describe) is False
     assert store.read(ENGINE_KEY, tmp_path / "artifact") == made
 
     place.put(f"files/{made.files[1].sha256}", b"damaged")
@@ -260,7 +258,7 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
 # fault: Store | a file or a manifest is corrupted, truncated, swapped or removed, or names what is not its own |
 #   digests, before anything is loaded; the artefact is made again | when it is read
 @pytest.mark.parametrize(("damage", "reported"), DAMAGE.values(), ids=DAMAGE)
-def test_what_is_damaged_is_refused_and_replaced(
+def test_a_damaged_artefact_is_refused_and_published_again(
     damage: Damage, reported: str, place: Place, tmp_path: Path
 ) -> None:
     store = place.store()
@@ -298,20 +296,18 @@ def start(place: Place, folder: Path, root: Path) -> "subprocess.Popen[str]":
     )
 
 
-def published_together(place: Place, folders: list[Path]) -> list[tuple[Manifest, bool]]:
+def publish_together(place: Place, folders: list[Path]) -> list[bool]:
     """Publish all folders; each waits with its manifest until all have stored their files."""
     together = threading.Barrier(len(folders), timeout=DEADLINE_SECONDS)
 
-    def one(folder: Path) -> tuple[Manifest, bool]:
-        def described(listed: tuple[ArtifactFile, ...]) -> Manifest:
-            together.wait()
-            return manifest(KEY, listed)
-
-        files = {name: folder / Path(name).name for name in FILES}
-        return place.store().publish(KEY, files, described)
+    def describe(listed: tuple[ArtifactFile, ...]) -> Manifest:
+        together.wait()
+        return manifest(KEY, listed)
 
     with ThreadPoolExecutor(len(folders)) as threads:
-        return list(threads.map(one, folders))
+        return list(
+            threads.map(lambda folder: publish(place.store(), KEY, folder, describe), folders)
+        )
 
 
 # fault: Store | several Jobs publish artefacts of one key at once | one manifest is put, on condition that there is
@@ -322,37 +318,23 @@ def test_of_several_publishers_one_wins(any_place: Place, damaged: bool, tmp_pat
         publish(any_place.store(), KEY, content(tmp_path / "before"))
         any_place.put(any_place.file(FILES[0]), b"damaged")
     folders = [content(tmp_path / f"p{i}", b"%d" % i) for i in range(4)]
-    published = published_together(any_place, folders)
-    assert sorted(cached for _, cached in published) == [False, True, True, True]
-    found = any_place.store().read(KEY, tmp_path / "artifact")
-    assert {each.to_json() for each, _ in published} == {found.to_json()}
-    winner = [cached for _, cached in published].index(False)
-    assert texts(tmp_path / "artifact") == {b"%d" % winner}
+    cached = publish_together(any_place, folders)
+    assert sorted(cached) == [False, True, True, True]
+    any_place.store().read(KEY, tmp_path / "artifact")
+    assert texts(tmp_path / "artifact") == {b"%d" % cached.index(False)}
 
 
 def test_equal_artefacts_of_several_publishers_are_stored_once(
     place: Place, tmp_path: Path
 ) -> None:
-    published = published_together(place, [content(tmp_path / f"p{i}") for i in range(4)])
-    assert {each.to_json() for each, _ in published} == {place.manifest().to_json()}
+    publish_together(place, [content(tmp_path / f"p{i}") for i in range(4)])
     assert place.objects().keys() == {
         MANIFEST,
         *(f"files/{file.sha256}" for file in place.manifest().files),
     }
 
 
-def test_processes_publish_at_once(place: Place, tmp_path: Path) -> None:
-    """The whole way: address and Secret as pods have them."""
-    folders = [content(tmp_path / f"p{i}", b"%d" % i) for i in range(4)]
-    processes = [start(place, folder, tmp_path) for folder in folders]
-    cached = [process.communicate(timeout=DEADLINE_SECONDS)[0].strip() for process in processes]
-    assert sorted(cached) == ["False", "True", "True", "True"]
-    place.store().read(KEY, tmp_path / "artifact")
-    assert texts(tmp_path / "artifact") == {b"%d" % cached.index("False")}
-
-
 def test_files_that_were_stored_before_are_not_stored_again(place: Place, tmp_path: Path) -> None:
-    """A publisher that ended before its manifest is continued."""
     folder = large(tmp_path / "a")
     interrupted(place, folder)
     assert place.store().find(KEY) is None
@@ -514,14 +496,11 @@ def interrupted(place: Place, folder: Path) -> None:
     def ends(_: tuple[ArtifactFile, ...]) -> Manifest:
         raise EndedError
 
-    files = {name: folder / Path(name).name for name in FILES}
     with pytest.raises(EndedError):
-        place.store().publish(OTHER_KEY, files, ends)
+        publish(place.store(), OTHER_KEY, folder, ends)
 
 
-def test_what_no_manifest_names_is_left_over_once_it_is_old(
-    aging: AgingPlace, tmp_path: Path
-) -> None:
+def test_old_files_without_a_manifest_are_left_over(aging: AgingPlace, tmp_path: Path) -> None:
     publish(aging.store(), KEY, content(tmp_path / "a"))
     artefact = aging.objects().keys()
     interrupted(aging, content(tmp_path / "b", b"other"))
@@ -548,7 +527,7 @@ def test_nothing_is_left_over_while_a_manifest_is_damaged(
         aging.leftovers()
 
 
-def test_what_the_store_did_not_name_is_never_left_over(aging: AgingPlace, tmp_path: Path) -> None:
+def test_files_of_others_are_never_left_over(aging: AgingPlace, tmp_path: Path) -> None:
     publish(aging.store(), KEY, content(tmp_path / "a"))
     for name in ("report.pdf", f"sub/{'0' * 64}", "0" * 63, "A" * 64):
         aging.put(f"files/{name}", b"another's")
@@ -587,14 +566,11 @@ def test_a_leftover_that_a_publisher_stores_anew_stays(aging: AgingPlace, tmp_pa
 def test_a_file_removed_before_its_manifest_is_there_is_stored_again(
     place: Place, tmp_path: Path
 ) -> None:
-    folder = content(tmp_path / "a")
-    files = {name: folder / Path(name).name for name in FILES}
-
-    def described(listed: tuple[ArtifactFile, ...]) -> Manifest:
+    def describe(listed: tuple[ArtifactFile, ...]) -> Manifest:
         place.put(f"files/{listed[0].sha256}", None)
         return manifest(KEY, listed)
 
-    place.store().publish(KEY, files, described)
+    publish(place.store(), KEY, content(tmp_path / "a"), describe)
     place.store().read(KEY, tmp_path / "artifact")
 
 
@@ -611,7 +587,9 @@ def test_a_file_removed_before_its_manifest_is_there_is_stored_again(
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "cannot connect to 127.0.0.1:9"),
     ],
 )
-def test_what_is_wrong_is_reported(change: dict[str, str], reported: str, place: Place) -> None:
+def test_errors_of_the_bucket_are_reported(
+    change: dict[str, str], reported: str, place: Place
+) -> None:
     with pytest.raises(StageFailure) as caught:
         place.store(PREPARED, **change).find(KEY)
     assert caught.value.reason is Reason.STORE_UNAVAILABLE
@@ -726,8 +704,8 @@ def test_a_model_is_prepared_and_fetched_without_a_volume(place: Place, tmp_path
     outcome = work.complete(task)
     published = outcome.published
     key = published.key
-    known = work.stage("fetch", task).report.published
-    assert known == published.model_copy(update={"cached": True})
+    stored = work.stage("fetch", task).report.published
+    assert stored == published.model_copy(update={"cached": True})
     fetched = work.fetch_artifact(key)
     assert fetched.code == 0, fetched.message
     assert (tmp_path / "artifact/manifest.json").exists()

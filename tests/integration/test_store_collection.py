@@ -14,7 +14,6 @@ import pytest
 from enginewright_cli.app import app
 from enginewright_contract.collection import KEPT_CHARACTERS, LEAST_AGE_SECONDS, CollectTask
 from enginewright_contract.reasons import Reason
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import TASK_VARIABLE
 from enginewright_runtime.core.failure import StageFailure
 from enginewright_runtime.remote.credentials import Secret
@@ -26,6 +25,8 @@ from enginewright_runtime.store.medium import Stored
 from typer.testing import CliRunner
 
 from tests.integration.test_store_bucket import give
+from tests.support.programs import run_program
+from tests.support.serving import read_report
 from tests.support.source_cutter import Cutter
 from tests.support.source_web import Answer, ScriptedServer, Seen
 from tests.support.store_places import MANIFEST, AgingPlace, Place
@@ -57,7 +58,7 @@ def gc(place: Place, *keep: str, **fields: object) -> Collection:
     return collect(medium(place), CollectTask.model_validate(usual | fields))
 
 
-def found(place: Place, key: str = KEY) -> Stored:
+def find_stored(place: Place, key: str = KEY) -> Stored:
     (one,) = [each for each in medium(place).stored([PREPARED]) if each.artifact.key == key]
     return one
 
@@ -65,7 +66,7 @@ def found(place: Place, key: str = KEY) -> Stored:
 # A bucket
 
 
-def test_what_is_not_needed_goes_and_its_files_are_left_over(
+def test_an_unneeded_artefact_goes_and_its_files_are_left_over(
     place: AgingPlace, tmp_path: Path
 ) -> None:
     """Files that another artefact shares stay."""
@@ -150,9 +151,8 @@ def test_clusters_that_share_a_bucket_remove_nothing_of_each_other(
     publish(place.store(), KEY, content(tmp_path / "a"))
     place.grow_old(10)
     assert len(gc(place, max_bytes=0, cluster="one", dry_run=True).removed) == 1
-    with pytest.raises(
-        StageFailure, match="others use this store: cluster one, last on 20"
-    ) as caught:
+    shared = "others use this store: cluster one, last on 20"
+    with pytest.raises(StageFailure, match=shared) as caught:
         gc(place, max_bytes=0, cluster="two")
     assert caught.value.reason is Reason.STORE_SHARED
     assert "enginewright store release" in caught.value.message
@@ -210,7 +210,7 @@ def requests(place: Place, act: Callable[[Place], object]) -> list[str]:
         return [each.split()[0] for each in cutter.requests if each.endswith("manifest.json")]
 
 
-def test_what_a_job_finds_is_used(place: AgingPlace, tmp_path: Path) -> None:
+def test_an_artefact_that_a_job_finds_is_used(place: AgingPlace, tmp_path: Path) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
 
     def find(place: Place) -> None:
@@ -218,10 +218,10 @@ def test_what_a_job_finds_is_used(place: AgingPlace, tmp_path: Path) -> None:
 
     assert requests(place, find) == ["HEAD", "GET"], "it was used within an hour"
     place.grow_old(10)
-    before, manifest = found(place), place.manifest()
+    before, manifest = find_stored(place), place.manifest()
     assert requests(place, find) == ["HEAD", "GET", "PUT", "GET"]
     assert place.manifest() == manifest
-    after = found(place)
+    after = find_stored(place)
     assert (after.used - before.used).total_seconds() > 9 * DAY
     assert medium(place).discard([before]) == []
     gc(place, max_bytes=0)
@@ -229,11 +229,11 @@ def test_what_a_job_finds_is_used(place: AgingPlace, tmp_path: Path) -> None:
 
 
 # fault: Store | a Job finds an artefact in the moment in which it is removed as garbage
-def test_what_is_used_between_look_and_removal_stays(place: AgingPlace, tmp_path: Path) -> None:
+def test_an_artefact_used_before_its_removal_stays(place: AgingPlace, tmp_path: Path) -> None:
     """Although its content is the same, it is another version."""
     publish(place.store(), KEY, content(tmp_path / "a"))
     place.grow_old(10)
-    listed = found(place)
+    listed = find_stored(place)
 
     def use(request: str) -> None:
         if request.startswith("PUT") and request.endswith("manifest.json"):
@@ -245,7 +245,7 @@ def test_what_is_used_between_look_and_removal_stays(place: AgingPlace, tmp_path
     assert place.store().find_intact(KEY) is not None
 
 
-def test_what_is_removed_between_look_and_use_is_missing(place: AgingPlace, tmp_path: Path) -> None:
+def test_an_artefact_removed_before_its_use_is_missing(place: AgingPlace, tmp_path: Path) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
     place.grow_old(10)
 
@@ -297,8 +297,7 @@ def volume_of(tmp_path: Path) -> tuple[Store, dict[str, str], Callable[[], None]
 
 # fault: Store | Jobs publish and find artefacts while garbage is collected | what a Job has found since the list of
 #   what is needed was made stays, or is published again | prevented
-def test_what_a_publisher_returned_stays_while_others_collect(tmp_path: Path) -> None:
-    """In each round all artefacts are unused for long; then Jobs look for them while others collect."""
+def test_a_published_artefact_stays_while_others_collect(tmp_path: Path) -> None:
     store, variables, age = volume_of(tmp_path)
     keys = [f"{number:x}" * 64 for number in range(3)]
     folder = content(tmp_path / "content", b"x" * (2 << 20))  # to be verified for some time
@@ -334,7 +333,7 @@ def test_what_a_publisher_returned_stays_while_others_collect(tmp_path: Path) ->
             assert process.wait(60) == 0
 
 
-def test_the_stage_reports_what_it_removed(place: AgingPlace, tmp_path: Path) -> None:
+def test_the_stage_reports_its_removals(place: AgingPlace, tmp_path: Path) -> None:
     publish(place.store(), KEY, content(tmp_path / "a"))
     publish(place.store(), OTHER, content(tmp_path / "b", b"other"))
     place.grow_old(10)
@@ -346,17 +345,12 @@ def test_the_stage_reports_what_it_removed(place: AgingPlace, tmp_path: Path) ->
         min_age_seconds=LEAST_AGE_SECONDS,
         max_age_seconds=DAY,
     )
-    done = subprocess.run(
+    run_program(
         [sys.executable, "-m", "enginewright_runtime", "stage", "collect"],
         env=os.environ | give(place, tmp_path) | {TASK_VARIABLE: task.to_json()},
-        capture_output=True,
-        text=True,
         timeout=120,
-        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert report is not None
+    report = read_report(tmp_path)
     assert report.collected is not None
     assert (report.collected.artifacts, report.collected.removed_artifacts) == (2, 1)
     assert report.message.startswith("removed 1 of 2 artefacts")

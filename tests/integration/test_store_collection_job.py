@@ -1,7 +1,6 @@
 """The Job that the operator creates, run by the real stage on a real volume: only what no object names goes."""
 
 import os
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -11,10 +10,11 @@ from pathlib import Path
 from enginewright.plan.store.collection import Blocked, NamespaceObjects, collection, needed_keys
 from enginewright_contract.collection import MOST_KEPT
 from enginewright_contract.keys import sha256_text
-from enginewright_contract.report import read_termination_message
 from enginewright_contract.task import TASK_VARIABLE
 from enginewright_runtime.store import Store
 
+from tests.support.programs import run_program
+from tests.support.serving import read_report
 from tests.support.store_process import publish
 from tests.unit.test_plan_collection import facts
 from tests.unit.test_plan_needed_keys import model, revision
@@ -24,7 +24,7 @@ WANTED, KEPT, UNNEEDED = ("ab" * 32, "cd" * 32, "ef" * 32)
 AGE = 31 * 86_400  # seconds: longer than the chart's default
 
 
-def test_only_what_no_object_names_is_removed(tmp_path: Path) -> None:
+def test_only_unnamed_artefacts_are_removed(tmp_path: Path) -> None:
     root = tmp_path / "store"
     root.mkdir()
     (tmp_path / "dev").mkdir()
@@ -41,19 +41,20 @@ def test_only_what_no_object_names_is_removed(tmp_path: Path) -> None:
     assert not isinstance(job, Blocked)
     (container,) = job["spec"]["template"]["spec"]["containers"]  # type: ignore[index]  # JSON
     env = {each["name"]: each["value"] for each in container["env"]}
-    done = subprocess.run(
+    done = run_program(
         [sys.executable, "-m", "enginewright_runtime", *container["command"][1:]],
         env={**os.environ, "ENGINEWRIGHT_ROOT": str(tmp_path), **env},
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=False,
+        code=None,
     )
     assert TASK_VARIABLE in env
     assert done.returncode == 0, done.stderr
-    report = read_termination_message((tmp_path / "dev/termination-log").read_text())
-    assert report is not None
+    report = read_report(tmp_path)
     assert report.collected is not None
-    found = report.collected
-    assert (found.artifacts, found.needed_artifacts, found.removed_artifacts) == (3, 2, 1)
+    collected = report.collected
+    assert (collected.artifacts, collected.needed_artifacts, collected.removed_artifacts) == (
+        3,
+        2,
+        1,
+    )
     assert {each.parent.name for each in root.glob("prepared/*/manifest.json")} == {WANTED, KEPT}

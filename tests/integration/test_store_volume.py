@@ -1,7 +1,4 @@
-"""The store on a volume: whole or not there, one winner, nothing unchecked is read.
-
-What of it starts something: the rest is in tests/unit.
-"""
+"""The store on a volume: whole or not there, one winner, nothing unchecked is read."""
 
 import os
 import signal

@@ -1,15 +1,18 @@
 """Systems other than Linux: `pip install` does not fail, and the command says what it needs.
 
 What they lack is taken away from a Python of this system, after its own library has been imported.
-
-What of it starts something: the rest is in tests/unit.
 """
 
-import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.support.programs import run_program
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
 
 ELSEWHERE = """
 import asyncio, ctypes, importlib, os, platform, select, signal, socket, subprocess, sys, sysconfig, tempfile
@@ -70,12 +73,10 @@ LACKING = {
 }
 
 
-def elsewhere(system: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def elsewhere(system: str, *arguments: str) -> "CompletedProcess[str]":
     """Run the command with what another system lacks taken away."""
     script = ELSEWHERE.format(system=system, arguments=list(arguments), **LACKING[system])
-    return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
-    )
+    return run_program([sys.executable, "-c", script], timeout=300, code=None)
 
 
 # fault: Commands | another system than Linux: a failing `pip install` or a traceback
@@ -97,7 +98,7 @@ def test_the_other_commands_are_there(system: str) -> None:
 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
-def test_a_plan_without_a_cluster_says_what_it_lacks(system: str, tmp_path: Path) -> None:
+def test_a_plan_without_a_cluster_names_the_missing_package(system: str, tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(
         "apiVersion: enginewright.dev/v1alpha1\nkind: InferenceModel\nmetadata: {name: m}\n"

@@ -126,7 +126,7 @@ def test_real_models(real: Real, models: Path, tmp_path: Path) -> None:
 
 def test_equal_orders_give_equal_bytes(models: Path, tmp_path: Path) -> None:
     """For fixed sizes; with dynamic ones the library orders its symbols by chance."""
-    found = set()
+    digests = set()
     for name in ("a", "another"):
         (tmp_path / name).mkdir()
         source = alone(find(models, "rec_infer.onnx"), tmp_path / name)
@@ -134,12 +134,11 @@ def test_equal_orders_give_equal_bytes(models: Path, tmp_path: Path) -> None:
         asked = build_request(tmp_path / name, source, [sizes("x", fixed, fixed, fixed)])
         engine = builder.build(asked).engine
         wrapper = (asked.out / "model/model.onnx").read_bytes()
-        found.add((engine.sha256, hashlib.sha256(wrapper).hexdigest()))
-    assert len(found) == 1
+        digests.add((engine.sha256, hashlib.sha256(wrapper).hexdigest()))
+    assert len(digests) == 1
 
 
-def test_what_is_parsed_and_cannot_be_built(models: Path, tmp_path: Path) -> None:
-    """Only the build decides: the parser has nothing against this model."""
+def test_a_parsed_model_that_cannot_be_built(models: Path, tmp_path: Path) -> None:
     source = alone(find(models, "silero_vad_half.onnx"), tmp_path)
     failure = refused(build_request(tmp_path, source, SPEAK))
     assert failure.reason is Reason.BUILD_FAILED
@@ -315,7 +314,7 @@ def test_an_input_that_is_a_shape_has_a_range(tmp_path: Path) -> None:
     assert builder.build(asked).engine.nodes_accelerated == 2
 
 
-def test_a_workspace_that_is_too_small_names_what_it_needs(models: Path, tmp_path: Path) -> None:
+def test_a_small_workspace_names_the_needed_size(models: Path, tmp_path: Path) -> None:
     source = alone(find(models, "rec_infer.onnx"), tmp_path)
     failure = refused(build_request(tmp_path, source, READ, recipe(workspace=1 << 20)))
     assert failure.reason is Reason.BUILD_OUT_OF_MEMORY
@@ -384,7 +383,6 @@ def as_tensorrt_builds(**given: Any) -> BuildResult:
 def test_networks_typed_by_a_flag_and_timings_that_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both differences of TensorRT proper that its sister's library can show."""
     plain = builder.build(build_request(tmp_path / "plain", matmul()))
     monkeypatch.setattr(native, "build", as_tensorrt_builds)
     asked = build_request(tmp_path / "flag", matmul())
@@ -402,11 +400,11 @@ def logging_levels(**given: Any) -> BuildResult:
     create = builder_class.create_builder_config
     made: list[Any] = []
 
-    def kept(self: Any) -> Any:
+    def keep(self: Any) -> Any:
         made.append(create(self))
         return made[-1]
 
-    builder_class.create_builder_config = kept
+    builder_class.create_builder_config = keep
     result = native.build(**given)
     with given["log"].open("a") as log:
         log.write(f"built at level {made[-1].builder_optimization_level}\n")
@@ -427,10 +425,12 @@ def test_the_optimization_level_is_set_and_changes_nothing_on_tensorrt_rtx(
         fixed = [sizes("bytes", [4, 2048], [4, 2048], [4, 2048])]
         asked = build_request(folder, source, fixed, recipe(level=level))
         contents.add(builder.build(asked).engine.sha256)
-        (found,) = re.findall(r"built at level (\d)", (asked.out / builder.BUILD_LOG).read_text())
-        used[level] = int(found)
-    wanted: dict[int | None, int] = {level: level for level in range(HIGHEST_OPTIMIZATION + 1)}
-    assert used == wanted | {None: 3, HIGHEST_OPTIMIZATION + 1: HIGHEST_OPTIMIZATION}
+        (level_used,) = re.findall(
+            r"built at level (\d)", (asked.out / builder.BUILD_LOG).read_text()
+        )
+        used[level] = int(level_used)
+    expected: dict[int | None, int] = {level: level for level in range(HIGHEST_OPTIMIZATION + 1)}
+    assert used == expected | {None: 3, HIGHEST_OPTIMIZATION + 1: HIGHEST_OPTIMIZATION}
     assert len(contents) == 1
     assert why_not_optimized("tensorrt-rtx") is not None
 
@@ -460,7 +460,6 @@ def test_external_data_that_is_damaged(
 def test_a_build_is_held_to_the_containers_memory(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It fails and tells, instead of being killed with all its container."""
     source = alone(find(models, "rec_infer.onnx"), tmp_path)
     asked = build_request(tmp_path, source, READ)
     monkeypatch.setattr(builder, "memory", lambda _: isolation.Limits(memory_bytes=200 << 20))
@@ -532,7 +531,7 @@ def test_parts_of_which_none_can_be_built(tmp_path: Path, monkeypatch: pytest.Mo
     assert refused(build_request(tmp_path, two_parts())).reason is Reason.BACKEND_CRASHED
 
 
-def test_what_has_no_kernel_is_built_from_its_body(tmp_path: Path) -> None:
+def test_an_operator_without_a_kernel_is_built_from_its_body(tmp_path: Path) -> None:
     """TensorRT-RTX 1.7 parses this Attention, and fails to build it."""
     asked = build_request(tmp_path, attention(23))
     built = builder.build(asked)

@@ -16,6 +16,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support.broken_models import parsed, value
 from tests.support.engines import mixed, weights
+from tests.support.optional import present
 
 FLOAT = TensorProto.FLOAT
 RTX = FLAVORS["tensorrt-rtx"]
@@ -39,8 +40,7 @@ def chain(*operators: str) -> ModelProto:
 
 def test_a_part_runs_as_the_whole_does() -> None:
     model = chain("Relu", "Exp", "Neg", "Abs")
-    part = graph.Cutter(model, types(model)).part([1, 2])
-    assert part is not None
+    part = present(graph.Cutter(model, types(model)).part([1, 2]))
     assert (part.inputs, part.outputs, part.origins) == (("t1",), ("t3",), (1, 2))
     onnx.checker.check_model(part.model, full_check=True)
     session = ort.InferenceSession(part.model.SerializeToString())
@@ -56,19 +56,17 @@ def test_constants_go_wherever_they_are_used() -> None:
         weights("w", 4),
     )
     assert graph.computing(model, range(4)) == [1, 2, 3]
-    part = graph.Cutter(model, types(model)).part([1])
-    assert part is not None
+    part = present(graph.Cutter(model, types(model)).part([1]))
     assert (part.inputs, part.outputs) == (("x",), ("a",))
     assert [node.op_type for node in part.model.graph.node] == ["Constant", "Add"]
     assert [part.origin(index) for index in range(3)] == [0, 1, None]
     assert not part.model.graph.initializer
-    found = composed(model, [part])
-    assert found is not None
-    assert [node.op_type for node in found.graph.node] == ["EPContext", "Constant", "Mul", "Sub"]
-    assert [tensor.name for tensor in found.graph.initializer] == ["w"]
+    made = present(composed(model, [part]))
+    assert [node.op_type for node in made.graph.node] == ["EPContext", "Constant", "Mul", "Sub"]
+    assert [tensor.name for tensor in made.graph.initializer] == ["w"]
 
 
-def test_what_a_body_takes_from_outside_is_an_input_and_stays_an_output() -> None:
+def test_captured_values_are_inputs_and_stay_outputs() -> None:
     body = '() => (float["n", 4] b) { [inner] b = Add(outer, x) }'
     model = parsed(
         f"""(float["n", 4] x, bool flag) => (float["n", 4] y) {{ [exp] outer = Exp(x)
@@ -87,12 +85,12 @@ def test_what_a_body_takes_from_outside_is_an_input_and_stays_an_output() -> Non
     assert set(second.inputs) == {"flag", "outer", "x"}
 
 
-def test_what_cannot_be_cut_out() -> None:
+def test_parts_that_cannot_be_extracted() -> None:
     model = chain("Relu", "Exp")
-    known = types(model)
-    assert graph.Cutter(model, known | {"t1": known["x"]}).part([0]) is not None
-    del known["t1"]
-    assert graph.Cutter(model, known).part([0]) is None, "a sequence, say, has no tensor type"
+    kinds = types(model)
+    assert graph.Cutter(model, kinds | {"t1": kinds["x"]}).part([0]) is not None
+    del kinds["t1"]
+    assert graph.Cutter(model, kinds).part([0]) is None, "a sequence, say, has no tensor type"
     alone = parsed("() => (float[2] y) { [r] y = RandomNormal <shape = [2]> () }")
     assert graph.Cutter(alone, types(alone)).part([0]) is None, "no inputs"
 
@@ -117,23 +115,23 @@ def test_parts_that_need_each_other_are_no_model() -> None:
     crossed = [graph.Cutter(model, types(model)).part(each) for each in ([0, 2], [1, 3])]
     assert composed(model, [part for part in crossed if part]) is None
     straight = [graph.Cutter(model, types(model)).part(each) for each in ([0, 1, 2], [3])]
-    found = composed(model, [part for part in straight if part])
-    assert found is not None
-    assert [node.name for node in found.graph.node] == ["part-0", "part-1", "out"]
+    made = present(composed(model, [part for part in straight if part]))
+    assert [node.name for node in made.graph.node] == ["part-0", "part-1", "out"]
 
 
 def test_the_wrapper_has_the_models_face() -> None:
     model = mixed()
     model.metadata_props.add(key="author", value="somebody")
     whole = context.whole(model, "model", "model.engine")
-    found = context.compose(model, [whole], [context.node(whole, RTX, "1.7.1.116", "8.9")], {})
-    assert found is not None
-    onnx.checker.check_model(found, full_check=True)
-    assert (found.graph.input, found.graph.output) == (model.graph.input, model.graph.output)
-    assert (found.ir_version, found.metadata_props) == (model.ir_version, model.metadata_props)
-    assert not found.graph.initializer
+    made = present(
+        context.compose(model, [whole], [context.node(whole, RTX, "1.7.1.116", "8.9")], {})
+    )
+    onnx.checker.check_model(made, full_check=True)
+    assert (made.graph.input, made.graph.output) == (model.graph.input, model.graph.output)
+    assert (made.ir_version, made.metadata_props) == (model.ir_version, model.metadata_props)
+    assert not made.graph.initializer
     attributes = {
-        each.name: helper.get_attribute_value(each) for each in found.graph.node[0].attribute
+        each.name: helper.get_attribute_value(each) for each in made.graph.node[0].attribute
     }
     assert attributes == {
         "main_context": 1,
@@ -153,13 +151,11 @@ def test_inputs_that_are_weights_are_no_inputs_of_the_wrapper() -> None:
     model.graph.input.append(value("w1", 8, 3, 3, 3))
     whole = context.whole(model, "model", "model.engine")
     assert whole.inputs == ("x",)
-    found = context.compose(model, [whole], [context.node(whole, RTX, "1", "8.9")], {})
-    assert found is not None
-    assert [each.name for each in found.graph.input] == ["x"]
+    made = present(context.compose(model, [whole], [context.node(whole, RTX, "1", "8.9")], {}))
+    assert [each.name for each in made.graph.input] == ["x"]
 
 
 def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether they lie beside the prepared model or are too large for one protobuf."""
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     held = [weights("w1", 64, 64), weights("w2", 64, 64)]
@@ -170,15 +166,13 @@ def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.Monkey
         model, source / "model.onnx", save_as_external_data=True, location="w.bin", size_threshold=0
     )
     light = onnx.load(source / "model.onnx", load_external_data=False)
-    part = graph.Cutter(light, types(light)).part([0])
-    assert part is not None
+    part = present(graph.Cutter(light, types(light)).part([0]))
     assert [tensor.name for tensor in part.model.graph.initializer] == ["w1"]
     for limit, names in ((1 << 30, ["model.onnx"]), (1 << 10, ["model.onnx", "weights.bin"])):
-        found = composed(light, [part])
-        assert found is not None
+        made = present(composed(light, [part]))
         monkeypatch.setattr(context, "LARGEST_INSIDE", limit)
         target.mkdir(exist_ok=True)
-        assert context.save(found, source, target) == names
+        assert context.save(made, source, target) == names
         onnx.checker.check_model(str(target / "model.onnx"))
         loaded = onnx.load(target / "model.onnx")
         kept = numpy_helper.to_array(loaded.graph.initializer[0])

@@ -42,7 +42,7 @@ def patch(path: Path, offset: int, value: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_the_header_says_what_was_built(built: tuple[bytes, EngineInfo], engine: Path) -> None:
+def test_the_header_describes_the_engine(built: tuple[bytes, EngineInfo], engine: Path) -> None:
     assert read_header(engine) == EngineHeader(VERSION, len(built[0]), ("8.6",))
     check_engine(engine, built[1], "8.6", VERSION)
     check_engine(engine, built[1], None, None)
@@ -73,7 +73,6 @@ def test_an_engine_of_another_kind_is_refused(
 def test_the_file_is_believed_more_than_its_manifest(
     built: tuple[bytes, EngineInfo], engine: Path
 ) -> None:
-    """A file that was put in the place of another, with a manifest that fits its digest."""
     patch(engine, 24, bytes([1, 6, 1, 120]))
     patch(engine, 32, struct.pack("<I", 8 | 16))
     info = rewritten(engine, built[1])

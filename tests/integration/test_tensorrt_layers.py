@@ -13,17 +13,17 @@ from tests.support.engines import VERSION, build_request, matmul, mixed
 
 
 def report(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "layers.json").read_text())
-    return found
+    document: dict[str, Any] = json.loads((path / "layers.json").read_text())
+    return document
 
 
 def test_layers_name_their_nodes(tmp_path: Path) -> None:
     asked = build_request(tmp_path, matmul())
     built = builder.build(asked)
     assert "layers.json" in built.files
-    found = report(asked.out)
-    assert found["library"] == f"TensorRT-RTX {VERSION}"
-    (engine,) = found["engines"]
+    layers = report(asked.out)
+    assert layers["library"] == f"TensorRT-RTX {VERSION}"
+    (engine,) = layers["engines"]
     assert (engine["engine"], engine["kernels"]) == ("model.engine", [])
     assert engine["total"] == len(engine["layers"])
     of_nodes = {node: layer for layer in engine["layers"] for node in layer["nodes"]}
@@ -56,8 +56,8 @@ def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             json.dumps({"engine": engine.name, "total": 90, "layers": [layer] * 3})
         )
     layers.write(tmp_path / "layers.json", "L 1", engines, {"b.engine": ["k"] * 9})
-    found = report(tmp_path)["engines"]
-    assert [(each["total"], len(each["layers"]), each["kernels"]) for each in found] == [
+    listed = report(tmp_path)["engines"]
+    assert [(each["total"], len(each["layers"]), each["kernels"]) for each in listed] == [
         (90, 3, []),
         (90, 2, []),
     ]
@@ -68,7 +68,7 @@ def test_where_layers_come_from() -> None:
     assert origins("") == ()
 
 
-def test_what_the_inspector_says() -> None:
+def test_the_report_of_the_inspector() -> None:
     """Strings where the engine was built with names only, objects where with details."""
     assert kernels('{"Layers": ["conv + relu", {"Name": "gemm", "LayerType": "gemm"}]}') == [
         "conv + relu",

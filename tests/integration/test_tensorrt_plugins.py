@@ -20,7 +20,6 @@ def asked(root: Path, *defined: str) -> tuple[BuildRequest, Path]:
 
 
 def test_a_library_comes_with_the_engine(tmp_path: Path) -> None:
-    """Its plug-in is in the registry when the model is read, in parts too."""
     library = compile_plugin(tmp_path / "prepared/extensions")
     given = build_request(tmp_path, mixed())
     built = builder.build(given)

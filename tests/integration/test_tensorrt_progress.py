@@ -32,7 +32,7 @@ def test_phases_in_phases() -> None:
     assert share(phases) == 1
 
 
-def test_what_is_reported_is_served(tmp_path: Path) -> None:
+def test_reported_progress_is_served(tmp_path: Path) -> None:
     file = tmp_path / "progress.json"
     with progress.served(file, port=0) as port:
         assert ask(port) == Progress(stage="build", percent=0, phase="starting")

@@ -22,17 +22,17 @@ NAME = "timings-tensorrt-rtx-1.7.1.116-l4"
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """Return a store, where TensorRT-RTX passes for a library that takes timings."""
-    known = flavor.FLAVORS["tensorrt-rtx"]
-    monkeypatch.setitem(flavor.FLAVORS, "tensorrt-rtx", replace(known, timing_cache=True))
+    rtx = flavor.FLAVORS["tensorrt-rtx"]
+    monkeypatch.setitem(flavor.FLAVORS, "tensorrt-rtx", replace(rtx, timing_cache=True))
     (tmp_path / "store").mkdir()
     (tmp_path / "work").mkdir()
     return Store(tmp_path / "store")
 
 
 def of_build(tmp_path: Path, store: Store) -> Timings:
-    found = Timings(store, recipe(), tmp_path / "work")
-    found.load()
-    return found
+    timings = Timings(store, recipe(), tmp_path / "work")
+    timings.load()
+    return timings
 
 
 def test_the_next_build_begins_with_them(tmp_path: Path, store: Store) -> None:
@@ -46,7 +46,7 @@ def test_the_next_build_begins_with_them(tmp_path: Path, store: Store) -> None:
     assert not other.path.exists(), "of another version"
 
 
-def test_what_another_build_took_meanwhile_is_kept_too(
+def test_timings_of_a_concurrent_build_are_kept(
     tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine = of_build(tmp_path, store)

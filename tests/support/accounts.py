@@ -69,7 +69,7 @@ def left(server: Server, pid: int) -> dict[str, Any]:
         while not path.exists():
             assert not deadline.is_over(), server.log()
             time.sleep(0.01)
-        found = {name: held for name, held in json.loads(path.read_text()).items() if held}
-        if not found or deadline.is_over():
-            return found
+        held_now = {name: held for name, held in json.loads(path.read_text()).items() if held}
+        if not held_now or deadline.is_over():
+            return held_now
         time.sleep(0.1)

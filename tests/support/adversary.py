@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from tests.support.serving import DATATYPES
 from tests.support.sidecar import Proxy
 
 Tensors = dict[str, NDArray[Any]]
@@ -21,7 +22,7 @@ class Lie:
     name: str
     begin: Callable[[Proxy], None]
     seconds: float  # after which readiness is gone or the alert's expression holds, at the defaults
-    alert: str | None = None  # None: the pod loses readiness
+    alert: str | None = None  # else the pod loses readiness
     reason: str | None = None  # of the check that finds it, where it fails
 
 
@@ -100,7 +101,7 @@ def _rewritten(
     document["outputs"] = [
         {
             "name": name,
-            "datatype": _DATATYPES[array.dtype.name],
+            "datatype": DATATYPES[array.dtype.name],
             "shape": list(array.shape),
             "parameters": {"binary_data_size": array.nbytes},
         }
@@ -110,6 +111,3 @@ def _rewritten(
     return headers | {_LENGTH: str(len(head))}, head + b"".join(
         array.tobytes() for array in changed.values()
     )
-
-
-_DATATYPES: Final = {"float32": "FP32", "float64": "FP64", "float16": "FP16", "int64": "INT64"}

@@ -117,11 +117,11 @@ class ApiRequests:
         It ends earlier when the API server ends the watch. Raises as `send`, also when the time is over.
         """
         query: dict[str, str | int] = {"fieldSelector": f"metadata.name={name}"}
-        found = self.send("GET", path, query=query, seconds=seconds)
-        yield from found["items"]
+        response = self.send("GET", path, query=query, seconds=seconds)
+        yield from response["items"]
         query |= {
             "watch": 1,
-            "resourceVersion": found["metadata"]["resourceVersion"],
+            "resourceVersion": response["metadata"]["resourceVersion"],
             "timeoutSeconds": math.ceil(seconds),
         }
         connection, headers = self._connect(seconds)
@@ -138,7 +138,6 @@ class ApiRequests:
             connection.close()
 
     def _connection(self, seconds: float) -> Connection:
-        """Return this thread's connection."""
         kept: Connection | None = getattr(self._threads, "connection", None)
         if kept is None or _has_ended(kept[0]):
             return self._connect(seconds)

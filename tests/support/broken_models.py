@@ -34,7 +34,6 @@ def build(
     ir_version: int = 9,
     domains: Sequence[tuple[str, int]] = (),
 ) -> ModelProto:
-    """Return a model."""
     return helper.make_model(
         helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(weights)),
         opset_imports=[
@@ -68,7 +67,6 @@ def extend(model: ModelProto, text: str, *weights: TensorProto) -> None:
 
 
 def initializer(name: str, numbers: Any, kind: Any = np.float32) -> TensorProto:
-    """Return a weight."""
     return numpy_helper.from_array(np.array(numbers, kind), name)
 
 

@@ -78,7 +78,6 @@ def chain(*ops: str, names: Sequence[str] = ()) -> list[NodeProto]:
 
 
 def simple(*ops: str, names: Sequence[str] = (), weights: Sequence[TensorProto] = ()) -> ModelProto:
-    """Return a chain of operators."""
     return build(chain(*ops, names=names), [X], [Y], weights)
 
 
@@ -151,7 +150,6 @@ def typed(kind: int, op: str = "Identity") -> ModelProto:
 
 
 def sparse() -> ModelProto:
-    """Return a model with a sparse initializer."""
     weight = SparseTensorProto(dims=[4])
     weight.values.CopyFrom(array("w", 5.0))
     weight.indices.CopyFrom(array("w_indices", 2, kind=np.int64))

@@ -1,6 +1,5 @@
 """A real Chromium without a screen, the system's own, driven by Playwright."""
 
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -8,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Browser, Page, sync_playwright
+
+from tests.support.programs import run_program
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -48,13 +49,11 @@ def load(browser: Browser, path: Path) -> Loaded:
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """Run Chromium, installing it where it is missing."""
-    found = subprocess.run(
-        [str(REPOSITORY / "hack/chromium")], capture_output=True, text=True, check=True, timeout=280
-    )
+    installed = run_program([str(REPOSITORY / "hack/chromium")], timeout=280)
     with sync_playwright() as playwright:
         # its sandbox needs more rights than a container has; the pages are ours
         browser = playwright.chromium.launch(
-            executable_path=found.stdout.strip(), args=["--no-sandbox"]
+            executable_path=installed.stdout.strip(), args=["--no-sandbox"]
         )
         yield browser
         browser.close()

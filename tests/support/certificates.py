@@ -19,7 +19,6 @@ class Pair:
 
     @property
     def files(self) -> dict[str, str]:
-        """The contents by key of the Secret."""
         return {"tls.crt": self.certificate, "tls.key": self.key}
 
 

@@ -70,8 +70,8 @@ def in_a_child(clash: Clash, backend: str, folder: Path, threads: int) -> dict[s
     reader, writer = os.pipe()
     child = os.fork()  # nothing of ONNX Runtime has run yet in this process
     if child == 0:
-        found = judged(clash, backend, folder, threads)
-        os.write(writer, json.dumps(found).encode())
+        result = judged(clash, backend, folder, threads)
+        os.write(writer, json.dumps(result).encode())
         os._exit(0)
     os.close(writer)
     with open(reader, "rb") as pipe:
@@ -82,5 +82,5 @@ def in_a_child(clash: Clash, backend: str, folder: Path, threads: int) -> dict[s
 
 if __name__ == "__main__":
     name, place, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    wanted = [each for each in clashes() if each.name in sys.argv[4:] or len(sys.argv) == 4]
-    print(json.dumps({each.name: in_a_child(each, name, place, count) for each in wanted}))
+    selected = [each for each in clashes() if each.name in sys.argv[4:] or len(sys.argv) == 4]
+    print(json.dumps({each.name: in_a_child(each, name, place, count) for each in selected}))

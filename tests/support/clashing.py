@@ -73,16 +73,10 @@ def _model(
 def _clash(
     name: str, inputs: str, good: str, bad: str, *, outputs: str = "y", out: str = "f", **more: Any
 ) -> Clash:
-    """Return a clash of the operator that `name` begins with.
+    """Return a clash of the operator that `name` begins with, between arrays that run and others that do not.
 
-    Args:
-        name: of the clash.
-        inputs: of the node: NAME:KIND of the request's, NAME of a weight, - for one that is left out.
-        good: arrays that run.
-        bad: arrays that do not.
-        outputs: of the node.
-        out: kind of the first of them.
-        more: weights (an array, or the shape of ones) and attributes.
+    Inputs are NAME:KIND of the request's, NAME of a weight, or - for an omitted one; `out` is the kind of the first
+    output; `more` are weights (an array, or the shape of ones) and attributes.
     """
     weights = {
         key: np.ones(each, np.float32) if isinstance(each, tuple) else each
@@ -276,7 +270,6 @@ def _of_onnx_runtime() -> list[Clash]:
 
 
 def clashes() -> list[Clash]:
-    """Return them all."""
     return [
         *_elementwise(),
         *_joined(),

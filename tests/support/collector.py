@@ -60,7 +60,6 @@ class Collector:
         self._server.server_close()
 
     def take(self, body: bytes) -> None:
-        """Keep the spans of a request."""
         for part in ExportTraceServiceRequest.FromString(body).resource_spans:
             self.resources.append(attributes(part.resource))
             for scope in part.scope_spans:

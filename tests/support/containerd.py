@@ -13,6 +13,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.programs import run_program
 from tests.support.waiting import Deadline
 
 _START_SECONDS: Final = 30.0
@@ -27,20 +28,12 @@ disabled_plugins = ["io.containerd.grpc.v1.cri"]
 
 @dataclass(frozen=True)
 class Containerd:
-    """The running daemon."""
-
     folder: Path  # with a short path, as addresses of sockets have to be
 
     def run(self, *arguments: str) -> str:
-        """Run its client; return what it prints."""
-        done = subprocess.run(
-            ["ctr", "--address", str(self.folder / "socket"), *arguments],
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=60,
+        done = run_program(
+            ["ctr", "--address", str(self.folder / "socket"), *arguments], timeout=60
         )
-        assert done.returncode == 0, done.stderr
         return done.stdout
 
     @contextmanager
@@ -58,12 +51,11 @@ class Containerd:
 
 @contextmanager
 def containerd() -> Iterator[Containerd]:
-    """Run it."""
     if os.getuid() != 0 or not (shutil.which("containerd") and shutil.which("ctr")):
         pytest.skip("NOT TESTED, mounting an image takes containerd and root")
     with tempfile.TemporaryDirectory() as name:
-        found = Containerd(Path(name))
-        config = found.folder / "config.toml"
+        daemon = Containerd(Path(name))
+        config = daemon.folder / "config.toml"
         config.write_text(_CONFIG.format(folder=name))
         process = subprocess.Popen(
             ["containerd", "--config", str(config)],
@@ -71,8 +63,8 @@ def containerd() -> Iterator[Containerd]:
             stderr=subprocess.DEVNULL,
         )
         try:
-            _wait(process, found.folder / "socket")
-            yield found
+            _wait(process, daemon.folder / "socket")
+            yield daemon
         finally:
             process.terminate()
             process.wait(20)

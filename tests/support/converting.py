@@ -1,6 +1,6 @@
 """Models for conversion, and the stage `convert` run on them alone."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ import onnx
 import onnxruntime as ort
 from enginewright_contract.manifest import MODEL_NAME
 from enginewright_contract.report import StageReport
-from enginewright_contract.task import PrepareTask, Recipe, ShapeProfile
+from enginewright_contract.task import PrepareTask, Recipe
 from enginewright_runtime.core.handoff import MODEL_FOLDER, Converted, Validated
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
@@ -21,26 +21,23 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from tests.support.broken_models import build, parsed, value
+from tests.support.engines import sizes
 
 FLOAT = TensorProto.FLOAT
 _NOISE = 1e-6  # of float32 arithmetic near zero
 _RANDOM = np.random.default_rng(0)
 
 
-def recipe(**changes: Any) -> Recipe:
+def recipe(backend: str = "cpu", /, **changes: Any) -> Recipe:
     """Return a recipe with the limits of the ONNX Runtime at hand."""
-    known: dict[str, Any] = {
-        "backend": "cpu",
-        "ort_version": "1.31.1",
-        "max_opset": 26,
+    openvino = backend == "openvino"
+    fields: dict[str, Any] = {
+        "backend": backend,
+        "ort_version": "1.24.1" if openvino else "1.31.1",
+        "max_opset": 25 if openvino else 26,
         "max_ir_version": 13,
     }
-    return Recipe.model_validate(known | changes)
-
-
-def sizes(name: str, low: Sequence[int], usual: Sequence[int], high: Sequence[int]) -> ShapeProfile:
-    """Return a profile."""
-    return ShapeProfile(input=name, min=tuple(low), opt=tuple(usual), max=tuple(high))
+    return Recipe.model_validate(fields | changes)
 
 
 DETECT = sizes("x", [1, 3, 64, 64], [1, 3, 160, 160], [2, 3, 160, 320])
@@ -51,12 +48,10 @@ STATE = sizes("state", [2, 1, 128], [2, 2, 128], [2, 4, 128])
 
 
 def real(models: Path, end: str) -> Path:
-    """Return the real model whose path ends with `end`."""
     return next(path for path in sorted(models.rglob("*.onnx")) if str(path).endswith(end))
 
 
 def weight(name: str, *shape: int, low: float = -1.0, high: float = 1.0) -> TensorProto:
-    """Return random floats."""
     return numpy_helper.from_array(_RANDOM.uniform(low, high, shape).astype(np.float32), name)
 
 
@@ -96,15 +91,13 @@ def one(
 
 
 def operators(model: ModelProto) -> list[str]:
-    """Return the operators of all nodes."""
     return [node.op_type for node in graphs.walk_nodes(model)]
 
 
 def copy(model: ModelProto) -> ModelProto:
-    """Return a copy."""
-    found = ModelProto()
-    found.CopyFrom(model)
-    return found
+    duplicate = ModelProto()
+    duplicate.CopyFrom(model)
+    return duplicate
 
 
 def feeds(model: ModelProto, size: int = 2, low: float = 0.0) -> dict[str, NDArray[Any]]:
@@ -118,14 +111,19 @@ def feeds(model: ModelProto, size: int = 2, low: float = 0.0) -> dict[str, NDArr
     }
 
 
-def run(model: ModelProto | Path, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
-    """Return the outputs by ONNX Runtime."""
+def run(
+    model: ModelProto | Path,
+    inputs: Mapping[str, NDArray[Any]],
+    level: ort.GraphOptimizationLevel = ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
+) -> list[NDArray[Any]]:
+    """Return the outputs by ONNX Runtime's CPU provider."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
+    options.graph_optimization_level = level
     source = str(model) if isinstance(model, Path) else model.SerializeToString()
     session = ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    found: list[NDArray[Any]] = session.run(None, inputs)
-    return found
+    outputs: list[NDArray[Any]] = session.run(None, dict(inputs))
+    return outputs
 
 
 def define(model: ModelProto, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
@@ -152,11 +150,10 @@ class Outcome:
 
     @property
     def model(self) -> ModelProto:
-        """Return the model, without external data."""
         return graphs.parse(self.path)
 
 
-def place(root: Path, model: ModelProto | Path, wanted: Recipe) -> Path:
+def place(root: Path, model: ModelProto | Path, asked: Recipe) -> Path:
     """Write the results of `validate` to `root`/work; return that folder."""
     work = root / "work"
     (work / MODEL_FOLDER).mkdir(parents=True, exist_ok=True)
@@ -165,7 +162,7 @@ def place(root: Path, model: ModelProto | Path, wanted: Recipe) -> Path:
     source = onnx.load(path, load_external_data=False)
     inputs = graphs.inputs_of(source)
     unranked = frozenset(each.name for each in inputs if not graphs.has_rank(source, each.name))
-    resolved = resolve(inputs, wanted.shapes, unranked)
+    resolved = resolve(inputs, asked.shapes, unranked)
     assert not resolved.findings
     Validated(
         opset=graphs.default_opset(source) or 0,
@@ -178,13 +175,13 @@ def place(root: Path, model: ModelProto | Path, wanted: Recipe) -> Path:
     return work
 
 
-def converted(root: Path, model: ModelProto | Path, wanted: Recipe) -> Outcome:
+def converted(root: Path, model: ModelProto | Path, asked: Recipe) -> Outcome:
     """Run the stage in this process; it must leave nothing behind, and the source as it was."""
-    work = place(root, model, wanted)
+    work = place(root, model, asked)
     before = {
         path: path.read_bytes() for path in (work / MODEL_FOLDER).rglob("*") if path.is_file()
     }
-    task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=wanted)
+    task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=asked)
     try:
         report = convert.run(task, Paths.under(root))
     finally:

@@ -7,12 +7,11 @@ T = TypeVar("T")
 
 
 def copied(value: T) -> T:
-    """Return a deep copy."""
-    known: Any = value
-    if type(known) is dict:
-        known = {key: copied(each) for key, each in known.items()}
-    elif type(known) is list:
-        known = [copied(each) for each in known]
-    elif not isinstance(known, (str, int, float, type(None))):
-        known = copy.deepcopy(known)
-    return known  # type: ignore[no-any-return]  # of the type that it is a copy of
+    json_value: Any = value
+    if type(json_value) is dict:
+        json_value = {key: copied(each) for key, each in json_value.items()}
+    elif type(json_value) is list:
+        json_value = [copied(each) for each in json_value]
+    elif not isinstance(json_value, (str, int, float, type(None))):
+        json_value = copy.deepcopy(json_value)
+    return json_value  # type: ignore[no-any-return]  # of the type that it is a copy of

@@ -46,8 +46,8 @@ def _of_running() -> float:
             parents[int(name)] = int(fields[1])
             ticks[int(name)] = sum(map(int, fields[11:15]))  # also of its children that have ended
     descendants = {os.getpid()}
-    found = descendants
-    while found:
-        found = {each for each, parent in parents.items() if parent in descendants} - descendants
-        descendants = descendants | found
+    running = descendants
+    while running:
+        running = {each for each, parent in parents.items() if parent in descendants} - descendants
+        descendants = descendants | running
     return sum(ticks[each] for each in descendants - {os.getpid()}) / _TICKS

@@ -43,21 +43,21 @@ def comparable(obj: Json) -> Json:
     """
     metadata = dict(obj["metadata"])
     metadata["ownerReferences"] = [each["name"] for each in metadata.get("ownerReferences", ())]
-    if known := RevisionOutcome.read(metadata.get("annotations") or {}):
-        outcome = known.model_dump(mode="json", exclude={"at"})
+    if revision_outcome := RevisionOutcome.read(metadata.get("annotations") or {}):
+        outcome = revision_outcome.model_dump(mode="json", exclude={"at"})
         metadata["annotations"] = {**metadata["annotations"], OUTCOME: outcome}
     status = {"status": copy.deepcopy(obj["status"])} if obj["kind"] == InferenceModel.kind else {}
     for each in status.values():
         # not known any more of a revision that was restored; also if another was never recorded
         each["applied"].pop("specHash", None)
-    found: Json = _stripped(
+    rest: Json = _stripped(
         {
             "metadata": metadata,
             **status,
             **{key: each for key, each in obj.items() if key in ("spec", "data")},
         }
     )
-    return found
+    return rest
 
 
 def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:

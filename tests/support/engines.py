@@ -33,7 +33,6 @@ BF16 = TensorProto.BFLOAT16
 
 
 def sizes(name: str, low: Sequence[int], usual: Sequence[int], high: Sequence[int]) -> ShapeProfile:
-    """Return the profile of one input."""
     return ShapeProfile(input=name, min=tuple(low), opt=tuple(usual), max=tuple(high))
 
 
@@ -132,7 +131,6 @@ class EnginePlace(Workplace):
         return self.prepared
 
     def engine_task(self, how: EngineRecipe | None = None) -> EngineTask:
-        """Return the task of an engine of the prepared model."""
         chosen = how or recipe()
         key = engine_key(self.prepared, chosen)
         return EngineTask(job="job-1", engine_key=key, prepared_key=self.prepared, recipe=chosen)
@@ -157,11 +155,9 @@ class EnginePlace(Workplace):
         return outcomes
 
     def engine_folder(self, task: EngineTask) -> Path:
-        """Return where the store has the engine."""
         return self.root / "store/engines" / task.engine_key
 
     def engine_manifest(self, task: EngineTask) -> Manifest:
-        """Return the engine's manifest in the store."""
         text = (self.engine_folder(task) / "manifest.json").read_text()
         return Manifest.model_validate_json(text)
 

@@ -70,7 +70,6 @@ class ServingPod:
             self._findings.latency.live.add(buckets, time.monotonic())
 
     def expose(self) -> bytes:
-        """Return the pod's /metrics."""
         server = self._server
         for code, count in ((200, 20), (503, 1)):
             server.requests[code] += count
@@ -166,8 +165,8 @@ class OperatorPod:
         ]
         refused = [{"type": "Ready", "status": "False", "reason": "InvalidModel"}]
         kube = FakeKube()
-        for name, known in ((MODEL, conditions), ("refused", refused)):
-            model = made("InferenceModel", name, "shop", status={"conditions": known})
+        for name, model_conditions in ((MODEL, conditions), ("refused", refused)):
+            model = made("InferenceModel", name, "shop", status={"conditions": model_conditions})
             cache.observe(INFERENCE_MODELS, kube.put(model))
         ModelCollector(cache, registry, leads=lambda: True)
         fleet = Fleet(
@@ -181,7 +180,6 @@ class OperatorPod:
         StoreCollector(_collected_stores(), self._collections, registry, leads=lambda: True)
 
     def expose(self) -> bytes:
-        """Return the operator's /metrics."""
         controller = "inferencemodel"
         self._loop.total.labels(controller, "success").inc()
         self._loop.errors.labels(controller).inc()

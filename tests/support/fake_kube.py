@@ -34,7 +34,7 @@ _IMMUTABLE: Final = {
 class FakeKube:
     """`KubeApi`; `calls` counts verbs, `fail` makes the next calls of a verb raise.
 
-    `refused_after` is the number of writes after which one fails, as any may at any time; None: none does.
+    After `refused_after` writes, if set, one fails.
     `rewrite` changes what is applied, as a webhook or a schema may. No method ever waits.
     """
 
@@ -70,28 +70,28 @@ class FakeKube:
 
     def put(self, obj: Mapping[str, Any]) -> JsonObject:
         """Replace `obj` as another client."""
-        stored, known = copied(dict(obj)), self.objects.get(_key(obj))
-        if known is not None and _count(known) != _count(stored):
+        stored, existing = copied(dict(obj)), self.objects.get(_key(obj))
+        if existing is not None and _count(existing) != _count(stored):
             self._applied.setdefault(_key(obj), {})[ANOTHER_CLIENT] = {
                 "spec": {"replicas": _count(stored)}
             }
             fields = stored["metadata"].get("managedFields")
-            if fields == known["metadata"].get("managedFields"):
+            if fields == existing["metadata"].get("managedFields"):
                 self._owns_count(ANOTHER_CLIENT, stored)
         return self._store(stored)
 
     def _store(self, stored: JsonObject) -> JsonObject:
         key = _key(stored)
-        metadata, known = stored["metadata"], self.objects.get(key)
-        if known is None:
+        metadata, existing = stored["metadata"], self.objects.get(key)
+        if existing is None:
             metadata.setdefault("uid", f"uid-{next(self._uids):04}")
             metadata.setdefault("generation", 1)
             metadata.setdefault("creationTimestamp", timestamp(self._now()))
         else:
             for field in ("uid", "creationTimestamp"):
-                metadata.setdefault(field, known["metadata"][field])
-            changed = known.get("spec") != stored.get("spec")
-            metadata["generation"] = known["metadata"]["generation"] + changed
+                metadata.setdefault(field, existing["metadata"][field])
+            changed = existing.get("spec") != stored.get("spec")
+            metadata["generation"] = existing["metadata"]["generation"] + changed
         self.objects[key] = stored
         self.changed(stored)
         return copied(stored)
@@ -119,14 +119,14 @@ class FakeKube:
         """Return copies of the currently stored objects of a kind."""
         if resource.kind in self.lacks:
             raise NotFound("404 page not found", code=404)
-        wanted = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
+        selector = dict(pair.split("=") for pair in (labels or "").split(",") if pair)
         name = (fields or "").removeprefix("metadata.name=")
         items = [
             copied(obj)
             for (kind, space, _), obj in self.objects.items()
             if kind == resource.kind
             and namespace in (None, space)
-            and wanted.items() <= (obj["metadata"].get("labels") or {}).items()
+            and selector.items() <= (obj["metadata"].get("labels") or {}).items()
             and name in ("", obj["metadata"]["name"])
         ]
         return Listing(tuple(items), str(next(self._versions)))
@@ -153,34 +153,36 @@ class FakeKube:
     ) -> JsonObject:
         self._count("apply")
         key = _key(obj)
-        known = self.objects.get(key)
-        _refuse_another_uid(known, obj)
-        if known is not None and not force:
-            first = manager == FIELD_MANAGER and not _owned_alike(known, obj)
-            if first or _count(obj) not in (None, _count(known)):
+        existing = self.objects.get(key)
+        _refuse_another_uid(existing, obj)
+        if existing is not None and not force:
+            first = manager == FIELD_MANAGER and not _owned_alike(existing, obj)
+            if first or _count(obj) not in (None, _count(existing)):
                 raise Conflict(f"Apply failed with 1 conflict: {key[2]}", code=409)
         applied = self._applied.setdefault(key, {})
         others = [each for name, each in applied.items() if name != manager]
-        merged = _merged(known or {}, applied.get(manager, {}), obj, others)
-        if known is not None:
-            _refuse_immutable(known, merged)
+        merged = _merged(existing or {}, applied.get(manager, {}), obj, others)
+        if existing is not None:
+            _refuse_immutable(existing, merged)
         self.rewrite(merged)
         applied[manager] = _owned(obj)
         if obj["kind"] == "Deployment":
             merged["spec"].setdefault("replicas", 1)  # as the API server defaults it
-            changed = known is not None and _count(merged) != _count(known)
+            changed = existing is not None and _count(merged) != _count(existing)
             self._owns_count(manager if changed else "", merged)
-        return copied(known) if known is not None and merged == known else self._store(merged)
+        return (
+            copied(existing) if existing is not None and merged == existing else self._store(merged)
+        )
 
     async def apply_status(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("apply_status")
-        known = self._known(_key(obj))
-        version = known["metadata"]["resourceVersion"]
+        existing = self._known(_key(obj))
+        version = existing["metadata"]["resourceVersion"]
         if obj["metadata"].get("resourceVersion", version) != version:  # a uid is not looked at
             raise Conflict("the object has been modified", code=409)
-        changed = copied({**known, "status": obj["status"]})
+        changed = copied({**existing, "status": obj["status"]})
         self.rewrite(changed)
-        return copied(known) if changed == known else self._store(changed)
+        return copied(existing) if changed == existing else self._store(changed)
 
     async def create(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("create")
@@ -190,8 +192,8 @@ class FakeKube:
 
     async def replace(self, obj: Mapping[str, Any]) -> JsonObject:
         self._count("replace")
-        known = self._known(_key(obj))
-        if known["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
+        existing = self._known(_key(obj))
+        if existing["metadata"]["resourceVersion"] != obj["metadata"]["resourceVersion"]:
             raise Conflict("the object has been modified", code=409)
         return self.put(obj)
 
@@ -200,13 +202,13 @@ class FakeKube:
     ) -> JsonObject | None:
         self._count("delete")
         key = (resource.kind, namespace or "", name)
-        known = self.objects.get(key)
-        if known is None:
+        existing = self.objects.get(key)
+        if existing is None:
             return None
-        _refuse_another_uid(known, {"metadata": {"uid": uid}})
-        if known["metadata"].get("finalizers"):
-            known["metadata"]["deletionTimestamp"] = timestamp(self._now())
-            return self.put(known)
+        _refuse_another_uid(existing, {"metadata": {"uid": uid}})
+        if existing["metadata"].get("finalizers"):
+            existing["metadata"]["deletionTimestamp"] = timestamp(self._now())
+            return self.put(existing)
         self.remove(*key)
         return None
 
@@ -259,30 +261,29 @@ def _key(obj: Mapping[str, Any]) -> Key:
 
 
 def _count(obj: Mapping[str, Any]) -> int | None:
-    """Return a Deployment's spec.replicas."""
     return obj.get("spec", {}).get("replicas") if obj["kind"] == "Deployment" else None
 
 
-def _refuse_another_uid(known: Mapping[str, Any] | None, obj: Mapping[str, Any]) -> None:
+def _refuse_another_uid(existing: Mapping[str, Any] | None, obj: Mapping[str, Any]) -> None:
     uid = obj["metadata"].get("uid")
-    if uid is not None and (known is None or uid != known["metadata"]["uid"]):
+    if uid is not None and (existing is None or uid != existing["metadata"]["uid"]):
         raise Conflict("the UID in the precondition is another one", code=409)
 
 
-def _refuse_immutable(known: JsonObject, wanted: JsonObject) -> None:
-    path = _IMMUTABLE.get(known["kind"], ())
-    old: Any = known
-    new: Any = wanted
+def _refuse_immutable(existing: JsonObject, desired: JsonObject) -> None:
+    path = _IMMUTABLE.get(existing["kind"], ())
+    old: Any = existing
+    new: Any = desired
     for step in path:
         old, new = old.get(step, {}), new.get(step, {})
     if path and old != new:
-        raise Invalid(f"{known['kind']} {'.'.join(path)}: field is immutable", code=422)
+        raise Invalid(f"{existing['kind']} {'.'.join(path)}: field is immutable", code=422)
 
 
-def _owned_alike(known: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
+def _owned_alike(existing: Mapping[str, Any], obj: Mapping[str, Any]) -> bool:
     uids = [
         {owner["uid"] for owner in one["metadata"].get("ownerReferences") or ()}
-        for one in (known, obj)
+        for one in (existing, obj)
     ]
     return uids[0] == uids[1] and bool(uids[0])
 
@@ -297,23 +298,23 @@ def _owned(obj: Mapping[str, Any]) -> JsonObject:
     return copied({**{k: v for k, v in obj.items() if k != "status"}, "metadata": metadata})
 
 
-def _merged(known: Any, before: Any, wanted: Any, others: Sequence[Any]) -> Any:
-    """Return `known` with the desired fields, without those applied `before` that nobody desires."""
-    if not isinstance(known, Mapping) or not isinstance(wanted, Mapping):
-        return copied(wanted)
+def _merged(existing: Any, before: Any, desired: Any, others: Sequence[Any]) -> Any:
+    """Return `existing` with the desired fields, without those applied `before` that nobody desires."""
+    if not isinstance(existing, Mapping) or not isinstance(desired, Mapping):
+        return copied(desired)
     applied = before if isinstance(before, Mapping) else {}
     theirs = [each for each in others if isinstance(each, Mapping)]
     kept = {
         key: each
-        for key, each in known.items()
+        for key, each in existing.items()
         if key not in applied or any(key in each for each in theirs)
     }
     return {
         **kept,
         **{
             key: _merged(
-                known.get(key), applied.get(key), each, [other.get(key) for other in theirs]
+                existing.get(key), applied.get(key), each, [other.get(key) for other in theirs]
             )
-            for key, each in wanted.items()
+            for key, each in desired.items()
         },
     }

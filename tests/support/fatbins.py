@@ -15,10 +15,9 @@ class Code(NamedTuple):
 
 
 def code_of(library: Path) -> Code:
-    """Return the compute capabilities that a library contains code for."""
-    found: dict[int, set[str]] = {PTX: set(), MACHINE_CODE: set()}
+    capabilities: dict[int, set[str]] = {PTX: set(), MACHINE_CODE: set()}
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for entries in containers(data):
             for each in entries:
-                found[each.kind].add(f"{each.architecture // 10}.{each.architecture % 10}")
-    return Code(frozenset(found[MACHINE_CODE]), frozenset(found[PTX]))
+                capabilities[each.kind].add(f"{each.architecture // 10}.{each.architecture % 10}")
+    return Code(frozenset(capabilities[MACHINE_CODE]), frozenset(capabilities[PTX]))

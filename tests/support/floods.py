@@ -116,8 +116,6 @@ GRPC_KINDS: Final = {
 
 
 class _Client:
-    """One connection."""
-
     def __init__(self, kind: Kind, sent: bytes, port: int) -> None:
         self.socket = socket.socket()
         self.socket.setblocking(False)
@@ -133,8 +131,6 @@ class _Client:
 
 
 class _Clients:
-    """All connections of one process."""
-
     def __init__(self, kind: Kind, port: int, count: int) -> None:
         self._kind = kind
         self._port = port
@@ -192,8 +188,8 @@ class _Clients:
         if not self._kind.reads and not events & (select.EPOLLHUP | select.EPOLLERR):
             return
         try:
-            while found := client.socket.recv(1 << 18):
-                if len(found) < 1 << 18:
+            while data := client.socket.recv(1 << 18):
+                if len(data) < 1 << 18:
                     return
             self._close(client)
         except BlockingIOError:

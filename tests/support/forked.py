@@ -54,15 +54,7 @@ class Forked:
         output: int,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Begin it.
-
-        Args:
-            python: interpreter out of whose fork server it comes.
-            call: "module:name" of a function that returns an exit code.
-            arguments: it is called with these, which JSON can hold.
-            output: descriptor for all that it prints.
-            environment: its variables; None: this process's.
-        """
+        """Call "module:name", which returns an exit code, with arguments that JSON can hold."""
         child = Child(
             call,
             *arguments,
@@ -81,22 +73,18 @@ class Forked:
         return None if end is None else end.code
 
     def wait(self, timeout: float) -> int:
-        """Wait until it ends; return the exit code."""
         end = self._child.wait(timeout)
         if end is None:
             raise subprocess.TimeoutExpired(str(self.pid), timeout)
         return end.code
 
     def send_signal(self, number: int) -> None:
-        """Signal it."""
         self._child.send_signal(signal.Signals(number))
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """Kill it."""
         self.send_signal(signal.SIGKILL)
 
     def close(self) -> None:
@@ -107,15 +95,7 @@ class Forked:
 def pod_process(
     call: str, arguments: dict[str, Any], *, python: str | Path, log: Path, fresh: bool
 ) -> "Forked | subprocess.Popen[bytes]":
-    """Start a function of tests.support.pod_process.
-
-    Args:
-        call: the function's name.
-        arguments: it is called with these.
-        python: its interpreter.
-        log: file for all that it prints.
-        fresh: whether it starts Python itself, as a container does.
-    """
+    """Start a function of tests.support.pod_process; a fresh one imports all modules itself."""
     with log.open("wb") as output:
         if not fresh:
             return Forked(

@@ -2,11 +2,12 @@
 
 import json
 import os
-import subprocess
 from pathlib import Path
 from typing import Final
 
 from driver.build import find_go
+
+from tests.support.programs import run_program
 
 _MODULE: Final = "sigs.k8s.io/gateway-api@v1.6.3"  # the last one for Go 1.26
 _SUM: Final = "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc="  # as in a go.sum
@@ -14,16 +15,13 @@ _SUM: Final = "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc="  # as in a go.su
 
 def http_routes_crd() -> Path:
     """Return the file with the CRD of HTTPRoutes, downloading it if necessary."""
-    done = subprocess.run(
+    done = run_program(
         [find_go(), "mod", "download", "-json", _MODULE],
-        capture_output=True,
-        text=True,
         timeout=300,
-        check=True,
-        cwd="/",  # outside of any module
+        cwd="/",
         env={**os.environ, "GOTOOLCHAIN": "local"},
     )
-    found = json.loads(done.stdout)
-    assert found["Sum"] == _SUM, f"{_MODULE} has the hash {found['Sum']}"
-    folder = Path(found["Dir"]) / "config/crd/standard"
+    modules = json.loads(done.stdout)
+    assert modules["Sum"] == _SUM, f"{_MODULE} has the hash {modules['Sum']}"
+    folder = Path(modules["Dir"]) / "config/crd/standard"
     return folder / "gateway.networking.k8s.io_httproutes.yaml"

@@ -161,7 +161,6 @@ def a_pickle() -> bytes:
 
 
 def sparse_file(path: Path, size: int, start: bytes = b"") -> None:
-    """Write a sparse file of `size` bytes."""
     with path.open("wb") as writer:
         writer.write(start)
         writer.truncate(size)

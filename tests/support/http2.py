@@ -11,8 +11,6 @@ Headers = list[tuple[str, str]]
 
 @dataclass(frozen=True)
 class Frame:
-    """A frame as it was read."""
-
     kind: int
     flags: int
     stream: int
@@ -27,14 +25,14 @@ class Frame:
 
 def split(data: bytes) -> list[Frame]:
     """Return the complete frames in `data`."""
-    found = []
+    frames = []
     at = 0
     while at + 9 <= len(data):
         length = int.from_bytes(data[at : at + 3], "big")
         kind, flags, stream = struct.unpack_from(">BBL", data, at + 3)
-        found.append(Frame(kind, flags, stream, data[at + 9 : at + 9 + length]))
+        frames.append(Frame(kind, flags, stream, data[at + 9 : at + 9 + length]))
         at += 9 + length
-    return found
+    return frames
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> bytes:
@@ -75,26 +73,23 @@ class Client:
         self.decoder = Decoder()
 
     def headers(self, stream: int, headers: Headers, flags: int = frames.END_HEADERS) -> bytes:
-        """Return HEADERS."""
         return frame(frames.HEADERS, flags, stream, self.block(headers))
 
     def block(self, headers: Headers) -> bytes:
-        """Return a header block."""
         return bytes(self.encoder.encode(headers))
 
     def call(self, stream: int, method: str, content: bytes, *more: tuple[str, str]) -> bytes:
-        """Return a whole call."""
         return self.headers(stream, call_headers(method, *more)) + data(
             stream, message(content), ends=True
         )
 
     def responses(self, received: bytes) -> dict[int, "Response"]:
         """Return the responses in what the server has sent since its beginning, by stream."""
-        found: dict[int, Response] = {}
+        by_stream: dict[int, Response] = {}
         for each in split(received):
             if each.kind not in (frames.HEADERS, frames.DATA, frames.RST_STREAM):
                 continue
-            response = found.setdefault(each.stream, Response())
+            response = by_stream.setdefault(each.stream, Response())
             if each.kind == frames.HEADERS:
                 fields = self.decoder.decode(each.payload, raw=True)
                 response.headers |= {name.decode(): value.decode() for name, value in fields}
@@ -103,7 +98,7 @@ class Client:
             else:
                 response.reset = each.code
             response.ended |= bool(each.flags & frames.END_STREAM) and each.kind in (0, 1)
-        return found
+        return by_stream
 
 
 class Response:
@@ -129,5 +124,4 @@ class Response:
 
 
 def data(stream: int, content: bytes, *, ends: bool = False) -> bytes:
-    """Return DATA."""
     return frame(frames.DATA, frames.END_STREAM if ends else 0, stream, content)

@@ -120,7 +120,6 @@ class Peer:
 
     @property
     def frames(self) -> list[http2.Frame]:
-        """Return what the server has sent."""
         return http2.split(bytes(self.pipe.written))
 
     def of(self, kind: int) -> list[http2.Frame]:

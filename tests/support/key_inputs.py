@@ -53,7 +53,7 @@ class Keys:
     """The keys of one model on one class, and the recipes in them."""
 
     prepared: str
-    engine: str | None  # None: its backend has none
+    engine: str | None
     recipes: tuple[Message, ...]
 
 
@@ -142,14 +142,14 @@ class Inputs:
         )
 
     def _image(self, variant: str) -> ImageFacts:
-        known = {
+        fields = {
             "cpu": {"cpu": "1.31.1"},
             "openvino": {"openvino": "2025.4.1", "cpu": "1.24.1"},
             "gpu": {"tensorrt": "10.13.3", "cuda": "13"},
             "rtx": {"tensorrt-rtx": "1.7.1.116"},
         }[variant]
         ort = ("1.24.1", 25) if variant == "openvino" else ("1.31.1", 26)
-        backends = {name: self.versions.get(name, version) for name, version in known.items()}
+        backends = {name: self.versions.get(name, version) for name, version in fields.items()}
         cuda = {"cuda_major": "13"} if variant in {"gpu", "rtx"} else {}
         changes = {"backends": backends, **cuda, **self.facts}
         return image_facts(variant, *ort).model_copy(update=changes)
@@ -176,4 +176,4 @@ class Inputs:
 
 
 def _snake(name: str) -> str:
-    return re.sub("([A-Z])", lambda found: f"_{found.group(1).lower()}", name)
+    return re.sub("([A-Z])", lambda match: f"_{match.group(1).lower()}", name)

@@ -16,6 +16,8 @@ from typing import Any, Final
 from driver.build import find_go
 from driver.layout import cache_root
 
+from tests.support.programs import run_program
+
 BUILD_SECONDS: Final = 900
 _SOURCE: Final = Path(__file__).parent / "kstatus_program"
 
@@ -35,14 +37,7 @@ def compute(objects: Iterable[dict[str, Any]]) -> list[Computed]:
     Raises:
         CalledProcessError: The program cannot be built, or an object is none.
     """
-    done = subprocess.run(
-        [_program()],
-        input="\n".join(map(json.dumps, objects)),
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=60,
-    )
+    done = run_program([_program()], input="\n".join(map(json.dumps, objects)), timeout=60)
     return [Computed(**json.loads(line)) for line in done.stdout.splitlines()]
 
 

@@ -80,7 +80,7 @@ class LiveRollout(PlayedNamespace):
         self._stopping = StoppingApi(client, watched=self._written)
         self._update = update
         self._process: OperatorPasses | None = None
-        self._serves = False  # all wanted pods, from now on
+        self._serves = False  # all desired pods, from now on
         self._again = False  # a new process is killed at its second write
         self._carried: list[str] = []  # as in Ended
         self._first_ready: datetime | None = None  # a pod of the canary
@@ -90,10 +90,8 @@ class LiveRollout(PlayedNamespace):
     ) -> Ended:
         """Run it to its end, and remove what other tests would find.
 
-        Args:
-            stop: number of the operator's write at which it is killed, from 0; None: at none.
-            applied: that write is stored, but its response is not seen.
-            again: each further process is killed at its second write.
+        The operator is killed at write `stop`, which is stored if `applied`, and with `again` each further process at
+        its second write.
         """
         await self.client.make_namespace(self.name)
         try:
@@ -131,11 +129,11 @@ class LiveRollout(PlayedNamespace):
         raise AssertionError(f"no end after {LIMIT} ticks, but {self._stopping.log}")
 
     async def _end(self) -> Ended:
-        found = {}
+        ends = {}
         for resource in _KINDS:
             for each in (await self.client.list(resource, self.name)).items:
-                found[f"{resource.kind} {each['metadata']['name']}"] = comparable(each)
-        end = json.loads(json.dumps(found).replace(self.name, "NAMESPACE"))
+                ends[f"{resource.kind} {each['metadata']['name']}"] = comparable(each)
+        end = json.loads(json.dumps(ends).replace(self.name, "NAMESPACE"))
         (ready,) = (each["reason"] for each in self._conditions if each["type"] == "Ready")
         return Ended(self._stopping.log, ready, self._carried, end)
 
@@ -174,7 +172,7 @@ class LiveRollout(PlayedNamespace):
 
     @override
     def published(self, job: Json) -> Published:
-        return next(found for uri, found in _CONTENT.items() if uri in str(job["spec"]))
+        return next(content for uri, content in _CONTENT.items() if uri in str(job["spec"]))
 
     @override
     def crashes(self, pod: PodView, deployment: DeploymentView) -> bool:

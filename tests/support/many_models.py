@@ -176,13 +176,13 @@ class ManyModels(Simulation):
 
     def put(self, name: str, **spec: Any) -> None:
         """Have a model, which the operator has not seen yet."""
-        known = self.find("InferenceModel", name)
+        existing = self.find("InferenceModel", name)
         own = {"source": {"uri": SOURCE}, "rollout": {"canary": {"replicas": 0}}, **spec}
-        wanted = made("InferenceModel", name, self.namespace, spec=own)
-        wanted["metadata"]["annotations"] = {}
-        if known:
-            wanted["status"] = known.get("status", {})
-        self.kube.put(wanted)
+        desired = made("InferenceModel", name, self.namespace, spec=own)
+        desired["metadata"]["annotations"] = {}
+        if existing:
+            desired["status"] = existing.get("status", {})
+        self.kube.put(desired)
 
     def delete(self, name: str) -> Self:
         self.kube.remove("InferenceModel", self.namespace, name)

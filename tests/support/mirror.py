@@ -46,8 +46,8 @@ def mirror_model(names: Iterable[str]) -> onnx.ModelProto:
 
 def _kind(onnx_name: str) -> int:
     name = onnx_name[len("tensor(") : -1]
-    known = _ONNX.get(onnx_name, name.upper())
-    return int(TensorProto.DataType.Value(known))
+    datatype = _ONNX.get(onnx_name, name.upper())
+    return int(TensorProto.DataType.Value(datatype))
 
 
 def sample(names: Iterable[str]) -> dict[str, NDArray[Any]]:
@@ -71,9 +71,9 @@ def arrays(draw: st.DrawFn, name: str, *, finite: bool = False) -> NDArray[Any]:
     count = int(np.prod(shape))
     if name == "BYTES":
         texts = draw(st.lists(_TEXTS, min_size=count, max_size=count))
-        found = np.empty(count, object)
-        found[:] = texts
-        return found.reshape(shape)
+        strings = np.empty(count, object)
+        strings[:] = texts
+        return strings.reshape(shape)
     bits = np.random.default_rng(draw(st.integers(0, 2**32))).integers
     if name == "BOOL":
         return bits(0, 2, count, np.uint8).view(np.bool_).reshape(shape)
@@ -125,16 +125,16 @@ def http_outputs(answer: Answer) -> dict[str, tuple[str, list[int], Any]]:
     """Return datatype, shape, and bytes or JSON of each output."""
     length = answer.headers.get(BINARY_LENGTH.lower())
     at = len(answer.body) if length is None else int(length)
-    found = {}
+    outputs = {}
     for output in json.loads(answer.body[:at])["outputs"]:
         if "data" in output:
             data: Any = output["data"]
         else:
             size = output["parameters"]["binary_data_size"]
             data, at = answer.body[at : at + size], at + size
-        found[output["name"]] = output["datatype"], output["shape"], data
+        outputs[output["name"]] = output["datatype"], output["shape"], data
     assert at == len(answer.body)
-    return found
+    return outputs
 
 
 def in_json(array: NDArray[Any]) -> list[Any]:
@@ -169,15 +169,15 @@ def grpc_outputs(data: bytes) -> dict[str, tuple[str, list[int], Any]]:
     """Return datatype, shape, and bytes or elements of each output of a ModelInferResponse."""
     response: Any = InferResponse()
     response.ParseFromString(data)
-    found = {}
+    outputs = {}
     for index, output in enumerate(response.outputs):
         contents: Any
         if response.raw_output_contents:
             contents = response.raw_output_contents[index]
         else:
             contents = list(getattr(output.contents, _typed(output.datatype)))
-        found[output.name] = output.datatype, list(output.shape), contents
-    return found
+        outputs[output.name] = output.datatype, list(output.shape), contents
+    return outputs
 
 
 def _typed(name: str) -> str:

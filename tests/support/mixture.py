@@ -30,7 +30,7 @@ class Mixture:
     def __init__(
         self, server: Server, seed: int, *, images: bool, token: str = "", tls: bytes | None = None
     ) -> None:
-        """Create it; `tls` is the authority's certificate, None: neither port speaks TLS."""
+        """Create it; `tls` is the authority's certificate, if the ports speak TLS."""
         self.answers: Counter[str] = Counter()
         self._server = server
         self._random = random.Random(seed)  # noqa: S311 - no secret
@@ -69,12 +69,12 @@ class Mixture:
         return {"name": "image", "datatype": "UINT8", "shape": [len(data)]}, data
 
     def _parameters(self) -> dict[str, int]:
-        found = {}
+        parameters = {}
         if self._is(0.3):
-            found["timeout"] = self._random.choice([1, 1_000, 10_000, 5_000_000])
+            parameters["timeout"] = self._random.choice([1, 1_000, 10_000, 5_000_000])
         if self._is(0.3):
-            found["priority"] = self._random.choice([1, 2, 5])
-        return found
+            parameters["priority"] = self._random.choice([1, 2, 5])
+        return parameters
 
     # HTTP.
 
@@ -176,10 +176,12 @@ class Mixture:
 
     def _message(self) -> bytes:
         described, data = self._tensor()
-        found = messages.InferRequest(model_name="m", inputs=[described], raw_input_contents=[data])
+        request = messages.InferRequest(
+            model_name="m", inputs=[described], raw_input_contents=[data]
+        )
         for name, number in self._parameters().items():
-            found.parameters.add(key=name, value={"int64_param": number})
-        message: bytes = found.SerializeToString()
+            request.parameters.add(key=name, value={"int64_param": number})
+        message: bytes = request.SerializeToString()
         return message
 
     def _channel(self) -> grpc.Channel:

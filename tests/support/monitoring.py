@@ -24,6 +24,7 @@ from hack.monitoring.tools import program
 from tests.e2e.harness import eventually, http_json
 from tests.support.expositions import OperatorPod, ServingPod
 from tests.support.ports import free_port
+from tests.support.programs import run_program
 from tests.support.web import Request, WebServer
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -49,7 +50,7 @@ class BoardQuery:
 def board_queries(name: str) -> list[BoardQuery]:
     """Return every query of a dashboard: of its panels, variables and annotations."""
     board = json.loads((FOLDER / name).read_text())
-    found = [
+    queries = [
         BoardQuery(f"panel `{panel['title']}` {target['refId']}", target["expr"])
         for row in board["panels"]
         for panel in (row, *row.get("panels", ()))
@@ -58,10 +59,10 @@ def board_queries(name: str) -> list[BoardQuery]:
     for variable in board["templating"]["list"]:
         if variable["type"] == "query":
             series, label = re.fullmatch(r"label_values\((.+), (\w+)\)", variable["query"]).groups()  # type: ignore[union-attr]  # ours has this form
-            found.append(
+            queries.append(
                 BoardQuery(f"variable {variable['name']}", f"count by ({label}) ({series})")
             )
-    return found + [
+    return queries + [
         BoardQuery(f"annotation {each['name']}", each["expr"])
         for each in board["annotations"]["list"]
         if "expr" in each
@@ -140,7 +141,6 @@ class Stack:
     webhook: str
 
     def query(self, expr: str) -> list[dict[str, Any]]:
-        """Return the series of an instant query; an error of PromQL fails the test."""
         return query(self.prometheus, expr)
 
     def alerts(self) -> list[dict[str, Any]]:
@@ -166,10 +166,7 @@ def query(prometheus: str, expr: str) -> list[dict[str, Any]]:
 
 def promtool(*arguments: str) -> str:
     """Run promtool, which must succeed; return what it says."""
-    done = subprocess.run(
-        [program("promtool"), *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = run_program([program("promtool"), *arguments], timeout=60)
     return done.stdout
 
 

@@ -110,8 +110,8 @@ def nested(draw: st.DrawFn, *, hides: bool = False) -> ModelProto:
 
 def answers(model: ModelProto) -> Any:
     """Return the outputs of ONNX's reference evaluator."""
-    found: Any = ReferenceEvaluator(model).run(None, {"x": X})
-    return found[0]
+    outputs: Any = ReferenceEvaluator(model).run(None, {"x": X})
+    return outputs[0]
 
 
 def is_valid(model: ModelProto) -> bool:

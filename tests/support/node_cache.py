@@ -22,12 +22,10 @@ _SECONDS: Final = 20.0
 
 
 def sha256(content: bytes) -> str:
-    """Return the digest of a content."""
     return hashlib.sha256(content).hexdigest()
 
 
 def path_of(content: bytes, scope: str = SCOPE) -> str:
-    """Return the path of a file's URL."""
     return file_path(scope, sha256(content))
 
 
@@ -58,7 +56,6 @@ class CacheProcess:
 
     @property
     def address(self) -> str:
-        """Return what pods are given."""
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
@@ -75,7 +72,6 @@ class CacheProcess:
         eventually(answers, _SECONDS, "the cache", interval=0.02)
 
     def kill(self) -> None:
-        """Kill it without notice."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
@@ -90,7 +86,6 @@ class CacheProcess:
     def ask(
         self, method: str, path: str, body: bytes | None = None, **headers: str
     ) -> tuple[int, bytes]:
-        """Return status and body of the answer."""
         connection = http.client.HTTPConnection(self.address, timeout=_SECONDS)
         try:
             named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -110,9 +105,8 @@ class CacheProcess:
         return status == 201
 
     def get(self, content: bytes, scope: str = SCOPE) -> bool:
-        """Return whether the cache has a content."""
-        status, found = self.ask("GET", path_of(content, scope))
-        assert (status, found) in ((200, content), (404, b""))
+        status, content_read = self.ask("GET", path_of(content, scope))
+        assert (status, content_read) in ((200, content), (404, b""))
         return status == 200
 
     def files(self) -> list[str]:
@@ -120,7 +114,6 @@ class CacheProcess:
         return sorted(path.name for path in self.folder.rglob("*") if path.is_file())
 
     def metrics(self) -> dict[str, float]:
-        """Return the values of the metrics, by name and result."""
         status, text = self.ask("GET", "/metrics")
         assert status == 200
         return node_cache_metrics(text.decode())
@@ -129,10 +122,10 @@ class CacheProcess:
 @contextmanager
 def node_cache(folder: Path, size: str = "64Mi") -> Iterator[CacheProcess]:
     """Run the cache of a folder."""
-    found = CacheProcess(folder, free_port(), size)
-    found.start()
+    process = CacheProcess(folder, free_port(), size)
+    process.start()
     try:
-        yield found
+        yield process
     finally:
-        if found.process is not None and found.process.poll() is None:
-            found.stop()
+        if process.process is not None and process.process.poll() is None:
+            process.stop()

@@ -15,12 +15,10 @@ _RANDOM: Final = np.random.default_rng(7)
 
 
 def floats(*shape: int) -> Array:
-    """Return small weights."""
     return _RANDOM.normal(0, 0.1, shape).astype(np.float32)
 
 
 def ints(*values: int) -> Array:
-    """Return a vector of INT64."""
     return np.array(values, np.int64)
 
 

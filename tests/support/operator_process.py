@@ -106,16 +106,7 @@ class OperatorProcess:
         images: Mapping[str, str] | None = None,
         program: Sequence[str] = (),
     ) -> None:
-        """Describe it.
-
-        Args:
-            kubeconfig: of the API server.
-            namespace: the operator's own.
-            folder: for its log.
-            settings: further than those that it cannot do without.
-            images: of the runtime, besides that for CPUs.
-            program: arguments of a new interpreter, as a container starts one; none: it is forked.
-        """
+        """Describe an operator; a `program` is run by a new interpreter, as in a container, instead of forked."""
         self._program = program
         self.port = free_port()
         self._log_path = folder / f"operator-{self.port}.log"
@@ -179,11 +170,11 @@ class OperatorProcess:
     def wait_relisted(self) -> Self:
         """Wait until it has listed everything again, as it does once kopf's watches have begun."""
 
-        def listed() -> bool:
+        def is_listed() -> bool:
             at_first = 2 if self.leads else 1  # a leader does so once more, before it acts
             return self.log.count("listed inferencemodels: ") > at_first
 
-        eventually(listed, 30, "relisted", interval=0.1)
+        eventually(is_listed, 30, "relisted", interval=0.1)
         return self
 
     @property
@@ -226,7 +217,6 @@ class OperatorProcess:
         return self.wait_exit(), time.monotonic() - started
 
     def tell_to_end(self) -> None:
-        """Ask it to end, and do not wait."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
 
@@ -267,12 +257,12 @@ class OperatorProcess:
     def wait_passes(self, count: int, seconds: float = 30) -> None:
         """Wait until so many reconciles of models have ended and nothing is under way."""
 
-        def done() -> bool:
+        def is_done() -> bool:
             now = self._metrics()
             busy = now.total("workqueue_depth") + now.total("workqueue_unfinished_work_seconds")
             return not busy and now.passes("inferencemodel") >= count
 
-        eventually(done, seconds, f"{count} reconciles", interval=0.05)
+        eventually(is_done, seconds, f"{count} reconciles", interval=0.05)
 
     def wait_quiet(self, window: float = 1.0) -> None:
         """Wait until it has neither written nor reconciled for `window` seconds.
@@ -284,8 +274,12 @@ class OperatorProcess:
 
         def quiet() -> bool:
             nonlocal seen, since
-            found = self._metrics()
-            now = (found.writes, found.passes("inferencemodel"), found.passes("inferenceengine"))
+            metrics = self._metrics()
+            now = (
+                metrics.writes,
+                metrics.passes("inferencemodel"),
+                metrics.passes("inferenceengine"),
+            )
             if now != seen:
                 seen, since = now, time.monotonic()
             return time.monotonic() - since >= window

@@ -35,16 +35,13 @@ class ForkedOperator:
         self._process.start()
 
     def send_signal(self, number: int) -> None:
-        """Signal it."""
         assert self._process.pid is not None
         os.kill(self._process.pid, number)
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self._process.terminate()
 
     def kill(self) -> None:
-        """Kill it."""
         self._process.kill()
 
     def wait(self, timeout: float) -> int:

@@ -6,6 +6,5 @@ T = TypeVar("T")
 
 
 def present(value: T | None) -> T:
-    """Return a value that is not None."""
     assert value is not None
     return value

@@ -184,12 +184,11 @@ class World(Simulation):
         return int(self.subject["metadata"]["generation"])
 
     def condition(self, kind: str) -> Json:
-        found = [each for each in self.status["conditions"] if each["type"] == kind]
-        assert found, f"no condition {kind} in {self.status}"
-        return dict(found[0])
+        conditions = [each for each in self.status["conditions"] if each["type"] == kind]
+        assert conditions, f"no condition {kind} in {self.status}"
+        return dict(conditions[0])
 
     def conditions(self) -> dict[str, tuple[str, str]]:
-        """Return status and reason by condition type."""
         return conditions_of(self.subject)
 
     def message(self) -> str:
@@ -303,8 +302,8 @@ class World(Simulation):
         """Return the prepared model of the model, if it refers to an engine."""
         status = self.model["status"] if self.model else {}
         names = {each["name"] for each in status.get("engines", ())}
-        found = status.get("prepared") if engine.metadata.name in names else None
-        return (Prepared.model_validate(found),) if found else ()
+        prepared = status.get("prepared") if engine.metadata.name in names else None
+        return (Prepared.model_validate(prepared),) if prepared else ()
 
     def _uses(self) -> Iterable[EngineUse]:
         """Yield which engines the model uses."""
@@ -320,72 +319,71 @@ class World(Simulation):
     def _carry_out(
         self, obj: Json, decide: Callable[[Any], Plan], facts: Facts | BuildFacts
     ) -> None:
-        wanted, writes, serving = decide(facts), self.kube.writes, self._serving()
+        desired, writes, serving = decide(facts), self.kube.writes, self._serving()
         is_subject = obj is self.subject
         status = InferenceModelStatus if isinstance(facts, Facts) else InferenceEngineStatus
-        status.model_validate(wanted.status)
+        status.model_validate(desired.status)
         try:
-            for intent in wanted.metadata:
+            for intent in desired.metadata:
                 self._set_metadata(intent)
-            for each in wanted.apply:
+            for each in desired.apply:
                 self._apply(each)
-            for handover in wanted.hand_over:
+            for handover in desired.hand_over:
                 self._hand_over(handover)
-            for ref in wanted.delete:
+            for ref in desired.delete:
                 self._delete(ref)
-            if wanted.status != obj.get("status", {}):
-                at_once(self.api.apply_status({**obj, "status": wanted.status}))
+            if desired.status != obj.get("status", {}):
+                at_once(self.api.apply_status({**obj, "status": desired.status}))
         finally:
             if isinstance(facts, Facts):
                 self._refuse_loss(serving, facts.model.spec)
                 self._refuse_reset(serving, facts.model.spec)
-                self._refuse_downtime(serving, facts.model.spec, wanted.status.get("revision"))
+                self._refuse_downtime(serving, facts.model.spec, desired.status.get("revision"))
         if self.kube.writes == writes:
-            assert decide(facts) == wanted, "the same facts give the same plan"
-            assert not wanted.events, "an Event reports a change"
+            assert decide(facts) == desired, "the same facts give the same plan"
+            assert not desired.events, "an Event reports a change"
         if is_subject:
-            self.last = wanted
-            self.events += wanted.events
-            self.rolled_back += [wanted.rolled_back] if wanted.rolled_back else []
-        if isinstance(wanted, EnginePlan) and wanted.ended:
-            self.counted.append(wanted.ended)
+            self.last = desired
+            self.events += desired.events
+            self.rolled_back += [desired.rolled_back] if desired.rolled_back else []
+        if isinstance(desired, EnginePlan) and desired.ended:
+            self.counted.append(desired.ended)
 
-    def _apply(self, wanted: Mapping[str, Any]) -> None:
+    def _apply(self, desired: Mapping[str, Any]) -> None:
         """Apply an object like the executor: unchanged objects and existing Jobs are not written."""
-        metadata = wanted["metadata"]
-        assert metadata.get("namespace") == NAMESPACE, wanted
-        known = self.find(wanted["kind"], metadata["name"])
-        if known is None:
-            at_once(self.api.apply(wanted))
-            self.made += [metadata["name"]] if wanted["kind"] == "Job" else []
-        elif wanted["kind"] != "Job" and not _is_as(known, wanted):
-            at_once(self.api.apply(wanted))
+        metadata = desired["metadata"]
+        assert metadata.get("namespace") == NAMESPACE, desired
+        existing = self.find(desired["kind"], metadata["name"])
+        if existing is None:
+            at_once(self.api.apply(desired))
+            self.made += [metadata["name"]] if desired["kind"] == "Job" else []
+        elif desired["kind"] != "Job" and not _is_as(existing, desired):
+            at_once(self.api.apply(desired))
 
-    def _set_metadata(self, wanted: MetadataIntent) -> None:
+    def _set_metadata(self, intent: MetadataIntent) -> None:
         """Set labels and annotations as the executor does."""
-        known = self.get(wanted.kind, wanted.name)
-        metadata = known["metadata"]
-        assert metadata["uid"] == wanted.uid
+        existing = self.get(intent.kind, intent.name)
+        metadata = existing["metadata"]
+        assert metadata["uid"] == intent.uid
         if (
-            wanted.labels.items() <= metadata.get("labels", {}).items()
-            and wanted.annotations.items() <= metadata.get("annotations", {}).items()
+            intent.labels.items() <= metadata.get("labels", {}).items()
+            and intent.annotations.items() <= metadata.get("annotations", {}).items()
         ):
             return
-        at_once(self.api.apply(wanted.manifest(), manager=METADATA_MANAGER))
+        at_once(self.api.apply(intent.manifest(), manager=METADATA_MANAGER))
 
-    def _hand_over(self, wanted: ReplicasHandover) -> None:
+    def _hand_over(self, handover: ReplicasHandover) -> None:
         """Have a second manager own a Deployment's count, as the executor does."""
-        metadata = {"namespace": wanted.namespace, "name": wanted.name, "uid": wanted.uid}
+        metadata = {"namespace": handover.namespace, "name": handover.name, "uid": handover.uid}
         body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata}
-        body["spec"] = {"replicas": wanted.replicas}
+        body["spec"] = {"replicas": handover.replicas}
         at_once(self.api.apply(body, force=False, manager=HANDOVER_MANAGER))
 
     def _delete(self, ref: ObjectRef) -> None:
-        """Delete an object as the executor does."""
         assert ref.namespace == NAMESPACE, ref
-        if known := self.find(ref.kind, ref.name):
+        if existing := self.find(ref.kind, ref.name):
             resource = resource_of(ref.api_version, ref.kind)
-            uid = known["metadata"]["uid"]
+            uid = existing["metadata"]["uid"]
             at_once(self.api.delete(resource, ref.namespace, ref.name, uid=uid))
 
     # what must not be lost
@@ -430,11 +428,11 @@ class World(Simulation):
         return revision == active or bool(outcome and outcome.state == "Promoted")
 
     def _refuse_downtime(
-        self, before: list[DeploymentView], spec: InferenceModelSpec, wanted: str | None
+        self, before: list[DeploymentView], spec: InferenceModelSpec, desired_revision: str | None
     ) -> None:
         """Assert that Recreate stops no serving revision for one that is neither desired nor serving, unless a user rolls it back."""
         carried = {each.revision for each in before}
-        others = {each.revision for each in self._serving()} - carried - {wanted}
+        others = {each.revision for each in self._serving()} - carried - {desired_revision}
         rolled_back = self.subject["metadata"]["annotations"].get(ROLLBACK, "").partition(" ")[0]
         if spec.rollout.strategy == "Recreate" and others and rolled_back not in carried:
             ready = self.ready_revisions()
@@ -532,8 +530,8 @@ async def _made_at_once(
 
 def conditions_of(obj: Json) -> dict[str, tuple[str, str]]:
     """Return status and reason by condition type."""
-    known = obj["status"].get("conditions") or ()
-    return {each["type"]: (each["status"], each["reason"]) for each in known}
+    conditions = obj["status"].get("conditions") or ()
+    return {each["type"]: (each["status"], each["reason"]) for each in conditions}
 
 
 def serving(**spec: Any) -> World:
@@ -549,22 +547,22 @@ def _asked(spec: InferenceModelSpec, there: Mapping[str, int]) -> int:
     own = fixed(spec)
     names = {each.class_name for each in spec.accelerators}
     if spec.serving.autoscaling:
-        wanted = [name for name in names or there if own.get(name, spec.replicas)]
-        return sum(there.get(name, 1) for name in wanted)
+        selected = [name for name in names or there if own.get(name, spec.replicas)]
+        return sum(there.get(name, 1) for name in selected)
     shared = spec.replicas if not names or names - own.keys() else 0
     return shared + sum(count for name, count in own.items() if name in there)
 
 
-def _is_as(known: Json, wanted: Mapping[str, Any]) -> bool:
-    if "replicas" not in wanted.get("spec", ()) and FIELD_MANAGER not in count_managers(
-        known["metadata"]
+def _is_as(actual: Json, desired: Mapping[str, Any]) -> bool:
+    if "replicas" not in desired.get("spec", ()) and FIELD_MANAGER not in count_managers(
+        actual["metadata"]
     ):
         # a count that others own may be any
-        spec = {key: each for key, each in known.get("spec", {}).items() if key != "replicas"}
-        known = {**known, **({"spec": spec} if "spec" in known else {})}
-    metadata = {"labels", "annotations", "ownerReferences"} & wanted["metadata"].keys()
-    return all(known.get(part) == wanted[part] for part in wanted.keys() - {"metadata"}) and all(
-        known["metadata"].get(part) == wanted["metadata"][part] for part in metadata
+        spec = {key: each for key, each in actual.get("spec", {}).items() if key != "replicas"}
+        actual = {**actual, **({"spec": spec} if "spec" in actual else {})}
+    metadata = {"labels", "annotations", "ownerReferences"} & desired["metadata"].keys()
+    return all(actual.get(part) == desired[part] for part in desired.keys() - {"metadata"}) and all(
+        actual["metadata"].get(part) == desired["metadata"][part] for part in metadata
     )
 
 

@@ -208,9 +208,9 @@ class PlayedNamespace(abc.ABC):
         return self.seen.views(kind, self.seen.all(kind.resource))
 
     def get(self, resource: Resource, name: str) -> JsonObject:
-        found = self.seen.get(resource, self.name, name)
-        assert found, f"no {resource.kind} {name}"
-        return found
+        obj = self.seen.get(resource, self.name, name)
+        assert obj, f"no {resource.kind} {name}"
+        return obj
 
     def _pods_of(self, deployment: DeploymentView) -> list[PodView]:
         return [each for each in self.views(POD) if deployment.uid in each.owners.values()]

@@ -17,6 +17,8 @@ from enginewright_cli.preflight.result import (
 )
 from enginewright_contract.manifest import Change, Latency, OutputParity, TensorSpec
 
+from tests.support.optional import present
+
 HOSTILE = (
     "<script>document.title = 'taken'</script>",
     '"><img src=x onerror="document.title=1">',
@@ -199,8 +201,7 @@ def partial() -> Result:
 def hostile(text: str) -> Result:
     """Return a result in which every name of the model's is `text`."""
     result = partial()
-    model = result.model
-    assert model is not None
+    model = present(result.model)
     assert model.graph is not None
     label = f"{text} (Conv)"
     placement = Placement(

@@ -30,14 +30,12 @@ class Desk:
             folder.mkdir()
 
     def save(self, model: ModelProto, name: str = "model.onnx") -> Path:
-        """Write a model."""
         path = self.root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(model.SerializeToString())
         return path
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that the command gets."""
         return {"TMPDIR": str(self.scratch), "XDG_CACHE_HOME": str(self.cache)}
 
     def start(
@@ -48,7 +46,6 @@ class Desk:
         environment: Mapping[str, str] | None = None,
         **options: Any,
     ) -> "subprocess.Popen[str]":
-        """Start the command in the desk's folder."""
         return subprocess.Popen(
             [*prefix, *command, *map(str, arguments)],
             **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
@@ -70,7 +67,6 @@ class Desk:
         return done
 
     def run_json(self, *arguments: str | Path, **options: Any) -> tuple[int, dict[str, Any]]:
-        """Run it and read its JSON."""
         done = self.run("--json", *arguments, **options)
         assert done.stdout, done.stderr
         return done.returncode, json.loads(done.stdout)
@@ -86,7 +82,7 @@ class Desk:
 
     def _ours(self) -> list[tuple[int, str]]:
         mark = f"TMPDIR={self.scratch}".encode()
-        found = []
+        processes = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal() or int(entry.name) == os.getpid():
                 continue
@@ -95,21 +91,21 @@ class Desk:
                     line = (entry / "cmdline").read_bytes()
                     if line:  # else it is a zombie
                         wording = line.replace(b"\0", b" ").decode()
-                        found.append((int(entry.name), wording))
+                        processes.append((int(entry.name), wording))
             except OSError:
                 continue
-        return found
+        return processes
 
     def named(self, name: str) -> list[int]:
         """Return the processes of that name, 15 bytes of it, which run with our temporary folder."""
-        found = []
+        processes = []
         for pid, _ in self._ours():
             try:
                 title = Path(f"/proc/{pid}/comm").read_text().strip()
             except OSError:
                 continue
-            found += [pid] if title == name else []
-        return found
+            processes += [pid] if title == name else []
+        return processes
 
 
 def asked(source: str | Path, *names: str) -> PreflightRequest:

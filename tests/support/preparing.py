@@ -52,13 +52,11 @@ class Outcome:
 
     @property
     def published(self) -> Published:
-        """Return what was published."""
         assert self.report.published is not None, self.message
         return self.report.published
 
     @property
     def message(self) -> str:
-        """Return its message, as people read it."""
         return self.report.outcome
 
 
@@ -83,15 +81,7 @@ class Workplace:
         fresh: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """Make the folders.
-
-        Args:
-            root: of all of them.
-            python: interpreter of the image.
-            in_process: stages have no process of their own, so that tests can change what they use.
-            fresh: stages start Python themselves, as in a container, instead of being forked.
-            environment: of stages with a process, in addition to this process's.
-        """
+        """Make the folders; stages run in this process, in forked ones, or in fresh ones as in a container."""
         self.root = root
         self.in_process = in_process
         self.fresh = fresh
@@ -119,7 +109,6 @@ class Workplace:
             (self.root / folder / key).write_text(value)
 
     def fetch(self, uri: str, secret: Mapping[str, str] | None = None) -> Outcome:
-        """Fetch a model, with a Secret if there is one."""
         if secret is not None:
             self.give(secret)
         return self.stage("fetch", self.task(uri))
@@ -151,7 +140,6 @@ class Workplace:
         )
 
     def stage(self, name: str, task: PrepareTask) -> Outcome:
-        """Run one stage."""
         if not self.in_process:
             return self._run(["stage", name], task.to_json())
         self._termination_log().unlink(missing_ok=True)
@@ -180,7 +168,6 @@ class Workplace:
         return self._run(["fetch-artifact"], task.to_json())
 
     def probe(self) -> ImageFacts:
-        """Run `probe` in the environment."""
         done = self.start(["probe"], "")
         text, _ = done.communicate(timeout=STAGE_SECONDS)
         assert done.returncode == 0
@@ -190,7 +177,6 @@ class Workplace:
     def start(
         self, arguments: Sequence[str], task: str, **environment: str
     ) -> "subprocess.Popen[str]":
-        """Start the command."""
         return subprocess.Popen(
             [self.python, "-m", "enginewright_runtime", *arguments],
             stdout=subprocess.PIPE,

@@ -31,14 +31,14 @@ class ImpureError(Exception):
 
 class _Guard:
     active = False
-    found: ImpureError | None = None  # kept, as the code under test may handle any exception
+    violation: ImpureError | None = None  # kept, as the code under test may handle any exception
 
     def refuse(self, what: str, how: str) -> None:
         if self.active:
-            self.found = ImpureError(
+            self.violation = ImpureError(
                 f"a unit test started {what} ({how}): move it to tests/integration, or test the pure part"
             )
-            raise self.found
+            raise self.violation
 
 
 _guard = _Guard()
@@ -70,14 +70,14 @@ def install() -> None:
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
     """Refuse whatever starts something; fail afterwards where the refusal was swallowed."""
-    _guard.active, _guard.found = True, None
+    _guard.active, _guard.violation = True, None
     try:
         yield
     finally:
         _guard.active = False
-    found, _guard.found = _guard.found, None
-    if found is not None:
-        raise found
+    violation, _guard.violation = _guard.violation, None
+    if violation is not None:
+        raise violation
 
 
 @contextlib.contextmanager
@@ -85,4 +85,4 @@ def refused() -> Iterator[pytest.ExceptionInfo[ImpureError]]:
     """Expect the guard to raise for the code inside."""
     with pytest.raises(ImpureError) as caught:
         yield caught
-    _guard.found = None
+    _guard.violation = None

@@ -8,13 +8,21 @@ from enginewright_runtime import oci
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.store import Store
 
-from tests.support.store_process import FILES, publish
+from tests.support.optional import present
+from tests.support.store_process import FILES, Describe, publish
 
 KEY = "ab" * 32
 CONTENT = {name: np.random.default_rng(3).bytes(300_000 + len(name)) for name in FILES}
 
 
-def filled(store: Store | Path, folder: Path, content: dict[str, bytes] = CONTENT) -> Store:
+def filled(
+    store: Store | Path,
+    folder: Path,
+    content: dict[str, bytes] = CONTENT,
+    *,
+    key: str = KEY,
+    describe: Describe | None = None,
+) -> Store:
     """Publish files in a store, from a folder that is made for them."""
     if isinstance(store, Path):
         store.mkdir(parents=True)
@@ -22,7 +30,7 @@ def filled(store: Store | Path, folder: Path, content: dict[str, bytes] = CONTEN
     folder.mkdir(parents=True)
     for name, each in content.items():
         (folder / Path(name).name).write_bytes(each)
-    publish(store, KEY, folder)
+    publish(store, key, folder, describe, content)
     return store
 
 
@@ -38,6 +46,5 @@ def push(
     paths.images_credentials.mkdir(exist_ok=True)
     for key, value in (secret or {"plain-http": "true"}).items():
         (paths.images_credentials / key).write_text(value)
-    found = store.find(KEY)
-    assert found is not None
-    return oci.push(paths, store, found, seconds)
+    artifact = present(store.find(KEY))
+    return oci.push(paths, store, artifact, seconds)

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from enginewright_contract.manifest import MODEL_NAME
 from enginewright_contract.report import StageReport
 from enginewright_contract.task import Calibration, PrepareTask, Quantization, Recipe
@@ -41,6 +40,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from tests.support import engines
 from tests.support.broken_models import parsed
+from tests.support.converting import run
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
@@ -53,7 +53,6 @@ def random(*shape: int, seed: int = 0, scale: float = 1.0) -> NDArray[np.float32
 
 
 def weight(name: str, array: Array) -> TensorProto:
-    """Return an initializer."""
     return numpy_helper.from_array(array.astype(np.float32), name)
 
 
@@ -129,20 +128,6 @@ def collapsing(layers: int = 8, width: int = 32, *, at: int = 5) -> ModelProto:
     return parsed(f'(float["n", {width}] x) => (float["n", {width}] y) {{ {nodes} }}', *weights)
 
 
-def run(model: ModelProto | Path, feeds: Arrays, level: str = "ALL") -> list[Array]:
-    """Run a model on ONNX Runtime's CPU provider."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    options.graph_optimization_level = {
-        "ALL": ort.GraphOptimizationLevel.ORT_ENABLE_ALL,
-        "BASIC": ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
-    }[level]
-    content = str(model) if isinstance(model, Path) else model.SerializeToString()
-    session = ort.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    results: list[Array] = session.run(None, dict(feeds))
-    return results
-
-
 def text(height: int, width: int, *, samples: int = 1, seed: int = 0) -> NDArray[np.float32]:
     """Return images in which a text detector sees text: dark strokes along a line."""
     generator = np.random.default_rng(seed)
@@ -171,18 +156,6 @@ def subject(root: Path, model: ModelProto, opset: int | None = None) -> SourceMo
     return SourceModel.load(folder / MODEL_NAME, opset)
 
 
-def recipe(backend: str = "cpu", **changes: Any) -> Recipe:
-    """Return a recipe with the limits of the ONNX Runtime at hand."""
-    openvino = backend == "openvino"
-    known: dict[str, Any] = {
-        "backend": backend,
-        "ort_version": "1.24.1" if openvino else "1.31.1",
-        "max_opset": 25 if openvino else 26,
-        "max_ir_version": 13,
-    }
-    return Recipe.model_validate(known | changes)
-
-
 def calibrated(share: float = 0.25, **changes: Any) -> Quantization:
     """Return what asks for calibration."""
     asked = Calibration.model_validate({"uri": "pvc://data/calibration.npz"} | changes)
@@ -197,7 +170,6 @@ class Work:
     recipe: Recipe
 
     def run(self) -> StageReport:
-        """Run the stage."""
         task = PrepareTask(job="job-1", source_uri="pvc://models/m.onnx", recipe=self.recipe)
         return quantize_stage.run(task, Paths.under(self.folder.parent))
 
@@ -224,7 +196,6 @@ class Work:
 
     @property
     def model(self) -> Path:
-        """Return the model that serves."""
         return self.folder / self.quantized.folder / MODEL_NAME
 
     def leftovers(self) -> list[str]:
@@ -253,10 +224,10 @@ def work(
     (folder / GOLDEN_FOLDER).mkdir()
     inputs = {f"sample-{index}": feeds for index, feeds in enumerate(samples)}
     names = [each.name for each in proto.graph.output]
-    found = outputs or [run(path, feeds) for feeds in samples]
+    expected = outputs or [run(path, feeds) for feeds in samples]
     golden = {
         name: dict(zip(names, arrays, strict=True))
-        for name, arrays in zip(inputs, found, strict=True)
+        for name, arrays in zip(inputs, expected, strict=True)
     }
     write_arrays(folder / GOLDEN_FOLDER / INPUTS, inputs)
     write_arrays(folder / GOLDEN_FOLDER / OUTPUTS, golden)
@@ -288,8 +259,8 @@ def quantized_by(
     how: PrecisionPass = DynamicQuantization(about, layers, form)
     if form.opset != dynamic_form().opset:
         names = observing.single_values(about.model)
-        found = observing.limits(about.folder / MODEL_NAME, names, [feeds])
-        ranges = {name: (each.low, each.high) for name, each in found.items() if each.seen}
+        limits = observing.limits(about.folder / MODEL_NAME, names, [feeds])
+        ranges = {name: (each.low, each.high) for name, each in limits.items() if each.seen}
         how = StaticQuantization(about, layers, ranges, form)
     how.write(root / "out")
     return root / "out" / MODEL_NAME
@@ -304,5 +275,4 @@ def build_engine(
 
 
 def operators(path: Path) -> list[str]:
-    """Return the operators of a model's main graph, in order."""
     return [node.op_type for node in graphs.parse(path).graph.node]

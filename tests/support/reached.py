@@ -35,9 +35,9 @@ def pytest_configure() -> None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "RUN" in os.environ:
-        found = {item.nodeid: item for item in items}
-        wanted = json.loads(Path(os.environ["RUN"]).read_text())
-        items[:] = [found[name] for name in wanted if name in found]
+        by_name = {item.nodeid: item for item in items}
+        selected = json.loads(Path(os.environ["RUN"]).read_text())
+        items[:] = [by_name[name] for name in selected if name in by_name]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -58,7 +58,7 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish() -> None:
     if "REACHED" in os.environ:
-        found = [
+        lines = [
             {
                 "test": test,
                 "seconds": _seconds[test],
@@ -68,4 +68,4 @@ def pytest_sessionfinish() -> None:
             }
             for test, functions in _reached.items()
         ]
-        Path(os.environ["REACHED"]).write_text(json.dumps(found))
+        Path(os.environ["REACHED"]).write_text(json.dumps(lines))

@@ -62,7 +62,7 @@ def windows(
     `stalls` is the share of measurements that take 100 times as long; `slow` multiplies each.
     """
     noise, factors = load.noise, load.factors
-    found = []
+    measurements = []
     time = random.random() * interval * WINDOW
     level = random.gauss(0, noise.sigma)
     step = noise.sigma * sqrt(1 - noise.rho**2)
@@ -82,18 +82,21 @@ def windows(
             values.append(value)
         values.sort()
         middle = (values[WINDOW // 2 - 1] + values[WINDOW // 2]) / 2
-        found.append((START + time, middle))
-    return found
+        measurements.append((START + time, middle))
+    return measurements
 
 
 def series(
-    found: Sequence[tuple[float, float]],
+    measurements: Sequence[tuple[float, float]],
     name: str = "1000",
     source: Literal["requests", "golden"] = "requests",
 ) -> LatencySeries:
     """Return windows as the sidecar reports them."""
     return LatencySeries.model_construct(
-        source=source, name=name, count=WINDOW * len(found), windows=tuple(found[-WINDOWS:])
+        source=source,
+        name=name,
+        count=WINDOW * len(measurements),
+        windows=tuple(measurements[-WINDOWS:]),
     )
 
 

@@ -23,7 +23,6 @@ _RUNTIME: Final = "libcudart.so.13"
 
 
 def folder() -> Path:
-    """Return the folder of the plug-in's wheel."""
     spec = importlib.util.find_spec("onnxruntime_ep_nv_tensorrt_rtx")
     if spec is None or spec.origin is None:
         raise FileNotFoundError(_LIBRARY)
@@ -31,7 +30,6 @@ def folder() -> Path:
 
 
 def library() -> Path:
-    """Return the plug-in."""
     return folder() / _LIBRARY
 
 
@@ -84,7 +82,6 @@ def taken(capabilities: Iterable[str], scratch: Path) -> set[str]:
 
 
 def _main(scratch: Path, capabilities: list[str]) -> None:
-    """Load everything and ask."""
     device, *_ = (
         ctypes.CDLL(str(scratch / name), ctypes.RTLD_GLOBAL) for name in (_RUNTIME, *_DRIVER)
     )
@@ -96,12 +93,12 @@ def _main(scratch: Path, capabilities: list[str]) -> None:
     (place,) = (where for name, (where, _) in symbols().items() if name.endswith(_MANGLED))
     check = ctypes.CFUNCTYPE(ctypes.c_bool, *[ctypes.c_void_p] * 5)(loaded - exported + place)
     device.any_device_api.restype = ctypes.c_void_p
-    found = []
+    devices = []
     for capability in capabilities:
         device.any_device_is(*map(int, capability.split(".")))
         if check(1, device.any_device_api(), None, None, None):
-            found.append(capability)
-    print(json.dumps(found))
+            devices.append(capability)
+    print(json.dumps(devices))
 
 
 _MANGLED: Final = f"{_CHECK}EPK17OrtHardwareDeviceRK6OrtApiPiS6_S6_"

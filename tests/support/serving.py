@@ -8,7 +8,6 @@ import select
 import signal
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,23 +18,37 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from enginewright_contract.manifest import MANIFEST_NAME, ArtifactFile, Manifest, TensorSpec
+from enginewright_contract.report import StageReport, read_termination_message
 from enginewright_contract.task import Recipe, ServeTask, ShapeProfile
 from enginewright_runtime.core.paths import Paths
 from enginewright_runtime.graph.raw import graphs
 from enginewright_runtime.proof.parity.observing import is_random, observe
 from enginewright_serving.probe_token import HEADER, read_or_create
+from enginewright_serving.server.protocol.grpc.messages import InferRequest
 from numpy.typing import NDArray
 from onnx import numpy_helper
 
 from tests.support.broken_models import build, initializer, parsed, value
 from tests.support.forked import end, pod_process
+from tests.support.optional import present
 from tests.support.ports import free_port
+from tests.support.programs import run_program
 from tests.support.waiting import Deadline
 
 OPSET = 17
 IR_VERSION = 9
 START_SECONDS = 60.0
 Feeds = dict[str, NDArray[Any]]
+DATATYPES = {
+    "float32": "FP32",
+    "float64": "FP64",
+    "float16": "FP16",
+    "int64": "INT64",
+    "int32": "INT32",
+    "int8": "INT8",
+    "uint8": "UINT8",
+    "object": "BYTES",
+}
 
 # For `Server(before=...)`. When a provider fails during a run, ONNX Runtime automatically recreates the
 # session on the CPU. SIGUSR1 triggers that here.
@@ -75,17 +88,16 @@ concurrency.ConcurrencyProver._gains = lambda self, feeds, most, single: {{most:
 """
 
 
+def read_report(root: Path) -> StageReport:
+    """Return the termination message of the only container of a pod."""
+    return present(read_termination_message((root / "dev/termination-log").read_text()))
+
+
 def run_json(python: str | Path, program: str, *arguments: str, **environment: str) -> Any:
     """Run a program in another environment; return the JSON that it prints last."""
-    done = subprocess.run(
-        [str(python), "-c", program, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-        env=os.environ | environment,
+    done = run_program(
+        [str(python), "-c", program, *arguments], timeout=120, env=os.environ | environment
     )
-    assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -95,13 +107,11 @@ def model(
     outputs: Sequence[onnx.ValueInfoProto],
     weights: Mapping[str, NDArray[Any]] | None = None,
 ) -> onnx.ModelProto:
-    """Return a model of the default domain."""
     tensors = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
     return build(nodes, inputs, outputs, tensors, opset=OPSET, ir_version=IR_VERSION)
 
 
 def tensor(name: str, kind: int, *shape: int | str | None) -> onnx.ValueInfoProto:
-    """Return an input or output of `shape`."""
     return value(name, *shape, kind=kind)
 
 
@@ -231,23 +241,54 @@ def _storable(array: NDArray[Any]) -> NDArray[Any]:
 def real_model(name: str) -> Path:
     """Return the path of a real model, from the packages of requirements/models.txt."""
     repository = Path(__file__).resolve().parents[2]
-    shown = subprocess.run(
-        [str(repository / "hack/models")], capture_output=True, text=True, check=True, timeout=250
-    )
+    shown = run_program([str(repository / "hack/models")], timeout=250)
     return next(Path(shown.stdout.strip().splitlines()[-1]).rglob(name))
+
+
+def _describe_input(name: str, array: NDArray[Any]) -> dict[str, Any]:
+    return {"name": name, "datatype": DATATYPES[array.dtype.name], "shape": list(array.shape)}
+
+
+def json_inputs(**arrays: NDArray[Any]) -> dict[str, Any]:
+    """Return the document of an inference request in JSON."""
+    inputs = [
+        _describe_input(name, array) | {"data": array.ravel().tolist()}
+        for name, array in arrays.items()
+    ]
+    return {"inputs": inputs}
+
+
+def binary_inputs(**arrays: NDArray[Any]) -> tuple[dict[str, Any], bytes]:
+    """Return the document and the tensors of an inference request with inputs and outputs in binary."""
+    inputs = [
+        _describe_input(name, array) | {"parameters": {"binary_data_size": array.nbytes}}
+        for name, array in arrays.items()
+    ]
+    tensors = b"".join(array.tobytes() for array in arrays.values())
+    return {"inputs": inputs, "parameters": {"binary_data_output": True}}, tensors
+
+
+def infer_message(**arrays: NDArray[Any]) -> Any:
+    """Return the message of an inference over gRPC, with raw contents."""
+    return InferRequest(
+        model_name="m",
+        inputs=[_describe_input(name, array) for name, array in arrays.items()],
+        raw_input_contents=[array.tobytes() for array in arrays.values()],
+    )
 
 
 @dataclasses.dataclass
 class Answer:
-    """One HTTP response."""
-
     status: int
     headers: dict[str, str]
     body: bytes
 
     def json(self) -> Any:
-        """Return the body as JSON."""
         return json.loads(self.body)
+
+    def tensors(self) -> bytes:
+        """Return what follows the JSON of an answer in binary."""
+        return self.body[int(self.headers["inference-header-content-length"]) :]
 
 
 def any_certificate() -> ssl.SSLContext:
@@ -281,7 +322,6 @@ class Wire:
         self._socket.close()
 
     def send(self, data: bytes) -> None:
-        """Send all of `data`."""
         self._socket.sendall(data)
 
     def shrink(self, size: int) -> None:
@@ -372,15 +412,12 @@ class Server:
         end(self.process)
 
     def log(self) -> str:
-        """Return what the server has logged."""
         return (self.root / "server.log").read_text()
 
     def terminate(self) -> None:
-        """Send SIGTERM."""
         self.process.send_signal(signal.SIGTERM)
 
     def wait(self, timeout: float = START_SECONDS) -> int:
-        """Wait for the end; return the exit code."""
         return self.process.wait(timeout)
 
     def wait_until_ready(self) -> None:
@@ -398,26 +435,35 @@ class Server:
         raise AssertionError(f"not ready: {self.log()}")
 
     def wire(self) -> Wire:
-        """Open a raw connection."""
         return Wire(self.port, tls=any_certificate() if self.task.tls else None)
 
     def probe_header(self) -> dict[str, str]:
         """Return the header by which the server knows its own sidecar."""
         return {HEADER: read_or_create(Paths.under(self.root).probe_token)}
 
-    def get(self, path: str, *, method: str = "GET") -> Answer:
-        """Send one request without a body on a connection of its own."""
+    def send(self, request: bytes, *, head_only: bool = False) -> Answer:
+        """Send one request on a connection of its own."""
         with self.wire() as wire:
-            wire.send(f"{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
-            return wire.receive(head_only=method == "HEAD")
+            wire.send(request)
+            return wire.receive(head_only=head_only)
 
-    def post(
-        self, document: object, *, path: str | None = None, headers: Mapping[str, str] | None = None
+    def get(
+        self, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> Answer:
-        """Send one JSON inference request on a connection of its own."""
-        with self.wire() as wire:
-            wire.send(self.infer_request(document, path=path, headers=headers))
-            return wire.receive()
+        lines = "".join(f"{key}: {value}\r\n" for key, value in (headers or {}).items())
+        head = f"{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n{lines}\r\n"
+        return self.send(head.encode(), head_only=method == "HEAD")
+
+    def metric(self, *parts: str) -> float:
+        """Return the series whose line has all `parts`, 0 if there is none."""
+        for line in self.get("/metrics").body.decode().splitlines():
+            if not line.startswith("#") and all(part in line for part in parts):
+                return float(line.rsplit(" ", 1)[1])
+        return 0.0
+
+    def post(self, document: object, tensors: bytes = b"", **how: Any) -> Answer:
+        """Send an inference request, of which `how` says the same as for `infer_request`."""
+        return self.send(self.infer_request(document, tensors, **how))
 
     def infer_request(
         self,

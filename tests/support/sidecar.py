@@ -31,14 +31,13 @@ READY_SECONDS = 30.0
 
 
 def artifact(root: Path, model: onnx.ModelProto, samples: Sequence[Feeds]) -> ServeTask:
-    """Write what `fetch-artifact` leaves, with the tensors' types that `publish` writes."""
     task = write_artifact(root, model, samples)
     change_manifest(root, inputs=_specs(model.graph.input), outputs=_specs(model.graph.output))
     return task
 
 
 def _specs(values: Any) -> tuple[TensorSpec, ...]:
-    found = []
+    specs = []
     for value in values:
         kind = value.type.tensor_type.elem_type
         dtype = (
@@ -50,8 +49,8 @@ def _specs(values: Any) -> tuple[TensorSpec, ...]:
             dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
             for dim in value.type.tensor_type.shape.dim
         )
-        found.append(TensorSpec(name=value.name, dtype=dtype, shape=shape))
-    return tuple(found)
+        specs.append(TensorSpec(name=value.name, dtype=dtype, shape=shape))
+    return tuple(specs)
 
 
 def change_manifest(root: Path, **fields: Any) -> Manifest:
@@ -154,7 +153,6 @@ class Sidecar:
         return (self.root / "sidecar.log").read_text()
 
     def get(self, path: str) -> Answer:
-        """Send one request on a connection of its own."""
         with Wire(self.port) as wire:
             wire.send(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
             return wire.receive()
@@ -164,11 +162,10 @@ class Sidecar:
         return self.get("/readyz").status == 200
 
     def verdict(self, query: str = "") -> Verdict:
-        """Return the verdict."""
         return Verdict.model_validate_json(self.get(f"/verdict{query}").body)
 
     def annotate(self, until: float | None) -> None:
-        """Write the annotation like the kubelet when the operator releases the pod; None: removed."""
+        """Write the annotation like the kubelet when the operator releases the pod, or remove it."""
         path = self.root / "podinfo/release"
         path.parent.mkdir(exist_ok=True)
         path.write_text("" if until is None else str(int(until)))
@@ -180,17 +177,16 @@ class Sidecar:
         path.write_text(order)
 
     def check(self, check: Check) -> CheckVerdict:
-        """Return one check's verdict."""
         return next(each for each in self.verdict().checks if each.check is check)
 
     def metrics(self) -> dict[str, list[Sample]]:
         """Return the samples by name, read by Prometheus' own parser."""
         text = self.get("/metrics").body.decode()
-        found: dict[str, list[Sample]] = {}
+        samples: dict[str, list[Sample]] = {}
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
-                found.setdefault(sample.name, []).append(sample)
-        return found
+                samples.setdefault(sample.name, []).append(sample)
+        return samples
 
     def until(self, holds: Callable[[], bool], what: str, seconds: float = READY_SECONDS) -> float:
         """Poll until `holds`; return the seconds that took."""
@@ -205,7 +201,6 @@ class Sidecar:
         raise AssertionError(f"never: {what}: {self.get('/verdict').body!r} {self.log()}")
 
     def until_ready(self) -> float:
-        """Poll until the pod is admitted."""
         return self.until(self.is_ready, "ready")
 
     def until_state(self, check: Check, state: str, seconds: float = READY_SECONDS) -> CheckVerdict:
@@ -308,10 +303,10 @@ class Proxy:
 
 def value(metrics: dict[str, list[Sample]], name: str, **labels: str) -> float | None:
     """Return the only sample of `name` with `labels`; None if there is none."""
-    found = [
+    values = [
         sample.value
         for sample in metrics.get(name, [])
         if all(sample.labels.get(key) == text for key, text in labels.items())
     ]
-    assert len(found) <= 1, found
-    return found[0] if found else None
+    assert len(values) <= 1, values
+    return values[0] if values else None

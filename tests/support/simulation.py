@@ -87,18 +87,17 @@ class Simulation(abc.ABC):
 
     def the(self, kind: str) -> Json:
         """Return the one object of a kind."""
-        (found,) = self.all(kind)
-        return found
+        (only,) = self.all(kind)
+        return only
 
     def find(self, kind: str, name: str) -> Json | None:
-        """Return a stored object; None if there is none of its name."""
         return self.kube.objects.get(self._key(kind, name))
 
     def get(self, kind: str, name: str) -> Json:
         """Return an object, as it is kept."""
-        found = self.find(kind, name)
-        assert found, f"no {kind} {name}"
-        return found
+        obj = self.find(kind, name)
+        assert obj, f"no {kind} {name}"
+        return obj
 
     def running_jobs(self) -> list[Json]:
         """Return the Jobs that have not ended."""
@@ -106,13 +105,13 @@ class Simulation(abc.ABC):
 
     def job(self, of: str = "") -> Json:
         """Return the Job that has not ended."""
-        wanted = of or self.jobs_meant
-        (found,) = [
+        name = of or self.jobs_meant
+        (running,) = [
             job
             for job in self.running_jobs()
-            if wanted in ("", job["metadata"]["name"], job["metadata"]["labels"][COMPONENT])
+            if name in ("", job["metadata"]["name"], job["metadata"]["labels"][COMPONENT])
         ]
-        return found
+        return running
 
     def stages(self, of: str = "") -> tuple[str, ...]:
         """Return the stages of the Job that runs."""
@@ -182,9 +181,9 @@ class Simulation(abc.ABC):
         report = StageReport(stage="publish", ok=True, published=result or published())
         return self.job_reports(report, of)
 
-    def job_publishes(self, found: PublishedEngine | None, of: str = "") -> Self:
+    def job_publishes(self, engine: PublishedEngine | None, of: str = "") -> Self:
         """End the running Job of an engine well; its last stage reports an engine, or none."""
-        return self.job_reports(StageReport(stage=self.stages(of)[-1], ok=True, engine=found), of)
+        return self.job_reports(StageReport(stage=self.stages(of)[-1], ok=True, engine=engine), of)
 
     def succeeds(self, of: str = "", **changes: Any) -> Self:
         """Have the running Job of an engine find or build it."""
@@ -261,15 +260,15 @@ class Simulation(abc.ABC):
 
     def _replace_pods(self, name: str, available: int, **status: Any) -> None:
         deployment = self.get("Deployment", name)
-        wanted = deployment["spec"]["replicas"]
+        replicas = deployment["spec"]["replicas"]
         for pod in self.pods_of("deployment", name):
             self.remove("Pod", pod["metadata"]["name"])
-        for index in range(wanted):
+        for index in range(replicas):
             self.serving_pod(name, index=index, ready=index < available)
         self._set_counts(
             deployment,
-            replicas=wanted,
-            updatedReplicas=wanted,
+            replicas=replicas,
+            updatedReplicas=replicas,
             readyReplicas=available,
             availableReplicas=available,
             **status,
@@ -303,8 +302,8 @@ class Simulation(abc.ABC):
             {"type": "Available", "status": "True", "reason": "MinimumReplicasAvailable"},
             {"type": "Progressing", "status": "True", "reason": "NewReplicaSetAvailable"},
         ]
-        wanted = self.get("Deployment", name)["spec"]["replicas"]
-        self._replace_pods(name, wanted, conditions=conditions)
+        replicas = self.get("Deployment", name)["spec"]["replicas"]
+        self._replace_pods(name, replicas, conditions=conditions)
 
     def autoscaled(self, **counts: int) -> Self:
         """Have an autoscaler scale the Deployments of these classes, as far as it may."""

@@ -51,7 +51,6 @@ class Hub:
 
     @property
     def secret(self) -> dict[str, str]:
-        """Return the Secret for it."""
         token = {"HF_TOKEN": TOKEN} if self.private else {}
         return {"HF_ENDPOINT": self.server.url, **token}
 
@@ -59,19 +58,19 @@ class Hub:
         if self.private and seen.headers.get("Authorization") != f"Bearer {TOKEN}":
             return 401, {"X-Error-Message": "Access to model org/model is restricted"}, b""
         path = urlsplit(seen.path).path
-        if found := re.fullmatch(r"/api/(?:models|datasets)/org/\w+/revision/(.+)", path):
-            known = unquote(found.group(1)) in {"main", "v1.0", "refs/pr/7", self.commit}
+        if match := re.fullmatch(r"/api/(?:models|datasets)/org/\w+/revision/(.+)", path):
+            is_revision = unquote(match.group(1)) in {"main", "v1.0", "refs/pr/7", self.commit}
             missing = {"X-Error-Code": "RevisionNotFound"}
-            return _json({"sha": self.commit}) if known else (404, missing, b"")
+            return _json({"sha": self.commit}) if is_revision else (404, missing, b"")
         if path.endswith(f"/paths-info/{self.commit}"):
             paths = json.loads(seen.body)["paths"]
             return _json([entry for path in paths if (entry := self._entry(path))])
-        if found := re.fullmatch(
+        if match := re.fullmatch(
             rf"/api/(?:models|datasets)/org/\w+/tree/{self.commit}(?:/(.*))?", path
         ):
-            return self._tree(unquote(found.group(1) or ""), seen.path)
-        if found := re.fullmatch(rf"/(?:datasets/)?org/\w+/resolve/{self.commit}/(.+)", path):
-            return self._resolve(unquote(found.group(1)))
+            return self._tree(unquote(match.group(1) or ""), seen.path)
+        if match := re.fullmatch(rf"/(?:datasets/)?org/\w+/resolve/{self.commit}/(.+)", path):
+            return self._resolve(unquote(match.group(1)))
         return 404, {"X-Error-Message": "Repository not found"}, b""
 
     def _entry(self, path: str) -> dict[str, Any] | None:

@@ -24,7 +24,6 @@ class Identities:
     asked: list[str] = field(default_factory=list)
 
     def answer(self, seen: Seen) -> Answer:
-        """Answer as the service whose path it is."""
         path = seen.path.partition("?")[0]
         self.asked.append(f"{seen.method} {path}")
         return self._answers.get(f"{seen.method} {path}", (404, {}, b""))

@@ -25,6 +25,8 @@ from urllib.request import Request, urlopen
 import obstore
 from obstore.store import AzureStore, S3Store
 
+from tests.support.ports import free_port
+from tests.support.programs import run_program
 from tests.support.waiting import Deadline
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -67,7 +69,6 @@ class SourceServers:
         }
 
     def host(self, name: str) -> str:
-        """Return host and port of a server."""
         return self.addresses[name].removeprefix("http://")
 
     def put_s3(self, bucket: str, files: Mapping[str, bytes]) -> None:
@@ -85,7 +86,6 @@ class SourceServers:
             obstore.put(store, key, content)
 
     def put_gcs(self, bucket: str, files: Mapping[str, bytes]) -> None:
-        """Put objects into a bucket of Google's storage."""
         base = self.addresses["gcs"]
         body = json.dumps({"name": bucket}).encode()
         with _existing():
@@ -98,7 +98,6 @@ class SourceServers:
             _send("POST", url, content, Content_Type="application/octet-stream")
 
     def put_azure(self, container: str, files: Mapping[str, bytes]) -> None:
-        """Put blobs into a container of Azure's storage."""
         version, date = "2021-08-06", email.utils.formatdate(usegmt=True)
         resource = f"/{AZURE_ACCOUNT}/{AZURE_ACCOUNT}/{container}\nrestype:container"
         signed = "PUT" + "\n" * 12 + f"x-ms-date:{date}\nx-ms-version:{version}\n{resource}"
@@ -129,7 +128,7 @@ class SourceServers:
         files: Mapping[str | None, bytes],
         **changes: object,
     ) -> str:
-        """Push an artefact as ORAS does, layers titled by file name (None: no title); return its digest."""
+        """Push an artefact as ORAS does, layers titled by file name, if it is not None; return its digest."""
         config = self.push_blob(repository, b"{}")
         layers = []
         for title, content in files.items():
@@ -148,14 +147,12 @@ class SourceServers:
         return self.push_manifest(repository, tag, manifest)
 
     def push_manifest(self, repository: str, tag: str, manifest: Mapping[str, Any]) -> str:
-        """Push a manifest and return its digest."""
         body = json.dumps(manifest).encode()
         url = f"{self.addresses['registry']}/v2/{repository}/manifests/{tag}"
         _send("PUT", url, body, Content_Type=str(manifest["mediaType"]))
         return "sha256:" + hashlib.sha256(body).hexdigest()
 
     def push_blob(self, repository: str, content: bytes) -> dict[str, Any]:
-        """Push a blob and return its descriptor."""
         digest = "sha256:" + hashlib.sha256(content).hexdigest()
         base = f"{self.addresses['registry']}/v2/{repository}/blobs/uploads/"
         location = _send("POST", base, b"")["Location"]
@@ -184,9 +181,7 @@ def source_servers(folder: Path) -> Iterator[SourceServers]:
 
 
 def _programs() -> Path:
-    shown = subprocess.run(
-        [str(REPOSITORY / "hack/source-servers")], stdout=subprocess.PIPE, text=True, check=True
-    )
+    shown = run_program([REPOSITORY / "hack/source-servers"], timeout=None)
     return Path(shown.stdout.strip())
 
 
@@ -214,13 +209,11 @@ class GoServers:
         self.addresses = dict(json.loads(line))
 
     def kill(self) -> None:
-        """Kill it, whatever it does."""
         assert self._process
         self._process.kill()
         self._process.wait(20)
 
     def stop(self) -> None:
-        """End it."""
         process = self._process
         assert process
         assert process.stdin
@@ -247,7 +240,7 @@ def _gcs() -> Iterator[str]:
     assert spec
     assert spec.origin
     program = Path(spec.origin).parent / "vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64"
-    port = _free_port()
+    port = free_port()
     # objects are read from the host that it believes to be
     with _listening(
         [
@@ -261,7 +254,7 @@ def _gcs() -> Iterator[str]:
 
 @contextmanager
 def _azurite(program: Path) -> Iterator[str]:
-    port = _free_port()
+    port = free_port()
     with _listening(
         [
             "node", str(program), "--silent", "--inMemoryPersistence", "--skipApiVersionCheck",
@@ -270,11 +263,6 @@ def _azurite(program: Path) -> Iterator[str]:
         port,
     ):  # fmt: skip
         yield f"http://127.0.0.1:{port}/{AZURE_ACCOUNT}"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @contextmanager

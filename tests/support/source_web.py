@@ -13,8 +13,6 @@ from tests.support.web import LoopbackServer
 
 @dataclass(frozen=True)
 class Seen:
-    """One request."""
-
     method: str
     path: str  # with its query
     headers: Mapping[str, str]

@@ -16,7 +16,7 @@ class Killed(BaseException):
 
 
 class StoppingApi:
-    """`KubeApi` that kills the operator: `left` writes are seen to succeed; None: all are.
+    """`KubeApi` that kills the operator: `left` writes are seen to succeed, or all of them.
 
     With `applied`, the write at which it is killed reaches the API server. `watched` is called after every write
     that does, with the object and whether it is deleted. `log` names all writes, also the one at which it is killed.

@@ -51,24 +51,24 @@ class Place:
 
     def objects(self) -> dict[str, bytes]:
         """Return all objects below the store's address."""
-        found = bucket(self.uri, Secret(self.secret))
-        opened = found.open()
+        store = bucket(self.uri, Secret(self.secret))
+        opened = store.open()
         return {
-            meta["path"].removeprefix(f"{found.path}/"): bytes(
+            meta["path"].removeprefix(f"{store.path}/"): bytes(
                 obstore.get(opened, meta["path"]).bytes()
             )
-            for metas in obstore.list(opened, f"{found.path}/")
+            for metas in obstore.list(opened, f"{store.path}/")
             for meta in metas
         }
 
     def put(self, name: str, content: bytes | None) -> None:
-        """Replace an object; None: delete it."""
-        found = bucket(self.uri, Secret(self.secret))
-        key = f"{found.path}/{name}"
+        """Replace an object, or delete it."""
+        store = bucket(self.uri, Secret(self.secret))
+        key = f"{store.path}/{name}"
         if content is None:
-            obstore.delete(found.open(), key)
+            obstore.delete(store.open(), key)
         else:
-            obstore.put(found.open(), key, content)
+            obstore.put(store.open(), key, content)
 
     def manifest(self) -> Manifest:
         return Manifest.model_validate_json(self.objects()[MANIFEST])

@@ -8,7 +8,6 @@ claims fails for not being one, and a node that it does not claim is left withou
 import json
 import os
 import re
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from enginewright_runtime.tensorrt import context, flavor
 from onnx import NodeProto, helper
 
 from tests.support.broken_models import build, value
+from tests.support.programs import run_program
 
 _TENSORRT: Final = Path(__file__).with_name("no_tensorrt.c")
 _PROVIDERS: Final = ("tensorrt", "cuda")
@@ -51,12 +51,9 @@ class TensorRtProvider:
 
     def run(self, code: str, *arguments: str) -> str:
         """Return what a program in that environment prints, with the stand-ins for NVIDIA's libraries."""
-        done = subprocess.run(
+        done = run_program(
             [str(self._python), "-c", code, *arguments],
-            capture_output=True,
-            text=True,
             timeout=300,
-            check=True,
             env=os.environ | {"LD_LIBRARY_PATH": str(self._folder)},
         )
         return done.stdout
@@ -98,9 +95,7 @@ class TensorRtProvider:
         self._run("gcc", "-w", "-shared", "-fPIC", *options, "-o", library, source.name)
 
     def _run(self, *command: str) -> str:
-        return subprocess.run(
-            command, cwd=self._folder, capture_output=True, text=True, check=True
-        ).stdout
+        return run_program(command, cwd=self._folder).stdout
 
 
 def engine(taken: str, given: str) -> NodeProto:

@@ -28,7 +28,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {  # why -> tests
     ),
     "what preflight says, built by hand too: a build that `integration/test_tensorrt_builder.py` has": (
         "integration/test_preflight_real_builds.py::test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse",
-        "integration/test_preflight_real_builds.py::test_what_is_built_and_cannot_be_served",
+        "integration/test_preflight_real_builds.py::test_an_engine_that_cannot_be_served",
     ),
     "downloads packages: minutes": (
         "integration/test_gpu_proof.py::test_everything_is_packed_for_the_machine",
@@ -112,14 +112,14 @@ SPREAD: Final = (
     "apiserver/test_operator_stops.py::test_wherever_it_is_stopped_a_rollout_ends_as_if_it_had_not_been",
     "integration/test_adversary.py::test_every_lie_costs_readiness_or_fires_an_alert",
     "integration/test_cli_plan.py::test_a_manifest_that_is_none_is_reported",
-    "integration/test_discovery_models.py::test_an_address_alone_serves_a_model_whose_sizes_are_open",
+    "integration/test_discovery_models.py::test_an_address_alone_serves_a_model_with_open_sizes",
     "integration/test_discovery_models.py::test_every_corner_runs_in_another_session_and_the_sizes_are_the_models",
-    "integration/test_discovery_models.py::test_what_is_proposed_works_when_pasted",
+    "integration/test_discovery_models.py::test_proposed_shapes_work_when_pasted",
     "integration/test_extensions.py::test_validate_refuses",
     "integration/test_node_cache.py::test_a_cache_in_trouble_costs_only_time",
     "integration/test_parity_drift.py::test_one_node_was_tampered_with",
     "integration/test_parity_varying.py::test_the_source_agrees_with_itself",
-    "integration/test_parity_varying.py::test_what_is_no_such_noise_is_refused",
+    "integration/test_parity_varying.py::test_other_noise_is_refused",
     "integration/test_precision_halves.py::test_real_models_keep_their_rules",
     "integration/test_precision_quantized.py::test_every_form_keeps_the_outputs",
     "integration/test_precision_quantized.py::test_tensorrt_builds_it",
@@ -138,13 +138,13 @@ SPREAD: Final = (
     "integration/test_server_protocol.py::test_every_type_comes_back_as_it_went",
     "integration/test_server_round_trips.py::test_large_and_unusual_shapes",
     "integration/test_sidecar_memory.py::test_a_large_output_is_proven_within_the_limit",
-    "integration/test_sidecar_shadow.py::test_whatever_a_canary_does_no_client_notices",
+    "integration/test_sidecar_shadow.py::test_clients_notice_no_fault_of_a_canary",
     "integration/test_sources_objects.py::test_a_file_or_a_folder_with_one_model",
-    "integration/test_stage_costs.py::test_labels_are_those_of_the_serving_session",
+    "integration/test_stage_costs.py::test_labels_match_the_serving_session",
     "integration/test_stage_real_models.py::test_from_source_to_artifact",
     "integration/test_stage_real_models.py::test_known_architectures_are_prepared_as_they_are",
     "integration/test_stage_signature.py::test_a_server_reports_the_signature",
-    "integration/test_store_bucket.py::test_what_is_damaged_is_refused_and_replaced",
+    "integration/test_store_bucket.py::test_a_damaged_artefact_is_refused_and_published_again",
     "integration/test_tensorrt_builder.py::test_real_models",
     "integration/test_tensorrt_precisions.py::test_precisions",
     "unit/test_cli_plan_truth.py::test_predictions_come_true",
@@ -158,7 +158,7 @@ _CASE: Final = "a further case, which finds the same faults"
 
 def left_out(nodeids: Sequence[str]) -> dict[str, str]:
     """Return why `make test` leaves tests out, by the names that pytest gives them; what is not in it, it runs."""
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     counts: Counter[str] = Counter()
     for nodeid in nodeids:
         case = nodeid.removeprefix("tests/").partition("@")[0]  # @: a group of pytest-xdist
@@ -168,7 +168,7 @@ def left_out(nodeids: Sequence[str]) -> dict[str, str]:
         if test in SPREAD:
             counts[test] += 1
             if counts[test] % _EACH != 1:
-                found[nodeid] = _CASE
+                reasons[nodeid] = _CASE
         elif why := _WHY.get(test) or _WHY.get(test.partition("::")[0]):
-            found[nodeid] = why
-    return found
+            reasons[nodeid] = why
+    return reasons

@@ -42,7 +42,6 @@ class Deadline:
         return self._left
 
     def is_over(self) -> bool:
-        """Return whether no time is left."""
         return self.left() <= 0
 
 
@@ -54,7 +53,7 @@ def until(
 ) -> T:
     """Poll until a condition is true, and return what it returned."""
     deadline = Deadline(seconds)
-    while not (found := condition()):
+    while not (result := condition()):
         assert not deadline.is_over(), f"{what} did not come within {seconds} s"
         time.sleep(interval)
-    return found
+    return result

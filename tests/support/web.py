@@ -50,7 +50,6 @@ class LoopbackServer(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Return the address without a path."""
         return f"{self.scheme}://127.0.0.1:{self.server_address[1]}"
 
     @override

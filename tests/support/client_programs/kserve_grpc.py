@@ -61,7 +61,7 @@ async def main() -> None:
     async with InferenceGRPCClient(ADDRESSES["echo"]) as client:
         kinds = list(VALUES)
         mixed = [raw(kind) if kind == "FP16" else typed(kind) for kind in kinds]
-        found = {
+        results = {
             "live": await client.is_server_live(),
             "ready": await client.is_server_ready(),
             "model ready": await client.is_model_ready("m"),
@@ -71,12 +71,12 @@ async def main() -> None:
         }
     async with InferenceGRPCClient(ADDRESSES["typed"]) as client:
         kinds = [kind for kind in VALUES if kind != "FP16"]
-        found["typed"] = await echoed(client, list(map(typed, kinds)))
+        results["typed"] = await echoed(client, list(map(typed, kinds)))
     async with InferenceGRPCClient(ADDRESSES["slow"]) as client:
         turns = InferInput("turns", [1], "INT64", [5_000])
         request = InferRequest("m", [turns])
-        found["deadline"] = await error(client.infer(request, timeout=0.1))
-    print(json.dumps(found))
+        results["deadline"] = await error(client.infer(request, timeout=0.1))
+    print(json.dumps(results))
 
 
 asyncio.run(main())

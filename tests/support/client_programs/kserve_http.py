@@ -56,7 +56,7 @@ async def error(call: Awaitable[Any]) -> str:
 async def main() -> None:
     logging.disable()
     client = InferenceRESTClient(RESTConfig(protocol="v2"))
-    found = {
+    results = {
         "live": await client.is_server_live(URL),
         "ready": await client.is_server_ready(URL),
         "model ready": await client.is_model_ready(URL, "m"),
@@ -68,7 +68,7 @@ async def main() -> None:
         ),
     }
     await client.close()
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 asyncio.run(main())

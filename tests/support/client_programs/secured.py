@@ -24,7 +24,6 @@ X = np.ones((2, 8), np.float32)
 
 
 def clients() -> dict[str, tuple[Any, Any]]:
-    """Return Triton's clients, each with its module."""
     return {
         "http": (
             tritonclient.http.InferenceServerClient(
@@ -72,15 +71,15 @@ async def of_kserve(token: str) -> Any:
 
 def main() -> None:
     logging.disable()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     if GIVEN["client"] == "kserve":
-        found["kserve"] = [asyncio.run(of_kserve(each)) for each in (GIVEN["token"], "wrong")]
-        print(json.dumps(found))
+        results["kserve"] = [asyncio.run(of_kserve(each)) for each in (GIVEN["token"], "wrong")]
+        print(json.dumps(results))
         return
     for name, (client, module) in clients().items():
-        found[name] = [triton(client, module, each) for each in (GIVEN["token"], "wrong")]
-        found[f"{name} ready"] = client.is_server_ready()
-    print(json.dumps(found))
+        results[name] = [triton(client, module, each) for each in (GIVEN["token"], "wrong")]
+        results[f"{name} ready"] = client.is_server_ready()
+    print(json.dumps(results))
 
 
 main()

@@ -45,14 +45,14 @@ def echoed(**options: Any) -> dict[str, bool]:
     """Send an array of every type; return which came back."""
     inputs = [given(f"in_{kind}", array) for kind, array in ARRAYS.items()]
     answer = client("echo").infer("m", inputs, **options)
-    found = {}
+    echoes = {}
     for kind, array in ARRAYS.items():
         output = answer.as_numpy(f"out_{kind}")
         same = output.dtype == array.dtype and output.shape == array.shape
-        found[kind] = bool(same and output.tobytes() == array.tobytes()) or (
+        echoes[kind] = bool(same and output.tobytes() == array.tobytes()) or (
             kind == "BYTES" and output.tolist() == array.tolist()
         )
-    return found
+    return echoes
 
 
 def error(call: Callable[[], object]) -> list[str]:
@@ -94,9 +94,9 @@ def behind_a_long_run(call: Callable[[], object]) -> list[str]:
         busy.is_server_live()  # connects
         busy.async_infer("m", [turns(LONG)], callback=lambda **_: done.set())
         time.sleep(0.1)  # for it to begin
-        found = error(call)
+        failure = error(call)
         done.wait(60)
-    return found
+    return failure
 
 
 def cancelled() -> list[str]:
@@ -145,7 +145,7 @@ def refused() -> dict[str, list[str]]:
 def main() -> None:
     with client("echo") as one:
         metadata = one.get_model_metadata("m", as_json=True)
-        found = {
+        results = {
             "live": one.is_server_live(),
             "ready": one.is_server_ready(),
             "model ready": one.is_model_ready("m"),
@@ -159,13 +159,13 @@ def main() -> None:
             "m", [turns(1)], request_id="é7", outputs=[triton.InferRequestedOutput("sum")]
         ).get_response(as_json=True)
         in_time = one.infer("m", [turns(3)], timeout=30_000_000, client_timeout=30, priority=1)
-        found["in time"] = in_time.as_numpy("done").tolist()
-    found |= {"echo": echoed()}
+        results["in time"] = in_time.as_numpy("done").tolist()
+    results |= {"echo": echoed()}
     with client("echo") as one:
-        found["statistics"] = [
+        results["statistics"] = [
             one.get_inference_statistics(*which, as_json=True) for which in ((), ("m",), ("m", "1"))
         ]
-    found |= {
+    results |= {
         "gzip": echoed(compression_algorithm="gzip"),
         "large": large(),
         "halves": halves(),
@@ -176,7 +176,7 @@ def main() -> None:
         "cancelled": cancelled(),
         "refused": refused(),
     }
-    print(json.dumps(found))
+    print(json.dumps(results))
 
 
 main()
