@@ -41,7 +41,9 @@ def _shares(item: pytest.Item) -> bool:
     """Return whether a test uses what other tests of its file use too, and should run in their process."""
     assert isinstance(item, pytest.Function)
     fixtures = item._fixtureinfo.name2fixturedefs
-    return "servers" in fixtures or any(each[-1].scope == "module" for each in fixtures.values())
+    return "servers" in fixtures or any(
+        fixture[-1].scope == "module" for fixture in fixtures.values()
+    )
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:

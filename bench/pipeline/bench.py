@@ -50,13 +50,16 @@ def measure(name: str, *, engines: bool) -> bool:
     with tempfile.TemporaryDirectory(prefix="enginewright-bench-") as folder:
         place = Workplace(Path(folder), fresh=True)
         path = graphs.write(name, place.root / "source")
-        size = sum(each.stat().st_size for each in path.parent.iterdir())
+        size = sum(item.stat().st_size for item in path.parent.iterdir())
         print(f"\n{name}, {size / 1e6:.0f} MB")
         bare = run([sys.executable, "-c", CHECK, str(path)])
         task = place.task("pvc://models/model.onnx")
-        costs = {each: stage(place, each, task.to_json()) for each in PREPARE_STAGES}
-        for each, cost in {"bare check, load and runs": bare, **costs}.items():
-            print(f"  {each:28} {cost.seconds:7.2f} s  {cost.peak / 2**20:8.0f} MiB")
+        costs = {
+            prepare_stage: stage(place, prepare_stage, task.to_json())
+            for prepare_stage in PREPARE_STAGES
+        }
+        for key, cost in {"bare check, load and runs": bare, **costs}.items():
+            print(f"  {key:28} {cost.seconds:7.2f} s  {cost.peak / 2**20:8.0f} MiB")
         total = sum(cost.seconds for cost in costs.values())
         print(f"  {'all stages':28} {total:7.2f} s  = {total / bare.seconds:.1f} x bare")
         is_within = all(cost.peak <= MEMORY_LIMIT for cost in costs.values())
@@ -94,14 +97,14 @@ def build(place: Workplace, path: Path) -> bool:
         if engine is None:
             raise RuntimeError("the stage has built no engine")
         builds.append(engine.build_seconds)
-    least = min(each.seconds for each in bare)
-    peak = max(each.peak for each in ours)
+    least = min(item.seconds for item in bare)
+    peak = max(item.peak for item in ours)
     print(
-        f"  {'bare builder':28} {least:7.2f} s  {max(each.peak for each in bare) / 2**20:8.0f} MiB"
+        f"  {'bare builder':28} {least:7.2f} s  {max(item.peak for item in bare) / 2**20:8.0f} MiB"
     )
     for name, seconds in (
         ("our builder", min(builds)),
-        ("build (whole stage)", min(each.seconds for each in ours)),
+        ("build (whole stage)", min(item.seconds for item in ours)),
     ):
         print(
             f"  {name:28} {seconds:7.2f} s  {peak / 2**20:8.0f} MiB"

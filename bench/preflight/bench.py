@@ -27,8 +27,8 @@ CACHED_SECONDS: Final = 0.5  # goal of a run whose result is in the cache
 
 def run_bare(scripts: tuple[str, ...], model: Path, plan: Path) -> Cost:
     """Run the bare tools one after the other."""
-    costs = [run([sys.executable, "-c", each, str(model), str(plan)]) for each in scripts]
-    return Cost(sum(each.seconds for each in costs), max(each.peak for each in costs))
+    costs = [run([sys.executable, "-c", script, str(model), str(plan)]) for script in scripts]
+    return Cost(sum(cost.seconds for cost in costs), max(cost.peak for cost in costs))
 
 
 def preflight(model: Path, target: str, *options: str) -> Cost:
@@ -56,11 +56,11 @@ def measure(name: str, model: Path, plan: Path, goal: float | None) -> None:
             bare.append(run_bare(scripts, model, plan))
             first.append(preflight(model, target, "--no-cache"))
             cached.append(preflight(model, target))
-        tools, ours, again = (min(each.seconds for each in some) for some in (bare, first, cached))
+        tools, ours, again = (min(item.seconds for item in some) for some in (bare, first, cached))
         is_all = target == list(TARGETS)[-1]
         print(
             f"  {target:8} bare {tools:6.2f} s   preflight {ours:6.2f} s  = {ours / tools:.1f} x"
-            f"{_of(ours, goal) if is_all else ''}, {max(each.peak for each in first) / 2**20:.0f} MiB"
+            f"{_of(ours, goal) if is_all else ''}, {max(item.peak for item in first) / 2**20:.0f} MiB"
             f"   cached {again:5.2f} s{_of(again, CACHED_SECONDS)}"
         )
 

@@ -103,7 +103,7 @@ def _compare(options: argparse.Namespace, absent: dict[str, str], folder: Path) 
     results = Results(_about(options), absent=dict(absent))
     plan = Plan(
         servers={
-            name: [each for each in servers if options.servers or each.name in COMPARED[name]]
+            name: [item for item in servers if options.servers or item.name in COMPARED[name]]
             for name in models
         },
         rounds=1 if options.quick else options.rounds,
@@ -127,22 +127,24 @@ def _write(path: Path, text: str) -> None:
 
 
 def _choose(options: argparse.Namespace) -> list[Server]:
-    names = options.servers or (QUICK if options.quick else [each.name for each in SERVERS])
-    if unknown := set(names) - {each.name for each in SERVERS}:
+    names = options.servers or (QUICK if options.quick else [server.name for server in SERVERS])
+    if unknown := set(names) - {server.name for server in SERVERS}:
         raise SystemExit(f"no such servers: {sorted(unknown)}")
-    return [each for each in SERVERS if each.name in names]
+    return [server for server in SERVERS if server.name in names]
 
 
 def _install(servers: list[Server]) -> dict[str, str]:
     """Download the models and create the peers' environments; return why some are absent."""
     _download_models()
     failures: dict[str, str] = {}  # by environment
-    for each in dict.fromkeys(server.environment for server in servers if server.environment):
+    for environment in dict.fromkeys(
+        server.environment for server in servers if server.environment
+    ):
         try:
-            environments.install(each)
+            environments.install(environment)
         except environments.AbsentError as error:
-            failures[each] = str(error)
-            print(f"ABSENT {each}: {error}", file=sys.stderr)
+            failures[environment] = str(error)
+            print(f"ABSENT {environment}: {error}", file=sys.stderr)
     return {
         server.name: failures[server.environment]
         for server in servers

@@ -92,14 +92,14 @@ class Hostile:
     def problems(self) -> list[str]:
         """What exceeds the limits."""
         problems = [
-            f"{each.port} {each.kind}: {each.failures} failures"
-            for each in self.beside
-            if each.failures
+            f"{beside.port} {beside.kind}: {beside.failures} failures"
+            for beside in self.beside
+            if beside.failures
         ]
         problems += [
-            f"beside {each.connections} {each.port} {each.kind} p99 is {each.ratio:.1f} times as long"
-            for each in self.beside
-            if each.connections == _KEPT and each.kind not in _SENDING and each.ratio > _RATIO
+            f"beside {beside.connections} {beside.port} {beside.kind} p99 is {beside.ratio:.1f} times as long"
+            for beside in self.beside
+            if beside.connections == _KEPT and beside.kind not in _SENDING and beside.ratio > _RATIO
         ]
         if self.left_out:
             problems.append(f"no time for {', '.join(self.left_out)}")
@@ -168,7 +168,7 @@ def _measure(
 
 def _percentile(windows: list[list[float]], percentile: float) -> float:
     """Return the median of the percentiles of each window."""
-    return float(np.median([np.percentile(each, percentile) for each in windows]))
+    return float(np.median([np.percentile(window, percentile) for window in windows]))
 
 
 @contextmanager

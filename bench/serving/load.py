@@ -132,7 +132,7 @@ def inspect(output: str, lines: NDArray[np.int64], size: int) -> None:
     codes, counts = np.unique(lines[:, 1], return_counts=True)
     if codes.tolist() != [200]:
         raise LoadError(f"answers by status: {dict(zip(codes, counts, strict=True))}")
-    if lost := sum(int(summary[each]) for each in ("failed", "errored", "timeout")):
+    if lost := sum(int(summary[item]) for item in ("failed", "errored", "timeout")):
         raise LoadError(f"{lost} of {summary['total']} requests failed")
     if int(traffic["data"]) < _SMALLEST_SHARE * size * len(lines):
         raise LoadError(f"{traffic['data']} bytes in {len(lines)} answers of {size}")

@@ -29,7 +29,7 @@ def cpu_seconds(root: int) -> float:
         fields = _stat(process)
         if fields:
             ticks += sum(
-                int(fields[each]) for each in (_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM)
+                int(fields[number]) for number in (_USER, _SYSTEM, _CHILDREN_USER, _CHILDREN_SYSTEM)
             )
     return ticks / _TICKS
 

@@ -37,10 +37,10 @@ def conditions(results: Results) -> str:
 def outcomes(results: Results) -> str:
     """Return the table of targets."""
     rows = []
-    for each in TARGETS:
-        value, outcome = each.outcome(results)
-        shown = "" if value is None else f"{value:,.2f} {each.unit}"
-        rows.append((each.model, each.what, each.bound_text, shown, outcome))
+    for target in TARGETS:
+        value, outcome = target.outcome(results)
+        shown = "" if value is None else f"{value:,.2f} {target.unit}"
+        rows.append((target.model, target.what, target.bound_text, shown, outcome))
     return table(("model", "what", "target", "measured", "result"), rows)
 
 

@@ -47,17 +47,17 @@ class Results:
 
     def row(self, model: str, server: str, transport: str) -> Row:
         """Return a row, new if there is none."""
-        for each in self.rows:
-            if (each.model, each.server, each.transport) == (model, server, transport):
-                return each
+        for item in self.rows:
+            if (item.model, item.server, item.transport) == (model, server, transport):
+                return item
         self.rows.append(Row(model, server, transport))
         return self.rows[-1]
 
     def find(self, model: str, server: str, transport: str, connections: int) -> Figures | None:
         """Return one measurement, if there is one."""
-        for each in self.rows:
-            if (each.model, each.server, each.transport) == (model, server, transport):
-                return each.figures.get(connections)
+        for row in self.rows:
+            if (row.model, row.server, row.transport) == (model, server, transport):
+                return row.figures.get(connections)
         return None
 
     def of_model(self, model: str) -> Iterable[Row]:

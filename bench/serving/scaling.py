@@ -53,8 +53,8 @@ def scale(server: Server, folder: Path, most: int, seconds: float, rounds: int) 
                 f" | {figures.others:.0%} |",
                 flush=True,
             )
-    for count, each in ratios.items():
-        print(f"{count} at most: {median(each):.2f} of one")
+    for count, ratio in ratios.items():
+        print(f"{count} at most: {median(ratio):.2f} of one")
     return 0
 
 

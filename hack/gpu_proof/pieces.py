@@ -74,8 +74,8 @@ class Index:
             return cls(
                 raw["python"],
                 raw["compute_capability"],
-                tuple(Piece(**each) for each in raw["pieces"]),
-                tuple(Packed(**each) for each in raw["files"]),
+                tuple(Piece(**item) for item in raw["pieces"]),
+                tuple(Packed(**item) for item in raw["files"]),
                 raw["versions"],
             )
         except FileNotFoundError:
@@ -214,11 +214,11 @@ def unpack(folder: Path, pieces: Iterable[Piece], target: Path, state: Path) -> 
         PieceError: a piece is damaged; the others are unpacked.
     """
     state.mkdir(parents=True, exist_ok=True)
-    due = [each for each in pieces if not (state / each.sha256).exists()]
+    due = [item for item in pieces if not (state / item.sha256).exists()]
     if not due:
         return
     with ProcessPoolExecutor(max_workers=min(len(due), os.cpu_count() or 1)) as pool:
-        results = [pool.submit(_unpack_one, folder / each.name, each, target) for each in due]
+        results = [pool.submit(_unpack_one, folder / item.name, item, target) for item in due]
         failed: list[BaseException] = []
         for piece, result in zip(due, results, strict=True):
             if error := result.exception():
@@ -264,13 +264,13 @@ def verify(files: Iterable[Packed], target: Path) -> None:
     Raises:
         PieceError: the first file that is not.
     """
-    for each in files:
-        path = target / each.path
-        if not path.is_file() or path.stat().st_size != each.size:
+    for file in files:
+        path = target / file.path
+        if not path.is_file() or path.stat().st_size != file.size:
             raise PieceError(f"{path} is missing or not whole: delete {target}, then run again")
-        if digest_of(path) != each.sha256:
+        if digest_of(path) != file.sha256:
             raise PieceError(f"{path} is damaged: delete {target}, then run again")
-        if each.executable:
+        if file.executable:
             path.chmod(0o755)
 
 

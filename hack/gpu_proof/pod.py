@@ -262,7 +262,7 @@ class Served:
 
     def checks(self) -> dict[str, dict[str, Any]]:
         """Return the results of the sidecar's checks by name."""
-        return {each["check"]: each for each in self.verdict().get("checks", [])}
+        return {item["check"]: item for item in self.verdict().get("checks", [])}
 
     def _json(self, port: int, path: str) -> dict[str, Any]:
         status, body = self.get(port, path)

@@ -39,7 +39,7 @@ def write(results: Path, page: Path = PAGE) -> None:
 def render(document: Mapping[str, Any]) -> str:
     """Return the results as Markdown."""
     device, driver, memory, capability = (
-        each.strip() for each in document["machine"]["devices"][0].split(",")
+        part.strip() for part in document["machine"]["devices"][0].split(",")
     )
     versions = ", ".join(f"{name} {version}" for name, version in document["versions"].items())
     machine = (
@@ -47,7 +47,7 @@ def render(document: Mapping[str, Any]) -> str:
         f" {driver}, Python {document['machine']['python']}; {versions}."
     )
     lines = [machine, ""]
-    for group in dict.fromkeys(each["group"] for each in document["steps"].values()):
+    for group in dict.fromkeys(item["group"] for item in document["steps"].values()):
         steps = {n: s for n, s in document["steps"].items() if s["group"] == group}
         lines += [f"### {group.upper() if group == 'cuda' else 'TensorRT'}", ""]
         lines += _models({n: s for n, s in steps.items() if _is_model(n)})
@@ -203,14 +203,14 @@ def _memory_load(figures: Figures) -> str:
 
 
 def _two(figures: Figures) -> str:
-    used = ", ".join(f"{each / 2**30:.1f}" for each in figures["used_bytes"] if each)
+    used = ", ".join(f"{figure / 2**30:.1f}" for figure in figures["used_bytes"] if figure)
     return (
         f"GiB in use before, with one, under load beside another: {used}; {_rate(figures['load'])}"
     )
 
 
 def _timings(figures: Figures) -> str:
-    seconds = ", ".join(f"{each:.1f}" for each in figures["build_seconds"])
+    seconds = ", ".join(f"{figure:.1f}" for figure in figures["build_seconds"])
     return f"build seconds first, second: {seconds}; kept {figures['kept_bytes']} bytes"
 
 

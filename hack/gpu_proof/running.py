@@ -98,20 +98,20 @@ class Run:
 
     def _receive(self, index: Index, group: str, pieces: Path) -> bool:
         """Unpack the pieces of a group as they arrive; return whether all did in time."""
-        expected = [each for each in index.pieces if each.group == group]
+        expected = [piece for piece in index.pieces if piece.group == group]
         state, ended = self.work / "unpacked", False
         while time.monotonic() < self._end:
-            here = [each for each in index.pieces if arrived(pieces, each)]
-            new = [each for each in here if not (state / each.sha256).exists()]
+            here = [piece for piece in index.pieces if arrived(pieces, piece)]
+            new = [piece for piece in here if not (state / piece.sha256).exists()]
             if new:
                 unpack(pieces, new, self.files, state)
-                self.say(f"unpacked {', '.join(each.name for each in new)}")
-            ended = all((state / each.sha256).exists() for each in expected)
+                self.say(f"unpacked {', '.join(piece.name for piece in new)}")
+            ended = all((state / piece.sha256).exists() for piece in expected)
             if ended:
                 break
             time.sleep(0.5)
         if ended:
-            verify((each for each in index.files if each.group == group), self.files)
+            verify((file for file in index.files if file.group == group), self.files)
             self.say(f"group {group}: all files are there")
         return ended
 
@@ -165,15 +165,15 @@ class Run:
         )
         if listed.returncode:
             raise PieceError(f"the steps cannot be loaded: {listed.stderr.strip()[-600:]}")
-        steps = [Listed(*each) for each in json.loads(listed.stdout)]
-        self._steps += [each for each in steps if each not in self._steps]
-        chosen = [each for each in steps if not self._only or each.name in self._only]
-        for batch in _batches([each for each in chosen if each.group == group]):
+        steps = [Listed(*item) for item in json.loads(listed.stdout)]
+        self._steps += [step for step in steps if step not in self._steps]
+        chosen = [step for step in steps if not self._only or step.name in self._only]
+        for batch in _batches([item for item in chosen if item.group == group]):
             if time.monotonic() > self._end:
                 break
             with ThreadPoolExecutor(min(_BESIDE, len(batch))) as pool:
-                for each in batch:
-                    pool.submit(self._run_step, each, python, variables, versions, models)
+                for item in batch:
+                    pool.submit(self._run_step, item, python, variables, versions, models)
 
     def _run_step(
         self,
@@ -224,7 +224,7 @@ class Run:
     def failed(self) -> list[str]:
         """Return the names of the steps that failed or were not run."""
         bad = ("failed", "not run")
-        return [each.name for each in self._steps if self._result(each.name)["status"] in bad]
+        return [step.name for step in self._steps if self._result(step.name)["status"] in bad]
 
     def _write(self, versions: Mapping[str, str]) -> None:
         """Write all results into one file."""
@@ -235,8 +235,8 @@ class Run:
             "versions": dict(versions),
             "timeline": self._timeline,
             "steps": {
-                each.name: {"group": each.group, "about": each.about, **self._result(each.name)}
-                for each in self._steps
+                step.name: {"group": step.group, "about": step.about, **self._result(step.name)}
+                for step in self._steps
             },
         }
         path = self.work / "results.json"
@@ -256,14 +256,14 @@ class Run:
 def _batches(steps: Sequence[Listed]) -> Iterator[list[Listed]]:
     """Yield steps in their order: neighbours that allow it together, the others alone."""
     batch: list[Listed] = []
-    for each in steps:
-        if not each.alone:
-            batch.append(each)
+    for step in steps:
+        if not step.alone:
+            batch.append(step)
             continue
         if batch:
             yield batch
         batch = []
-        yield [each]
+        yield [step]
     if batch:
         yield batch
 

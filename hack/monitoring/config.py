@@ -36,8 +36,8 @@ def chart_objects() -> list[Config]:
     local = [f"{_REPOSITORY}/hack/cluster/cluster", "helm"]
     helm = ["helm"] if os.environ.get("CONTEXT") else local
     switches = [
-        f"--set=monitoring.{each}.enabled=true"
-        for each in ("podMonitor", "prometheusRule", "dashboards")
+        f"--set=monitoring.{item}.enabled=true"
+        for item in ("podMonitor", "prometheusRule", "dashboards")
     ]
     # required by the chart, but not used by its monitoring objects
     images = ["--set=images.operator=unused", "--set=images.runtime.cpu=unused"]
@@ -52,9 +52,9 @@ def chart_objects() -> list[Config]:
     if done.returncode != 0:
         raise RenderError(f"`helm template` failed:\n{done.stderr.strip()}")
     return [
-        each
-        for each in yaml.safe_load_all(done.stdout)
-        if each and each["kind"] in {"PodMonitor", "PrometheusRule", "ConfigMap"}
+        item
+        for item in yaml.safe_load_all(done.stdout)
+        if item and item["kind"] in {"PodMonitor", "PrometheusRule", "ConfigMap"}
     ]
 
 

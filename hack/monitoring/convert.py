@@ -81,11 +81,11 @@ def _pod_monitor(monitor: Object) -> Object:
     selector = _fields(
         spec["selector"], f"{place}: spec.selector", optional={"matchLabels", "matchExpressions"}
     )
-    for number, each in enumerate(selector.get("matchExpressions", ())):
+    for number, item in enumerate(selector.get("matchExpressions", ())):
         inside = f"{place}: spec.selector.matchExpressions[{number}]"
-        _fields(each, inside, needed={"key", "operator", "values"})
-        if each["operator"] != "In":
-            raise ConvertError(f"{inside}.operator {each['operator']} is not supported")
+        _fields(item, inside, needed={"key", "operator", "values"})
+        if item["operator"] != "In":
+            raise ConvertError(f"{inside}.operator {item['operator']} is not supported")
     _fields(
         spec.get("namespaceSelector", {}), f"{place}: spec.namespaceSelector",
         optional={"any", "matchNames"},
@@ -144,7 +144,7 @@ def _selected(selector: Object) -> list[Config]:
     labels = selector.get("matchLabels", {})
     terms = [(name, labels[name]) for name in sorted(labels)]
     terms += [
-        (each["key"], "|".join(each["values"])) for each in selector.get("matchExpressions", ())
+        (item["key"], "|".join(item["values"])) for item in selector.get("matchExpressions", ())
     ]
     return [
         {
@@ -166,10 +166,10 @@ def _relabelings(relabelings: Iterable[Object], place: str) -> list[Config]:
         {
             _RELABELING[name]: value
             for name, value in _fields(
-                each, f"{place}[{number}]", optional=set(_RELABELING)
+                relabeling, f"{place}[{number}]", optional=set(_RELABELING)
             ).items()
         }
-        for number, each in enumerate(relabelings)
+        for number, relabeling in enumerate(relabelings)
     ]
 
 
@@ -179,8 +179,8 @@ def _groups(rule: Object) -> list[Config]:
     for number, group in enumerate(groups):
         inside = f"{place}: spec.groups[{number}]"
         _fields(group, inside, needed={"name", "rules"}, optional={"interval"})
-        for index, each in enumerate(group["rules"]):
-            _fields(each, f"{inside}.rules[{index}]", needed={"alert", "expr"}, optional=_RULE)
+        for index, item in enumerate(group["rules"]):
+            _fields(item, f"{inside}.rules[{index}]", needed={"alert", "expr"}, optional=_RULE)
     return list(groups)
 
 
@@ -226,7 +226,7 @@ def main() -> int:
     )
     what = parser.parse_args().what
     try:
-        objects = [each for each in yaml.safe_load_all(sys.stdin) if isinstance(each, Mapping)]
+        objects = [item for item in yaml.safe_load_all(sys.stdin) if isinstance(item, Mapping)]
         converted: Config = (
             rule_file(objects) if what == "rules" else {"scrape_configs": scrape_configs(objects)}
         )

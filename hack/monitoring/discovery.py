@@ -54,7 +54,7 @@ def targets(pods: list[Json]) -> list[Json]:
 def _pod_labels(pod: Json) -> dict[str, str]:
     metadata, status = pod["metadata"], pod["status"]
     ready = next(
-        (each["status"] for each in status.get("conditions") or () if each["type"] == "Ready"),
+        (item["status"] for item in status.get("conditions") or () if item["type"] == "Ready"),
         "unknown",
     )
     labels = {
@@ -83,15 +83,20 @@ def _pod_labels(pod: Json) -> dict[str, str]:
 def _containers(pod: Json) -> list[tuple[Json, bool]]:
     """Return all containers, and whether each is an init container, which native sidecars are."""
     spec = pod["spec"]
-    return [(each, False) for each in spec["containers"]] + [
-        (each, True) for each in spec.get("initContainers") or ()
+    return [(item, False) for item in spec["containers"]] + [
+        (item, True) for item in spec.get("initContainers") or ()
     ]
 
 
 def _container_labels(pod: Json, container: Json, *, init: bool) -> dict[str, str]:
     statuses = pod["status"].get("initContainerStatuses" if init else "containerStatuses") or ()
     identity = next(
-        (each.get("containerID", "") for each in statuses if each["name"] == container["name"]), ""
+        (
+            status.get("containerID", "")
+            for status in statuses
+            if status["name"] == container["name"]
+        ),
+        "",
     )
     labels = {
         "name": container["name"],

@@ -38,26 +38,26 @@ def wait_for(builds: Sequence[Build], shell: Shell) -> None:
     """
     began = reported = time.monotonic()
     while True:
-        running = [each for each in builds if each.process.poll() is None]
-        if failed := next((each for each in builds if each.process.returncode), None):
+        running = [build for build in builds if build.process.poll() is None]
+        if failed := next((build for build in builds if build.process.returncode), None):
             _end(running)
             raise DemoError(_explain(failed))
         if not running:
             break
         if time.monotonic() - reported > _REPORT_SECONDS:
             reported = time.monotonic()
-            for each in running:
-                now = next(iter(each.lines()[-1:]), "starting")
-                print(f"  {reported - began:4.0f} s  {each.title}: {now}", file=sys.stderr)
+            for build in running:
+                now = next(iter(build.lines()[-1:]), "starting")
+                print(f"  {reported - began:4.0f} s  {build.title}: {now}", file=sys.stderr)
         time.sleep(0.2)
-    shell.times.append((" and ".join(each.title for each in builds), time.monotonic() - began))
+    shell.times.append((" and ".join(build.title for build in builds), time.monotonic() - began))
 
 
 def _end(builds: Sequence[Build]) -> None:
-    for each in builds:
-        each.process.terminate()
-    for each in builds:
-        each.process.wait()
+    for build in builds:
+        build.process.terminate()
+    for build in builds:
+        build.process.wait()
 
 
 def _explain(failed: Build) -> str:

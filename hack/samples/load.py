@@ -91,7 +91,10 @@ def pod(
     Of each model's clients, `keeping` keep their connections, and `opening` open one for each request.
     """
     arguments = [
-        [[f"{each}.{namespace}.svc.cluster.local", f"/v2/models/{each}/infer"] for each in models],
+        [
+            [f"{model}.{namespace}.svc.cluster.local", f"/v2/models/{model}/infer"]
+            for model in models
+        ],
         json.dumps(body),
         keeping,
         opening,

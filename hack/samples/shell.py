@@ -115,7 +115,7 @@ class Shell:
         """Return a condition of an InferenceModel; empty if it is missing."""
         model_object = json.loads(self.quiet(f"kubectl get im {model} --output json"))
         conditions = model_object.get("status", {}).get("conditions", [])
-        return next((each for each in conditions if each["type"] == kind), {})
+        return next((item for item in conditions if item["type"] == kind), {})
 
 
 def get_json(url: str, body: bytes | None = None) -> Any:  # noqa: ANN401 - any JSON value

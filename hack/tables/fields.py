@@ -52,7 +52,7 @@ Schema = dict[str, Any]
 def fields(kind: str, part: str, *prefixes: str) -> str:
     """Return the fields of a custom resource below `prefixes`; all fields without prefixes."""
     (definition,) = (
-        each for each in definitions().values() if each["spec"]["names"]["kind"] == kind
+        item for item in definitions().values() if item["spec"]["names"]["kind"] == kind
     )
     schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][part]
     prefix = "status." if part == "status" else ""
@@ -152,8 +152,8 @@ def action_inputs() -> str:
     """Return the inputs of the GitHub action."""
     inputs = yaml.safe_load(ACTION.read_text())["inputs"]
     rows = (
-        (code(name), code(each["default"]), each["description"].removesuffix("."))
-        for name, each in inputs.items()
+        (code(name), code(input_["default"]), input_["description"].removesuffix("."))
+        for name, input_ in inputs.items()
     )
     return table(("input", "default", "meaning"), rows)
 
@@ -161,8 +161,8 @@ def action_inputs() -> str:
 def messages(name: str) -> str:
     """Return the fields of one JSON message."""
     models: dict[str, type[BaseModel]] = {
-        each.__name__: each
-        for each in (
+        item.__name__: item
+        for item in (
             *(Execution, Verdict, FallbackVerdict, EngineInspection, InspectedFile, EngineFit),
             *(Forecast, PlanStep, Refusal, ClassPlan, Difference),
             *(
@@ -178,6 +178,9 @@ def messages(name: str) -> str:
             *(ShadowComparison, ShadowOutput),
         )
     }
-    printed = {field: each.alias or field for field, each in models[name].model_fields.items()}
+    printed = {
+        field: model_field.alias or field
+        for field, model_field in models[name].model_fields.items()
+    }
     rows = ((code(printed[field]), about) for field, about in descriptions(models[name]).items())
     return table(("field", "meaning"), rows)

@@ -63,14 +63,14 @@ def server_metrics() -> str:
 
 def sidecar_metrics() -> str:
     """Return the sidecar's metrics."""
-    return _metrics((each.name, each.kind, each.labels, each.help) for each in FAMILIES)
+    return _metrics((family.name, family.kind, family.labels, family.help) for family in FAMILIES)
 
 
 def _exposed(collectors: Iterable[Any]) -> Iterator[tuple[str, str, Sequence[str], str]]:
     for collector in collectors:
         for family in collector.collect():
             owner = collector if hasattr(collector, "_labelnames") else family
-            labels = [each for each in getattr(owner, "_labelnames", ()) if each != "le"]
+            labels = [item for item in getattr(owner, "_labelnames", ()) if item != "le"]
             name = f"{family.name}_total" if family.type == "counter" else family.name
             yield name, family.type, labels, family.documentation
 
@@ -84,7 +84,7 @@ def _metrics(
             (
                 code(name),
                 kind,
-                ", ".join(code(each) for each in labels if each not in common),
+                ", ".join(code(label) for label in labels if label not in common),
                 about,
             )
             for name, kind, labels, about in families

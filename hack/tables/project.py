@@ -35,8 +35,8 @@ def requirements(text: str) -> list[Sequence[str]]:
         "all": project["dependencies"],
         **project["optional-dependencies"],
     }.items():
-        for each in needed:
-            name = re.match(_NAME, each)
+        for item in needed:
+            name = re.match(_NAME, item)
             if name and name[0] != project["name"]:
                 extras.setdefault(name[0], []).append(extra)
     reasons = _BESIDE.findall(text)

@@ -94,8 +94,8 @@ def condition_states() -> str:
     def row(state: str) -> Sequence[str]:
         conditions = STATES[state]().conditions()
         return state, *(
-            conditions[each][0] if each in shared else " ".join(conditions[each])
-            for each in COLUMNS
+            conditions[column][0] if column in shared else " ".join(conditions[column])
+            for column in COLUMNS
         )
 
     return table(("State", *COLUMNS), map(row, STATES))

@@ -19,7 +19,7 @@ def reasons() -> str:
             return "five times"
         return "no" if exit_code(reason) is ExitCode.PERMANENT else "yes"
 
-    rows = ((each, each.facets.fault.value, again(each), each.remedy) for each in Reason)
+    rows = ((item, item.facets.fault.value, again(item), item.remedy) for item in Reason)
     return table(("reason", "at fault", "tried again", "remedy"), rows)
 
 

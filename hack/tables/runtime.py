@@ -35,7 +35,7 @@ def precisions() -> str:
         return ".".join(map(str, minimum)) if minimum and backend in DEVICE_BACKENDS else "yes"
 
     named: tuple[Precision, ...] = ("FP16", "BF16", "INT8", "FP8")
-    rows = ((each, *(cell(each, backend) for backend in RUNS)) for each in named)
+    rows = ((item, *(cell(item, backend) for backend in RUNS)) for item in named)
     return table(("", *map(code, RUNS)), rows)
 
 
@@ -61,19 +61,19 @@ def tolerances() -> str:
         *("cosine", "top-1", "integers, booleans, strings equal", "zero"),
     )
     named = {**TOLERANCES, "FP32, converted against source": ROUNDING}
-    return table(heading, (_tolerance(name, each) for name, each in named.items()))
+    return table(heading, (_tolerance(name, item) for name, item in named.items()))
 
 
-def _tolerance(name: str, each: Tolerance) -> Sequence[str]:
+def _tolerance(name: str, tolerance: Tolerance) -> Sequence[str]:
     return (
         name,
-        _percent(1 - each.outliers),
-        f"{_percent(each.rtol)} + {_percent(each.scale)}",
-        _percent(each.outlier_size),
-        f"{each.cosine:g}",
-        _percent(each.top1 or 0),
-        _percent(1 - each.unequal),
-        f"{each.zero_atol:g}",
+        _percent(1 - tolerance.outliers),
+        f"{_percent(tolerance.rtol)} + {_percent(tolerance.scale)}",
+        _percent(tolerance.outlier_size),
+        f"{tolerance.cosine:g}",
+        _percent(tolerance.top1 or 0),
+        _percent(1 - tolerance.unequal),
+        f"{tolerance.zero_atol:g}",
     )
 
 
@@ -152,11 +152,11 @@ def checks() -> str:
     """Return the sidecar's checks, with the docstring of each."""
     rows = (
         (
-            code(each),
-            "with golden" if each is Check.PROBE_LATENCY else f"{INTERVALS[each]:g} s",
+            code(item),
+            "with golden" if item is Check.PROBE_LATENCY else f"{INTERVALS[item]:g} s",
             about,
         )
-        for each, about in zip(Check, _docstrings(Check), strict=True)
+        for item, about in zip(Check, _docstrings(Check), strict=True)
     )
     return table(("check", "every", "ok when, and the reason when not"), rows)
 
@@ -165,4 +165,6 @@ def _docstrings(names: type[StrEnum]) -> list[str]:
     (made,) = ast.parse(textwrap.dedent(inspect.getsource(names))).body
     parts = made.body[1:] if isinstance(made, ast.ClassDef) else []
     values = (part.value for part in parts if isinstance(part, ast.Expr))
-    return [inspect.cleandoc(str(each.value)) for each in values if isinstance(each, ast.Constant)]
+    return [
+        inspect.cleandoc(str(value.value)) for value in values if isinstance(value, ast.Constant)
+    ]

@@ -101,8 +101,8 @@ def _context(paths: str, name: str) -> Mapping[str, Any]:
     for path in filter(os.path.isfile, paths.split(os.pathsep)):
         with open(path, encoding="utf-8") as file:
             document = yaml.safe_load(file) or {}
-        for each in document.get("contexts") or ():
-            if each["name"] == name:
-                settings: Mapping[str, Any] = each["context"]
+        for item in document.get("contexts") or ():
+            if item["name"] == name:
+                settings: Mapping[str, Any] = item["context"]
                 return settings
     raise KeyError(name)

@@ -20,8 +20,8 @@ class ImageError(Exception):
 async def known(api: KubeApi) -> dict[str, ImageFacts]:
     """Return the images' facts by reference, from every operator's ConfigMap that can be read. Raises KubeError."""
     images: dict[str, ImageFacts] = {}
-    for each in await _config_maps(api):
-        for text in (each.get("data") or {}).values():
+    for config_mapping in await _config_maps(api):
+        for text in (config_mapping.get("data") or {}).values():
             images |= read_entry(text)
     return images
 
@@ -43,9 +43,9 @@ def chosen(text: str, images: dict[str, ImageFacts]) -> tuple[str, ImageFacts]:
     """Return the image with this reference, this digest or this prefix of a digest. Raises ImageError."""
     digest = text.removeprefix("sha256:")
     matches = [
-        each
-        for each in images
-        if each == text or (digest and each.partition("@sha256:")[2].startswith(digest))
+        image
+        for image in images
+        if image == text or (digest and image.partition("@sha256:")[2].startswith(digest))
     ]
     if len(matches) == 1:
         return matches[0], images[matches[0]]

@@ -11,20 +11,20 @@ from typing import Final
 from enginewright_contract.reasons import Reason
 from enginewright_contract.report import Finding
 
-_RANKS: Final = {each: rank for rank, each in enumerate(Reason) if each.facets.placement}
+_RANKS: Final = {item: rank for rank, item in enumerate(Reason) if item.facets.placement}
 
 
 def first(causes: Iterable[Finding]) -> Finding | None:
     """Return the cause to fix first, its text followed by the others'; None without causes."""
-    ranked = sorted(causes, key=lambda each: rank(each.reason))
+    ranked = sorted(causes, key=lambda cause: rank(cause.reason))
     if not ranked:
         return None
     chosen, *others = ranked
     text = chosen.cause
-    for each in others:
+    for finding in others:
         # the server has already appended others; the sidecar and the operator rank its result again
-        if each.reason is not chosen.reason and f"; and {each.reason}: " not in text:
-            text += f"; and {each.reason}: {each.cause}"
+        if finding.reason is not chosen.reason and f"; and {finding.reason}: " not in text:
+            text += f"; and {finding.reason}: {finding.cause}"
     return chosen.model_copy(update={"cause": text})
 
 

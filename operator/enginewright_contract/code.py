@@ -60,8 +60,8 @@ def _is_text(token: tokenize.TokenInfo) -> bool:
 def _modules(folder: str, inside: str = "") -> Iterator[str]:
     """Yield the modules below a folder; `pathlib` would make every start three times as slow."""
     with os.scandir(f"{folder}/{inside}") as entries:
-        for each in entries:
-            if each.is_dir():
-                yield from _modules(folder, f"{inside}{each.name}/")
-            elif each.name.endswith(".py"):
-                yield inside + each.name
+        for entry in entries:
+            if entry.is_dir():
+                yield from _modules(folder, f"{inside}{entry.name}/")
+            elif entry.name.endswith(".py"):
+                yield inside + entry.name

@@ -48,7 +48,7 @@ class Capabilities:
         if self.since is not None and requested >= version(self.since):
             return True
         listed = map(version, self.listed)
-        return self.binary and any(each[0] == requested[0] and each <= requested for each in listed)
+        return self.binary and any(pair[0] == requested[0] and pair <= requested for pair in listed)
 
     @override
     def __str__(self) -> str:
@@ -165,5 +165,7 @@ def unserved_tensors(backend: str, tensors: Iterable[TensorSpec]) -> tuple[str, 
     if provider is None or provider.types is None:
         return ()
     return tuple(
-        f"{each.name} ({each.dtype})" for each in tensors if each.dtype not in provider.types
+        f"{tensor.name} ({tensor.dtype})"
+        for tensor in tensors
+        if tensor.dtype not in provider.types
     )

@@ -14,7 +14,7 @@ class FetchFacts(Message):
     @property
     def size_bytes(self) -> int:
         """Return the size of all files."""
-        return sum(each.size_bytes for each in self.files)
+        return sum(file.size_bytes for file in self.files)
 
 
 class AnsweredTensor(Message):

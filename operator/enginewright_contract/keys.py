@@ -30,8 +30,8 @@ def prepared_keys(model_digest: str, recipe: Recipe, data: Mapping[str, str]) ->
     whole = content(recipe)
     variants = (_without_addresses(whole, data), whole)
     keys = (
-        _key({"model_digest": model_digest, "recipe": each, "data": dict(data)})
-        for each in variants
+        _key({"model_digest": model_digest, "recipe": variant, "data": dict(data)})
+        for variant in variants
     )
     return tuple(dict.fromkeys(keys))
 
@@ -49,7 +49,8 @@ def _without_addresses(recipe: Mapping[str, Any], data: Mapping[str, str]) -> di
         del kept["processing"]  # the names of the steps say where they are
     if extensions := kept.get("extensions"):
         kept["extensions"] = [
-            _without_uri(each) if each.get("sha256") else each for each in extensions
+            _without_uri(extension) if extension.get("sha256") else extension
+            for extension in extensions
         ]
     return kept
 

@@ -70,7 +70,7 @@ def parse(cpuinfo: str, architecture: str) -> Processor:
             flags = set(value.split())
             common = flags if common is None else common & flags
     present = {_FLAGS[flag] for flag in (common or set()) & _FLAGS.keys()}
-    features = tuple(each for each in Feature if each in present)
+    features = tuple(feature for feature in Feature if feature in present)
     return Processor(architecture=architecture, model=model, features=features)
 
 
@@ -93,7 +93,8 @@ def mismatch(
     if verified_on.exact_products == serving.exact_products:
         return None
     here, there = (
-        "exact" if each.exact_products else "saturating" for each in (serving, verified_on)
+        "exact" if processor.exact_products else "saturating"
+        for processor in (serving, verified_on)
     )
     return (
         f"INT8 products are {here} on this processor, {serving.described}, but were {there} on the one that the"
@@ -106,6 +107,6 @@ def timing_mismatch(processor: Processor, feature: Feature) -> str | None:
     if feature not in processor.features:
         return f"this machine's processor, {processor.described}, has no {feature}"
     faster = _X86[_X86.index(feature) + 1 :] if feature in _X86 else ()
-    if more := [each for each in faster if each in processor.features]:
+    if more := [item for item in faster if item in processor.features]:
         return f"this machine's processor, {processor.described}, has {', '.join(more)} too"
     return None

@@ -113,8 +113,8 @@ PVC: Final = Scheme(
 )
 
 SCHEMES: Final = (HTTPS, HTTP, S3, GS, AZ, HF, OCI, PVC)
-BUCKETS: Final = tuple(each for each in SCHEMES if each.is_bucket)
-_BY_NAME: Final = {each.name: each for each in SCHEMES}
+BUCKETS: Final = tuple(scheme for scheme in SCHEMES if scheme.is_bucket)
+_BY_NAME: Final = {scheme.name: scheme for scheme in SCHEMES}
 
 
 def scheme_of(uri: str) -> Scheme | None:
@@ -125,14 +125,14 @@ def scheme_of(uri: str) -> Scheme | None:
 
 def forms(schemes: Iterable[Scheme]) -> str:
     """Return the forms of addresses, as an enumeration for messages."""
-    *first, last = (each.form for each in schemes)
+    *first, last = (scheme.form for scheme in schemes)
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def secret_keys() -> str:
     """Return the keys of credentials, as an enumeration for descriptions of fields."""
     names: dict[str, list[str]] = {}
-    for each in SCHEMES:
-        if each.keys:
-            names.setdefault(each.keys, []).append(each.name)
+    for scheme in SCHEMES:
+        if scheme.keys:
+            names.setdefault(scheme.keys, []).append(scheme.name)
     return "; ".join(f"{keys} for {' and '.join(used)}" for keys, used in names.items())

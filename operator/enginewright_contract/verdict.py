@@ -68,10 +68,10 @@ def _of_known_checks(value: Any) -> Any:  # noqa: ANN401 - likewise
     if not isinstance(value, list):
         return value
     supported = [
-        each
-        for each in value
-        if not (isinstance(each, dict) and isinstance(each.get("check"), str))
-        or each["check"] in set(Check)
+        item
+        for item in value
+        if not (isinstance(item, dict) and isinstance(item.get("check"), str))
+        or item["check"] in set(Check)
     ]
     return supported or value  # without any known check the verdict stays invalid
 

@@ -43,7 +43,9 @@ def probe() -> ImageFacts:
                 remedy="build the image from its lock, or install the extra rtx, which pins them",
             )
     versions = {name: backend.version() for name, backend in backends.items()}
-    cuda_major = next(filter(None, (each.cuda_major() for each in backends.values())), None)
+    cuda_major = next(
+        filter(None, (session_backend.cuda_major() for session_backend in backends.values())), None
+    )
     return ImageFacts(
         # the distribution is not sufficient: a provider may be a separate plug-in
         variant="rtx" if "tensorrt-rtx" in backends else _VARIANTS.get(owner, owner),

@@ -39,7 +39,7 @@ def read_tokens(secret: Mapping[str, bytes]) -> TokenSet:
     for name, value in sorted(secret.items()):
         lines = _lines(value)
         tokens = [line for line in lines if _TOKEN.fullmatch(line)]
-        clients |= {hashlib.sha256(each).digest(): name for each in tokens}
+        clients |= {hashlib.sha256(token).digest(): name for token in tokens}
         if not lines:
             problems.append(f"key {name!r} is empty")
         elif len(tokens) < len(lines):

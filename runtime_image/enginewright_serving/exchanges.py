@@ -27,12 +27,12 @@ class ExchangeHead:
     def line(self) -> bytes:
         """Return the header line."""
         lengths = (self.request_json, self.answer_json)
-        shown = (_ABSENT if each is None else str(each) for each in lengths)
+        shown = (_ABSENT if length is None else str(length) for length in lengths)
         return f"{HEADER}: {self.dropped} {self.request} {' '.join(shown)}\r\n".encode()
 
     @classmethod
     def read(cls, value: bytes) -> Self:
         """Read the header's value; ValueError if it is not one."""
         dropped, request, *lengths = value.decode().split()
-        first, second = (None if each == _ABSENT else int(each) for each in lengths)
+        first, second = (None if length == _ABSENT else int(length) for length in lengths)
         return cls(int(dropped), int(request), first, second)

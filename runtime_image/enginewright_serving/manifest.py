@@ -38,7 +38,7 @@ def served_profiles(manifest: Manifest) -> tuple[tuple[ShapeProfile, ...], ...]:
     if engine is not None and engine.profiles:
         return tuple(profile.inputs for profile in engine.profiles)
     anything = {"low": None, "high": None}
-    return (tuple(each.model_copy(update=anything) for each in manifest.recipe.shapes),)
+    return (tuple(shape.model_copy(update=anything) for shape in manifest.recipe.shapes),)
 
 
 def _compare_keys(what: str, key: str, expected: str) -> None:

@@ -26,7 +26,7 @@ class MountedSecret:
         """Return a value that differs once a file has been replaced, or None if the volume cannot be read."""
         try:
             folder = self.folder()
-            stats = [(each.name, each.stat()) for each in sorted(self._files(folder))]
+            stats = [(file.name, file.stat()) for file in sorted(self._files(folder))]
         except OSError:
             return None
         return str(folder), tuple(
@@ -41,8 +41,8 @@ class MountedSecret:
             return self._read() if self._path.exists() else {}
 
     def _read(self) -> dict[str, bytes]:
-        return {each.name: each.read_bytes() for each in self._files(self.folder())}
+        return {file.name: file.read_bytes() for file in self._files(self.folder())}
 
     @staticmethod
     def _files(folder: Path) -> list[Path]:
-        return [each for each in folder.iterdir() if not each.name.startswith("..")]
+        return [path for path in folder.iterdir() if not path.name.startswith("..")]

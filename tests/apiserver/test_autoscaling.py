@@ -69,7 +69,7 @@ class Autoscaled(World):
         query = f"watch=true&resourceVersion={since}&timeoutSeconds=1"
         place = f"/apis/apps/v1/namespaces/{self.user.name}/deployments"
         events = self.user.kubectl("get", "--raw", f"{place}?{query}").splitlines()
-        counts = [int(json.loads(each)["object"]["spec"]["replicas"]) for each in events]
+        counts = [int(json.loads(event)["object"]["spec"]["replicas"]) for event in events]
         return [count for count, _ in itertools.groupby(counts)]
 
     def serve_five(self, operator: OperatorProcess) -> None:

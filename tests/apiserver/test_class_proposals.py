@@ -60,7 +60,7 @@ class World:
             self.admin.patch("node", name, {"spec": {"taints": [TAINT]}})
 
     def classes(self) -> dict[str, dict[str, Any]]:
-        return {each["metadata"]["name"]: each for each in self.admin.items("aclass")}
+        return {entry["metadata"]["name"]: entry for entry in self.admin.items("aclass")}
 
     def wait_classes(self, *names: str) -> dict[str, dict[str, Any]]:
         eventually(lambda: set(self.classes()) == set(names), 20, f"{names}", interval=0.1)
@@ -71,7 +71,7 @@ class World:
 
         def has_reason() -> bool:
             conditions = self.admin.get("aclass", name).get("status", {}).get("conditions", [])
-            return any(each["reason"] == reason for each in conditions)
+            return any(condition["reason"] == reason for condition in conditions)
 
         eventually(has_reason, 20, f"{name}: {reason}", interval=0.1)
 

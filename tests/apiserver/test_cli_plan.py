@@ -43,7 +43,7 @@ def _remove_installation(world: World) -> Iterator[None]:
 
 def reader(world: World, name: str, rules: list[dict[str, Any]]) -> Path:
     """Return a kubeconfig of a user who may only get and list."""
-    verbs = [{**each, "verbs": ["get", "list"]} for each in rules]
+    verbs = [{**rule, "verbs": ["get", "list"]} for rule in rules]
     role = {"kind": "ClusterRole", "name": f"{world.user.name}-{name}"}
     rbac = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": role["name"]}}
     account = {"kind": "ServiceAccount", "name": name, "namespace": world.user.name}
@@ -104,7 +104,7 @@ def plan(kubeconfig: Path, body: dict[str, Any], *arguments: str) -> tuple[int, 
 
 
 def actions(reported: dict[str, Any]) -> list[str]:
-    return [f"{each['action']} {each['kind']}" for each in reported["models"][0]["steps"]]
+    return [f"{item['action']} {item['kind']}" for item in reported["models"][0]["steps"]]
 
 
 def test_the_operator_does_what_is_planned(world: World) -> None:
@@ -140,7 +140,7 @@ def test_the_operator_does_what_is_planned(world: World) -> None:
         code, other = plan(kubeconfig, changed, "--save-facts", facts)
         assert actions(other) == ["make Job", "change Deployment", "make Deployment"]
         (forecast,) = other["models"]
-        fields = {each["field"] for each in forecast["spec"]}
+        fields = {item["field"] for item in forecast["spec"]}
         assert fields == {"spec.targetOpset", "spec.replicas"}
         assert forecast["serving"] == same["models"][0]["revision"]
 
@@ -168,8 +168,8 @@ def test_with_few_permissions_the_assumptions_are_printed(world: World) -> None:
     little = [{"apiGroups": ["enginewright.dev"], "resources": OURS}]
     code, reported = plan(reader(world, "little", little), model())
     wording = "; ".join(reported["assumed"])
-    for each in ("nodes", "runtime images", "Deployments of all namespaces"):
-        assert f"you may not read {each}" in wording
+    for item in ("nodes", "runtime images", "Deployments of all namespaces"):
+        assert f"you may not read {item}" in wording
     assert "the operator's settings are not known" in wording
     assert (code, reported["models"][0]["refusals"][0]["reason"]) == (0, "ProbingImage")
 

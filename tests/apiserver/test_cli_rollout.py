@@ -130,8 +130,8 @@ def test_the_target_is_rolled_back_and_promoted(desk: Desk) -> None:
 def test_refusals_write_nothing(desk: Desk) -> None:
     code, shown = desk.run("rollback", NAME, "--to", "nosuch")
     assert (code, "revision nosuch is unknown; known revisions:" in shown) == (1, True)
-    for each in (OLD, GOOD, NEW, "Promoted", "model 111111111111", "example.com/cpu:1"):
-        assert each in shown
+    for item in (OLD, GOOD, NEW, "Promoted", "model 111111111111", "example.com/cpu:1"):
+        assert item in shown
     desk.status(
         revision=NEW,
         active={"revision": GOOD},
@@ -163,7 +163,7 @@ def test_the_status_of_a_canary(desk: Desk, server: PodServer) -> None:
         source="golden",
         name="s",
         count=4000,
-        windows=tuple((start + 10 * each, 0.01 + 0.0001 * (each % 7)) for each in range(400)),
+        windows=tuple((start + 10 * index, 0.01 + 0.0001 * (index % 7)) for index in range(400)),
     )
     # one server answers for both: its measurements are those of the new revision
     measured = Measurements(model=NAME, revision=NEW, since=start, latencies=(series,))
@@ -173,7 +173,7 @@ def test_the_status_of_a_canary(desk: Desk, server: PodServer) -> None:
         code, shown = desk.run("status", NAME, "--json")
         assert code == 0, shown
         status: dict[str, Any] = json.loads(shown)
-        return {} if any("does not report" in each for each in status["notes"]) else status
+        return {} if any("does not report" in item for item in status["notes"]) else status
 
     status = eventually(status_with_measurements, 30, "measurements")
     assert (status["verdict"], status["reason"]) == ("progressing", "Analyzing")
@@ -186,8 +186,8 @@ def test_the_status_of_a_canary(desk: Desk, server: PodServer) -> None:
         assert (cpu["image"], cpu["pods"], cpu["ready"]) == (f"example.com/cpu:{number}", 1, 1)
     assert status["progress"]["phase"] == "Analyzing"
     assert status["progress"]["left_seconds"] == 0
-    assert [each["revision"] for each in status["history"]] == [NEW, GOOD, OLD]
-    assert [each["outcome"] for each in status["history"]] == ["", "Promoted", "Promoted"]
+    assert [item["revision"] for item in status["history"]] == [NEW, GOOD, OLD]
+    assert [item["outcome"] for item in status["history"]] == ["", "Promoted", "Promoted"]
     assert status["notes"] == []
     assert {path.rpartition("/")[2] for path, _ in server.requests()} == {"measurements"}
 
@@ -247,7 +247,7 @@ def test_rollouts_are_paused_and_resumed(desk: Desk) -> None:
     assert desk.model()["spec"]["source"] == spec["source"]
     managed = desk.namespace.kubectl("get", "im", NAME, "-o", "json", "--show-managed-fields")
     assert "enginewright-cli" in {
-        each["manager"] for each in json.loads(managed)["metadata"]["managedFields"]
+        item["manager"] for item in json.loads(managed)["metadata"]["managedFields"]
     }
 
 
@@ -298,7 +298,7 @@ def test_the_operator_goes_back_and_forth(world: World) -> None:
         status = json.loads(shown)
         assert (code, status["verdict"], status["reason"]) == (1, "rejected", "RolledBackByUser")
         assert status["stable"]["revision"] == first
-        outcomes = {each["revision"]: each["outcome"] for each in status["history"]}
+        outcomes = {item["revision"]: item["outcome"] for item in status["history"]}
         assert outcomes == {first: "Promoted", second: "Rejected"}
 
         assert desk.run("promote", NAME)[0] == 0

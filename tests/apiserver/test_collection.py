@@ -52,12 +52,12 @@ class Store(EngineWorld):
         """Return the next Job that collects, which has none of these names."""
 
         def new() -> list[dict[str, Any]]:
-            return [each for each in self.jobs("collect") if _name(each) not in not_in]
+            return [job for job in self.jobs("collect") if _name(job) not in not_in]
 
         return eventually(new, 30, "a collection", interval=0.1)[0]
 
     def next_collection(self) -> dict[str, Any]:
-        return self.collection({_name(each) for each in self.jobs("collect")})
+        return self.collection({_name(job) for job in self.jobs("collect")})
 
     def collects(self, job: dict[str, Any]) -> None:
         """Run a Job that collects to its end."""
@@ -103,9 +103,9 @@ def test_used_artefacts_stay_until_their_model_is_deleted(
         store.probe_images(2)
         first = store.serves(1, FIRST)
         eventually(lambda: store.user.get("deployment", "m-l4"), 20, interval=0.1)
-        before = {_name(each) for each in store.jobs("collect")}
-        for each in store.jobs("collect"):  # it began before there was anything
-            store.collects(each)
+        before = {_name(entry) for entry in store.jobs("collect")}
+        for entry in store.jobs("collect"):  # it began before there was anything
+            store.collects(entry)
         job = store.collection(before)
         task = collect_task(job)
         assert beginnings(FIRST, first) <= set(task.keep)
@@ -116,19 +116,19 @@ def test_used_artefacts_stay_until_their_model_is_deleted(
         second = store.serves(2, SECOND)
         assert second != first
         eventually(lambda: len(store.user.items("controllerrevisions")) == 2, 20, interval=0.1)
-        assert len([each for each in store.jobs("collect") if not _has_ended(each)]) == 1
+        assert len([entry for entry in store.jobs("collect") if not _has_ended(entry)]) == 1
         store.collects(job)
         job = store.collection({*before, _name(job)})
         needed = beginnings(FIRST, first, SECOND, second)
         assert set(collect_task(job).keep) == needed
 
         # both engines outlast the time after which unused ones are removed
-        seen = {each["metadata"]["uid"] for each in store.user.items("inferenceengines")}
+        seen = {entry["metadata"]["uid"] for entry in store.user.items("inferenceengines")}
         for _ in range(3):
             store.collects(job)
             job = store.next_collection()
             assert set(collect_task(job).keep) == needed
-        assert {each["metadata"]["uid"] for each in store.user.items("inferenceengines")} == seen
+        assert {entry["metadata"]["uid"] for entry in store.user.items("inferenceengines")} == seen
 
         store.user.delete("inferencemodel", "m")
         store.user.delete_all("deployments,controllerrevisions")  # which the garbage collector does
@@ -167,10 +167,10 @@ def test_a_result_outlives_the_operator_and_a_restart_begins_no_collection(store
     store.expire_lease()
     # what is due after two seconds may have begun before the process was killed
     store.user.delete_all("pods")
-    for each in store.jobs("collect"):
-        if _name(each) != name:
-            store.user.delete("job", _name(each))
-    names = [_name(each) for each in store.jobs("collect")]
+    for entry in store.jobs("collect"):
+        if _name(entry) != name:
+            store.user.delete("job", _name(entry))
+    names = [_name(entry) for entry in store.jobs("collect")]
     with store.collecting(interval="1h", maxSize="3k") as operator:
         operator.wait_ready().wait_quiet()
         assert operator.writes() == 0
@@ -178,7 +178,7 @@ def test_a_result_outlives_the_operator_and_a_restart_begins_no_collection(store
         assert operator.total("enginewright_store_bytes", **where) == 4000
         assert operator.total("enginewright_store_needed_bytes", **where) == 4000
         assert operator.total("enginewright_store_limit_bytes", **where) == 3000
-    assert [_name(each) for each in store.jobs("collect")] == names
+    assert [_name(entry) for entry in store.jobs("collect")] == names
 
 
 def test_nothing_is_removed_where_a_revision_of_another_version_is_stored(store: Store) -> None:
@@ -212,7 +212,7 @@ def test_nothing_is_removed_where_a_revision_of_another_version_is_stored(store:
     with store.operator(store=often) as operator:
         operator.wait_ready()
         job = store.collection(set())
-        env = {each["name"]: each["value"] for each in container_of(job)["env"]}
+        env = {item["name"]: item["value"] for item in container_of(job)["env"]}
         assert env["ENGINEWRIGHT_STORE"] == f"s3://models/team/{store.user.name}"
         system = store.user.get("namespace", "kube-system")
         assert collect_task(job).cluster == system["metadata"]["uid"]
@@ -220,5 +220,5 @@ def test_nothing_is_removed_where_a_revision_of_another_version_is_stored(store:
 
 
 def _has_ended(job: dict[str, Any]) -> bool:
-    kinds = {each["type"] for each in job.get("status", {}).get("conditions", ())}
+    kinds = {item["type"] for item in job.get("status", {}).get("conditions", ())}
     return bool(kinds & {"Complete", "Failed"})

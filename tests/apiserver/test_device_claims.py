@@ -14,7 +14,7 @@ pytestmark = pytest.mark.apiserver
 def store(namespace: Namespace, obj: dict[str, Any]) -> dict[str, Any]:
     """Return an object, without its owner, as the API server would store it."""
     metadata = {key: obj["metadata"][key] for key in ("name", "labels")}
-    body = {each: obj[each] for each in ("apiVersion", "kind", "spec")}
+    body = {item: obj[item] for item in ("apiVersion", "kind", "spec")}
     return namespace.create({**body, "metadata": metadata}, dry_run=True)
 
 
@@ -25,6 +25,6 @@ def test_the_api_server_takes_templates_jobs_and_deployments(namespace: Namespac
     serves = serving()
     deployment = store(namespace, serves.the("Deployment"))
     assert deployment["spec"]["template"]["spec"]["resourceClaims"][0]["name"] == claim["name"]
-    for each in (building.the("ResourceClaimTemplate"), serves.the("ResourceClaimTemplate")):
-        template = store(namespace, each)
-        assert template["spec"]["spec"] == each["spec"]["spec"], "or each pass would write it"
+    for entry in (building.the("ResourceClaimTemplate"), serves.the("ResourceClaimTemplate")):
+        template = store(namespace, entry)
+        assert template["spec"]["spec"] == entry["spec"]["spec"], "or each pass would write it"

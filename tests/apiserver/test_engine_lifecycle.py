@@ -67,13 +67,15 @@ def test_from_the_look_into_the_store_to_the_engine(world: EngineWorld) -> None:
         owner = world.user.get("ieng", ENGINE)["metadata"]["uid"]
         assert job["metadata"]["ownerReferences"][0]["uid"] == owner
         spec = job["spec"]["template"]["spec"]
-        limits = [each["resources"].get("limits") for each in spec["initContainers"]]
+        limits = [item["resources"].get("limits") for item in spec["initContainers"]]
         assert limits == [{"nvidia.com/gpu": "1"}] * 3
 
         pod = played.start_pod(world.user, job)
         played.place_pod(world.user, pod)
         for number, stage in enumerate(ENGINE_STAGES, start=1):
-            ended: Stages = {each: {"ok": True} for each in ENGINE_STAGES[: number - 1]}
+            ended: Stages = {
+                engine_stage: {"ok": True} for engine_stage in ENGINE_STAGES[: number - 1]
+            }
             played.run_stages(world.user, pod, ended, stage, ENGINE_STAGES)
             world.wait_message(f"{stage} ({number}/4)")
         played.run_stages(world.user, pod, engine_built(world.key), None, ENGINE_STAGES)
@@ -268,7 +270,7 @@ def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: Engine
 
         def has_new_engine() -> bool:
             engines = world.user.items("ieng")
-            return [each["metadata"]["uid"] for each in engines] not in ([], [before])
+            return [engine["metadata"]["uid"] for engine in engines] not in ([], [before])
 
         eventually(has_new_engine, 20, "the engine again", interval=0.1)
         world.collect_garbage()
@@ -281,7 +283,7 @@ def test_from_a_model_to_its_engine_and_again_when_that_is_deleted(world: Engine
         assert world.jobs("prepare") == [], "the InferenceEngine has a record of the preparation"
         status = world.user.get("im", "again")["status"]
         assert status["prepared"]["key"] == PUBLISHED["key"]
-        assert [each["digest"] for each in status["source"]["pins"]] == [DIGEST]
+        assert [item["digest"] for item in status["source"]["pins"]] == [DIGEST]
 
 
 def test_models_that_share_an_engine_are_recorded_by_it_and_build_it_once(
@@ -335,9 +337,9 @@ def test_an_interim_serves_until_the_engine_is_built_also_over_a_restart(
 
     def serves_with(image: str) -> str:
         """Return the name of the Deployment whose server has this image, once there is one."""
-        for each in world.user.items("deployments"):
-            if server_of(each)["image"] == image:
-                return str(each["metadata"]["name"])
+        for entry in world.user.items("deployments"):
+            if server_of(entry)["image"] == image:
+                return str(entry["metadata"]["name"])
         return ""
 
     def reason() -> str:

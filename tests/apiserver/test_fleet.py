@@ -39,39 +39,39 @@ class Fleet(World):
     def images(self) -> dict[str, dict[str, Any]]:
         """Return `status.images` by model, and remember which have begun to move."""
         images = {
-            each["metadata"]["name"]: each.get("status", {}).get("images", {})
-            for each in self.user.items("im")
+            entry["metadata"]["name"]: entry.get("status", {}).get("images", {})
+            for entry in self.user.items("im")
         }
-        moving = [name for name, each in images.items() if each.get("state") == "Moving"]
+        moving = [name for name, image in images.items() if image.get("state") == "Moving"]
         self.begun += [name for name in moving if name not in self.begun]
         self.most = max(self.most, len(moving))
         assert self.most <= LIMIT
         return images
 
     def states(self) -> Counter[str]:
-        return Counter(each.get("state", "") for each in self.images().values())
+        return Counter(image.get("state", "") for image in self.images().values())
 
     def tend(self, until: Callable[[], bool], refused: str = "") -> None:
         """Run Jobs and Deployments until something holds; Jobs of `refused` fail."""
         deadline = Deadline(DEADLINE)
         while not until():
             assert not deadline.is_over(), self.images()
-            jobs = [each for each in self.jobs("prepare") if not each["status"].get("conditions")]
-            for each in jobs:
-                name = each["metadata"]["name"]
-                fails = each["metadata"]["labels"][MODEL] == refused
-                pod = played.start_pod(self.user, each)
+            jobs = [job for job in self.jobs("prepare") if not job["status"].get("conditions")]
+            for job in jobs:
+                name = job["metadata"]["name"]
+                fails = job["metadata"]["labels"][MODEL] == refused
+                pod = played.start_pod(self.user, job)
                 played.run_stages(self.user, pod, REFUSED if fails else _good(name))
                 (played.fail_job if fails else played.complete_job)(self.user, name)
-            for each in self.user.items("deployments"):
-                if each.get("status", {}).get("observedGeneration") != _generation(each):
-                    played.roll_out(self.user, each["metadata"]["name"])
+            for entry in self.user.items("deployments"):
+                if entry.get("status", {}).get("observedGeneration") != _generation(entry):
+                    played.roll_out(self.user, entry["metadata"]["name"])
 
     def ready(self) -> int:
         return sum(
-            each["type"] == "Ready" and each["status"] == "True"
+            item["type"] == "Ready" and item["status"] == "True"
             for one in self.user.items("im")
-            for each in one.get("status", {}).get("conditions", ())
+            for item in one.get("status", {}).get("conditions", ())
         )
 
 

@@ -240,7 +240,7 @@ def test_an_edit_is_reverted_and_additions_stay(world: World) -> None:
         text = f"reverted kubectl's change of spec.replicas in Deployment {MODEL}-cpu"
 
         def is_reported() -> bool:
-            return any(each["message"].startswith(text) for each in world.user.items("events"))
+            return any(entry["message"].startswith(text) for entry in world.user.items("events"))
 
         eventually(is_reported, 20, interval=0.1)
         assert replicas_of(world) == 1
@@ -312,7 +312,9 @@ def test_classes_count_nodes_and_name_each_other(world: World) -> None:
     def wait_ready(name: str, status: str, reason: str) -> None:
         def is_so() -> bool:
             conditions = world.user.get("aclass", name).get("status", {}).get("conditions", [])
-            return [(each["status"], each["reason"]) for each in conditions] == [(status, reason)]
+            return [(condition["status"], condition["reason"]) for condition in conditions] == [
+                (status, reason)
+            ]
 
         eventually(is_so, 20, f"{name} {reason}", interval=0.1)
 

@@ -33,7 +33,7 @@ def is_refused(operator: OperatorProcess) -> bool:
 
 def keeps_classes(world: World) -> bool:
     leases = world.system.items("leases")
-    holders = {each["metadata"]["name"]: each["spec"]["holderIdentity"] for each in leases}
+    holders = {lease["metadata"]["name"]: lease["spec"]["holderIdentity"] for lease in leases}
     return bool(holders.get("enginewright-classes"))
 
 
@@ -111,7 +111,7 @@ def test_a_leader_that_is_terminated_hands_over(
     assert world.system.get("lease", "enginewright")["spec"]["holderIdentity"] == ""
     with capsys.disabled():
         print(
-            f"\nhand-over on SIGTERM: led on after {', '.join(f'{each:.2f} s' for each in durations)}"
+            f"\nhand-over on SIGTERM: led on after {', '.join(f'{duration:.2f} s' for duration in durations)}"
         )
 
 
@@ -146,8 +146,8 @@ def silence_watch_of_models(world: World, tunnel: Cutter) -> None:
     world.user.kubectl("annotate", "im", MODEL, f"example.com/size={'x' * size}")
 
     def watch() -> Any:
-        grown = {each: now - before.get(each, 0) for each, now in tunnel.answered.items()}
-        return next((each for each, grew in grown.items() if grew > size), None)
+        grown = {key: now - before.get(key, 0) for key, now in tunnel.answered.items()}
+        return next((key for key, grew in grown.items() if grew > size), None)
 
     tunnel.silence(eventually(watch, 10, "the event", interval=0.1))
 
@@ -297,7 +297,7 @@ def test_releases_with_namespaces_of_their_own_work_side_by_side(
             assert "level=error" not in operator.log
             assert operator.total("enginewright_models", condition="Ready", status="True") == 1
         assert world.user.get("aclass", "cpu")["status"]["nodes"] == 1
-        keepers = [each for each in (world, other) if keeps_classes(each)]
+        keepers = [item for item in (world, other) if keeps_classes(item)]
         assert len(keepers) == 1  # one of them keeps the classes
         with (
             third.operator(watchNamespaces=[third.user.name]) as overlapping,

@@ -74,9 +74,9 @@ def restricted(namespace: Namespace) -> Namespace:
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "value": 1},
         {"apiVersion": "v1", "kind": "ServiceAccount"},
     ]
-    for each in classes:
-        name = "default" if each["kind"] == "ServiceAccount" else "placed"
-        body = json.dumps({**each, "metadata": {"name": name}})
+    for device_class in classes:
+        name = "default" if device_class["kind"] == "ServiceAccount" else "placed"
+        body = json.dumps({**device_class, "metadata": {"name": name}})
         namespace.kubectl("apply", "--server-side", "--filename", "-", stdin=body)
     return namespace
 
@@ -114,8 +114,8 @@ def test_jobs_with_every_field_are_admitted(restricted: Namespace) -> None:
     look = engine.settle().job()
     build = engine.misses().job()
     prepare = World(build={"podTemplate": JOBS}).settle().job()
-    for each in (probe, prepare, look, build):
-        pod = admit(restricted, each)
+    for entry in (probe, prepare, look, build):
+        pod = admit(restricted, entry)
         assert pod["spec"]["nodeSelector"]["pool"] == "a"
         assert pod["spec"]["priorityClassName"] == pod["spec"]["runtimeClassName"] == "placed"
 
@@ -136,7 +136,7 @@ def test_serving_pods_with_every_field_are_admitted(restricted: Namespace, opens
     reference = f"{images.repository}@sha256:{'1' * 64}"
     result = published().model_copy(update={"image": reference})
     pod = admit(restricted, world.job_succeeds(result).the("Deployment"))
-    (mounted,) = [each["image"] for each in pod["spec"]["volumes"] if "image" in each]
+    (mounted,) = [item["image"] for item in pod["spec"]["volumes"] if "image" in item]
     assert mounted == {"reference": reference, "pullPolicy": "IfNotPresent"}, "with nothing added"
     assert pod["spec"]["securityContext"]["runAsUser"] == 1000
     assert pod["spec"]["terminationGracePeriodSeconds"] == 300

@@ -52,7 +52,7 @@ class Routed(World):
         return dict(route)
 
     def services(self) -> list[str]:
-        return [each["metadata"]["name"] for each in self.user.items("services")]
+        return [entry["metadata"]["name"] for entry in self.user.items("services")]
 
     def gateway_says(self, **statuses: tuple[str, str]) -> None:
         """Report as the controller of the gateway: status and reason by type of condition."""
@@ -95,8 +95,8 @@ def test_a_route_as_the_gateway_api_has_it_from_its_creation_to_its_end(world: R
         (owner,) = route["metadata"]["ownerReferences"]
         assert (owner["kind"], owner["name"]) == ("InferenceModel", MODEL)
         (rule,) = route["spec"]["rules"]
-        assert [each["weight"] for each in rule["backendRefs"]] == [10_000, 0]
-        assert sorted(world.services()) == sorted(each["name"] for each in rule["backendRefs"])
+        assert [item["weight"] for item in rule["backendRefs"]] == [10_000, 0]
+        assert sorted(world.services()) == sorted(item["name"] for item in rule["backendRefs"])
 
         operator.wait_quiet()
         world.user.patch(CRD, MODEL, {"spec": {"hostnames": ["evil.example.com"]}})

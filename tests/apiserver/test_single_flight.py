@@ -35,8 +35,8 @@ def model(name: str) -> dict[str, Any]:
 def reasons(world: EngineWorld, condition: str = "Ready") -> list[str]:
     """Return the reasons of a condition of all models, in the order of their names."""
     conditions = (
-        {one["type"]: one["reason"] for one in each.get("status", {}).get("conditions", ())}
-        for each in world.user.items("im")
+        {one["type"]: one["reason"] for one in entry.get("status", {}).get("conditions", ())}
+        for entry in world.user.items("im")
     )
     return [reasons.get(condition, "") for reasons in conditions]
 
@@ -52,7 +52,7 @@ def test_fifty_models_cost_one_preparation_and_one_build(world: EngineWorld) -> 
         operator.wait_quiet()
         (job,) = world.jobs("prepare")
         leader = job["metadata"]["ownerReferences"][0]["name"]
-        follower = next(each for each in NAMES if each != leader)
+        follower = next(name for name in NAMES if name != leader)
         message = world.user.condition(follower, "Ready")["message"]
         assert f"InferenceModel {leader} prepares the same model" in message
         operator.kill()
@@ -91,7 +91,7 @@ def test_the_next_model_leads_once_the_leader_is_deleted(world: EngineWorld) -> 
 
         def next_one() -> dict[str, Any] | None:
             jobs = world.jobs("prepare")
-            others = [each for each in jobs if each["metadata"]["uid"] != first["metadata"]["uid"]]
+            others = [job for job in jobs if job["metadata"]["uid"] != first["metadata"]["uid"]]
             return others[0] if others else None
 
         second = eventually(next_one, 20, interval=0.1)

@@ -88,7 +88,7 @@ def engine_built(key: str, **changes: Any) -> Stages:
 
 def task_of(container: Object) -> str:
     """Return the task of a container as JSON."""
-    (task,) = (each["value"] for each in container["env"] if each["name"] == TASK_VARIABLE)
+    (task,) = (item["value"] for item in container["env"] if item["name"] == TASK_VARIABLE)
     return str(task)
 
 
@@ -224,7 +224,7 @@ class Cluster:
 
         def has_events() -> bool:
             events = self.user.items("events", fields=f"involvedObject.uid={uid}")
-            return {*reasons} <= {each["reason"] for each in events}
+            return {*reasons} <= {event["reason"] for event in events}
 
         eventually(has_events, 20, f"Events {reasons}", interval=0.1)
         text = self.user.kubectl("describe", kind, name).split("Events:")[1]
@@ -235,11 +235,11 @@ class Cluster:
         """Return the resource versions of everything that the operator writes."""
         kinds = "inferencemodels,inferenceengines,jobs,deployments,services,controllerrevisions,pdb,pvc,configmaps"
         return {
-            f"{namespace.name}/{each['kind']}/{each['metadata']['name']}": each["metadata"][
+            f"{namespace.name}/{entry['kind']}/{entry['metadata']['name']}": entry["metadata"][
                 "resourceVersion"
             ]
             for namespace in (self.user, self.system)
-            for each in namespace.items(kinds)
+            for entry in namespace.items(kinds)
         }
 
 
@@ -298,7 +298,7 @@ class EngineWorld(Cluster):
 
     def condition(self, kind: str) -> Object:
         conditions = self.user.get("ieng", self.name).get("status", {}).get("conditions", [])
-        return next((each for each in conditions if each["type"] == kind), {})
+        return next((item for item in conditions if item["type"] == kind), {})
 
     def wait(self, status: str, reason: str) -> str:
         """Wait for Ready with this status and reason; return its message."""

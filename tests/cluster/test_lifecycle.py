@@ -151,7 +151,7 @@ def test_a_volume_is_shared_by_nodes_and_removed_with_its_claim(cluster: Handle)
     cluster.probe("user-1", "write", "/data/greeting", "hello")
     assert cluster.probe("user-2", "get", "http://127.0.0.1:8080/greeting") == "hello"
     folders = list((cluster.folder / "volumes").iterdir())
-    assert [each.joinpath("greeting").read_text() for each in folders] == ["hello"]
+    assert [folder.joinpath("greeting").read_text() for folder in folders] == ["hello"]
     cluster.kubectl("delete", "pod", "user-1", "user-2", "--wait=true")
     cluster.kubectl("delete", "pvc", "shared", "--wait=true")
     until("the volume's removal", lambda: not folders[0].exists())
@@ -195,7 +195,7 @@ def test_crashed_processes_restart_under_running_pods(cluster: Handle, web: str)
     assert _not_running(cluster) == []
     assert cluster.reach("far", "http://web.default/hostname") == "web"
     statuses = cluster.get("pod", web)["status"]["containerStatuses"]
-    assert [each["restartCount"] for each in statuses] == [0]
+    assert [status["restartCount"] for status in statuses] == [0]
 
 
 def test_a_node_that_lost_power_comes_back(cluster: Handle, web: str) -> None:

@@ -49,9 +49,9 @@ def abandon(artifact: Path, *unused: timedelta) -> list[Path]:
         for path in (copy, *copy.rglob("*")):
             original = (artifact / path.relative_to(copy)).stat()
             os.chown(path, original.st_uid, original.st_gid)
-    for each, age in zip((artifact, *copies), (2 * max(unused), *unused), strict=True):
+    for item, age in zip((artifact, *copies), (2 * max(unused), *unused), strict=True):
         used = time.time() - age.total_seconds()
-        os.utime(each / "manifest.json", (used, used))
+        os.utime(item / "manifest.json", (used, used))
     return copies
 
 

@@ -29,7 +29,7 @@ def set_class(namespace: Namespace, name: str, **spec: Any) -> None:
 def engines_of(namespace: Namespace, model: str) -> dict[str, str]:
     """Return the names of a model's engines, by class."""
     status = namespace.get("inferencemodel", model).get("status", {})
-    return {each["class"]: each["name"] for each in status.get("engines", [])}
+    return {item["class"]: item["name"] for item in status.get("engines", [])}
 
 
 def engine_jobs(namespace: Namespace, engine: str) -> list[dict[str, Any]]:

@@ -51,7 +51,7 @@ def cluster(*arguments: str, timeout: float = 600) -> str:
 def upgrade(*settings: str) -> None:
     """Install the chart again with these values changed, as a user does."""
     chart = str(REPOSITORY / "charts/enginewright")
-    changed = [part for each in settings for part in ("--set", each)]
+    changed = [part for setting in settings for part in ("--set", setting)]
     cluster(
         "helm", "upgrade", "enginewright", chart, "--namespace", OPERATOR_NAMESPACE,
         "--reuse-values", *changed, "--wait", "--timeout", "2m",
@@ -131,7 +131,7 @@ class Namespace:
 
     def apply(self, *objects: dict[str, Any]) -> str:
         """Apply objects like a user: client-side, with strict validation."""
-        text = "\n---\n".join(json.dumps(each) for each in objects)
+        text = "\n---\n".join(json.dumps(object_) for object_ in objects)
         return self.kubectl("apply", "--filename", "-", stdin=text)
 
     @property
@@ -152,7 +152,7 @@ class Namespace:
             path = kind.path(None if everywhere else self.name)
             identity = {"apiVersion": kind.api_version, "kind": kind.name}
             listed = self._api.send("GET", path, query=query)["items"]
-            items += [{**identity, **each} for each in listed]
+            items += [{**identity, **item} for item in listed]
         return items
 
     def create(self, obj: dict[str, Any], *, dry_run: bool = False) -> dict[str, Any]:
@@ -173,10 +173,10 @@ class Namespace:
 
         def are_established() -> bool:
             crds = [self.get("crd", name)] if name else self.items("crd")
-            conditions = [(each.get("status") or {}).get("conditions") or () for each in crds]
+            conditions = [(crd.get("status") or {}).get("conditions") or () for crd in crds]
             return all(
-                any((one["type"], one["status"]) == ("Established", "True") for one in each)
-                for each in conditions
+                any((one["type"], one["status"]) == ("Established", "True") for one in condition)
+                for condition in conditions
             )
 
         eventually(are_established, 30, "established CRDs", interval=0.1)
@@ -207,7 +207,7 @@ class Namespace:
 
     def _delete(self, kind: str, objects: list[dict[str, Any]]) -> None:
         paths = {}
-        for metadata in (each["metadata"] for each in objects):
+        for metadata in (object_["metadata"] for object_ in objects):
             path = self._api.kind(kind).path(metadata.get("namespace"), metadata["name"])
             paths[path] = metadata["uid"]
             with contextlib.suppress(NotFoundError):
@@ -225,7 +225,7 @@ class Namespace:
     def condition(self, name: str, kind: str) -> dict[str, Any]:
         """Return one condition of an InferenceModel; empty if it is missing."""
         conditions = self.get("inferencemodel", name).get("status", {}).get("conditions", [])
-        return next((each for each in conditions if each["type"] == kind), {})
+        return next((item for item in conditions if item["type"] == kind), {})
 
     def wait_ready(self, name: str, seconds: int = 300) -> None:
         """Run `kubectl wait` for Ready."""
@@ -245,7 +245,9 @@ class Namespace:
         def check(model: dict[str, Any]) -> dict[str, Any]:
             conditions = model.get("status", {}).get("conditions", [])
             expected = {"type": kind, "status": status, "reason": reason}
-            return next((each for each in conditions if expected.items() <= each.items()), {})
+            return next(
+                (condition for condition in conditions if expected.items() <= condition.items()), {}
+            )
 
         try:
             return self.watch("im", name, check, seconds, f"{kind}={status}/{reason}")

@@ -37,9 +37,9 @@ def wait_notified(
 
     def notifications() -> list[dict[str, Any]]:
         return [
-            each
-            for each in stack.notified(alert)
-            if each["status"] == status and each["labels"].get("model") == model
+            entry
+            for entry in stack.notified(alert)
+            if entry["status"] == status and entry["labels"].get("model") == model
         ]
 
     return eventually(notifications, seconds, f"{alert} for {model}, {status}", interval=0.2)[-1]

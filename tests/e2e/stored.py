@@ -23,8 +23,8 @@ def volume(namespace: Namespace) -> Path:
 
 def files_of(artifact: Path) -> Iterator[tuple[Path, str]]:
     """Yield the files that an artefact's manifest lists, with the digests in it."""
-    for each in manifest(artifact)["files"]:
-        yield artifact / each["path"], each["sha256"]
+    for item in manifest(artifact)["files"]:
+        yield artifact / item["path"], item["sha256"]
 
 
 def manifest(artifact: Path) -> dict[str, Any]:

@@ -196,7 +196,7 @@ def test_a_collection_removes_only_unused_artefacts(
     in_used = f'{{model_namespace="{used.name}"}}'
 
     def read_metric(metric: str) -> list[str]:
-        return [each["value"][1] for each in watch.query(f"enginewright_store_{metric}{in_used}")]
+        return [entry["value"][1] for entry in watch.query(f"enginewright_store_{metric}{in_used}")]
 
     def have_sizes() -> bool:
         sizes = [str(result.bytes_after)], [str(result.needed_bytes)]
@@ -276,15 +276,15 @@ def test_a_model_that_never_starts_is_one_alert_that_names_the_cause(
     eventually(lambda: watch.query(check), 120, check)
     query = f'enginewright_model_not_ready{{model_namespace="{l4.name}", model="{model}"}}'
     eventually(
-        lambda: [each["metric"]["reason"] for each in watch.query(query)] == ["DriverMissing"], 60
+        lambda: [entry["metric"]["reason"] for entry in watch.query(query)] == ["DriverMissing"], 60
     )
     # the shipped expressions without the minutes for which a model may not be ready
     firing = [
-        (rule["alert"], each["metric"].get("reason"))
+        (rule["alert"], entry["metric"].get("reason"))
         for group in yaml.safe_load(RULES.read_text())["groups"]
         for rule in group["rules"]
-        for each in watch.query(re.sub(r":30s\]\) >= \d+", ":30s]) >= 1", rule["expr"]))
-        if each["metric"].get("model") == model
+        for entry in watch.query(re.sub(r":30s\]\) >= \d+", ":30s]) >= 1", rule["expr"]))
+        if entry["metric"].get("model") == model
     ]
     assert firing == [(NOT_READY, "DriverMissing")]
     l4.kubectl("delete", "im", model)
@@ -294,8 +294,8 @@ def test_a_mended_model_ends_the_alert(
     watch: Stack, fallen: tuple[Namespace, dict[str, Any]]
 ) -> None:
     namespace, fired = fallen
-    alerts = [each for each in watch.notified(ALERT) if each["labels"].get("model") == "alerted"]
-    assert "resolved" not in {each["status"] for each in alerts}
+    alerts = [entry for entry in watch.notified(ALERT) if entry["labels"].get("model") == "alerted"]
+    assert "resolved" not in {alert["status"] for alert in alerts}
     began = time.time()
     namespace.apply(inference_model("alerted", "magika.onnx", backends=["cpu"]))
     resolved = wait_notified(watch, ALERT, "resolved", model="alerted", seconds=240)
@@ -306,4 +306,4 @@ def test_a_mended_model_ends_the_alert(
         f" to the webhook {resolved['receivedAt'] - began:.1f} s"
     )
     namespace.wait_ready("alerted")
-    assert not [each for each in watch.alerts() if each["labels"].get("model") == "alerted"]
+    assert not [alert for alert in watch.alerts() if alert["labels"].get("model") == "alerted"]

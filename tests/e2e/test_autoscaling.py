@@ -104,7 +104,7 @@ class Scaled:
                 and datetime.fromisoformat(pod["timestamp"]) > since
             }
             pods = self.pods()
-            return [used[each] for each in pods] if used.keys() >= set(pods) else []
+            return [used[item] for item in pods] if used.keys() >= set(pods) else []
 
         usages = eventually(samples, 60, "metrics of all servers")
         return sum(usages) // len(usages)
@@ -122,11 +122,11 @@ class Scaled:
         """Return every count that the autoscaler has requested, in order."""
         fields = f"involvedObject.name={self.autoscaler_name},reason=SuccessfulRescale"
         events = self.namespace.items("events", fields=fields)
-        events.sort(key=lambda each: str(each["firstTimestamp"]))
+        events.sort(key=lambda event: str(event["firstTimestamp"]))
         sizes = [
-            re.findall(r"New size: (\d+);", each["message"]) * each["count"] for each in events
+            re.findall(r"New size: (\d+);", event["message"]) * event["count"] for event in events
         ]
-        return [int(each) for each in itertools.chain(*sizes)]
+        return [int(size) for size in itertools.chain(*sizes)]
 
     def reaches(self, expected: Counts) -> None:
         """Wait until all counters have these values."""
@@ -151,7 +151,7 @@ class Scaled:
             autoscaler.get("currentReplicas"),
             autoscaler.get("desiredReplicas"),
             model["status"]["summary"]["classes"],
-            tuple(len(self.pods(each)) for each in CLASSES),
+            tuple(len(self.pods(device_class)) for device_class in CLASSES),
         )
 
 
@@ -179,7 +179,7 @@ def two_classes(namespace: Namespace) -> Iterator[Namespace]:
 def scaled(two_classes: Namespace) -> Iterator[Scaled]:
     """A model with a pod on each class, both under load, and an autoscaler that keeps two."""
     model = inference_model(NAME, "magika.onnx", backends=["cpu"], replicas=2)
-    model["spec"]["accelerators"] = [{"class": each} for each in CLASSES]
+    model["spec"]["accelerators"] = [{"class": device_class} for device_class in CLASSES]
     model["spec"]["podTemplate"] = LOADED
     two_classes.apply(model)
     two_classes.wait_ready(NAME)
@@ -195,7 +195,7 @@ def autoscaler(target: int) -> dict[str, Any]:
     """Return the documentation's autoscaler for the model, by memory: so many bytes in a pod."""
     text = (REPOSITORY / "docs/resource.md").read_text()
     blocks = [yaml.safe_load(part.partition("```")[0]) for part in text.split("```yaml\n")[1:]]
-    (example,) = [each for each in blocks if each["kind"] == "HorizontalPodAutoscaler"]
+    (example,) = [block for block in blocks if block["kind"] == "HorizontalPodAutoscaler"]
     example["metadata"]["name"] = example["spec"]["scaleTargetRef"]["name"] = NAME
     (metric,) = example["spec"]["metrics"]
     metric["containerResource"] |= {
@@ -213,7 +213,7 @@ def autoscaler(target: int) -> dict[str, Any]:
 def test_it_stays_where_the_metric_is_met(scaled: Scaled) -> None:
     scaled.reaches(counts(2, 1, 1))
     scaled.stays(counts(2, 1, 1))
-    conditions = {each["type"]: each for each in scaled.autoscaler()["conditions"]}
+    conditions = {item["type"]: item for item in scaled.autoscaler()["conditions"]}
     assert conditions["ScalingActive"]["status"] == "True"
     assert conditions["ScalingActive"]["reason"] == "ValidMetricFound"
     assert conditions["ScalingLimited"]["status"] == "False", "it is the metric that says 2"

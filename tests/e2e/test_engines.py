@@ -59,7 +59,7 @@ def prepare_pod(namespace: Namespace, model: str) -> dict[str, Any]:
 
     def only_pod_that_succeeded() -> dict[str, Any]:
         pods = namespace.items("pods", f"{COMPONENT}=prepare,enginewright.dev/model={model}")
-        return pods[0] if [each["status"]["phase"] for each in pods] == ["Succeeded"] else {}
+        return pods[0] if [pod["status"]["phase"] for pod in pods] == ["Succeeded"] else {}
 
     return eventually(only_pod_that_succeeded, 60, f"the end of the Job of {model}")
 
@@ -68,11 +68,13 @@ def stages_run(pod: Mapping[str, Any]) -> list[str]:
     """Return the stages of a prepare Job's pod that had something to do."""
     status = pod["status"]
     reports = [
-        read_termination_message(each["state"]["terminated"]["message"])
-        for each in (*status["initContainerStatuses"], *status["containerStatuses"])
+        read_termination_message(item["state"]["terminated"]["message"])
+        for item in (*status["initContainerStatuses"], *status["containerStatuses"])
     ]
     return [
-        each.stage for each in reports if each and not each.message.startswith("nothing to do: ")
+        report.stage
+        for report in reports
+        if report and not report.message.startswith("nothing to do: ")
     ]
 
 
@@ -107,7 +109,7 @@ def digest(model_files: Path) -> str:
 
 def ahead_on(digest: str, *classes: str) -> dict[str, Any]:
     """Return a model that is served on some classes of GPUs."""
-    accelerators = [{"class": each} for each in classes]
+    accelerators = [{"class": device_class} for device_class in classes]
     source = {"uri": "pvc://models/magika.onnx", "sha256": digest}
     return inference_model("ahead", "", accelerators=accelerators, source=source)
 
@@ -152,10 +154,10 @@ def test_a_model_without_a_driver_gets_no_traffic_and_reports_why(ahead: Namespa
     assert ahead.condition("ahead", "Available")["status"] == "False"
     endpoints = ahead.items("endpointslices", "kubernetes.io/service-name=ahead")
     ready = [
-        each
+        item
         for one in endpoints
-        for each in one.get("endpoints") or ()
-        if each["conditions"].get("ready")
+        for item in one.get("endpoints") or ()
+        if item["conditions"].get("ready")
     ]
     assert ready == []
     assert nodes(serving_pods(ahead, "ahead", CLASS)) == {"node-2"}
@@ -181,7 +183,9 @@ def test_models_applied_again_build_only_the_engine_of_a_new_class(
     wait_on(ahead, ADDED, "node-1")
     wait_on(ahead, AWAITED, "")
     deployments = ahead.items("deployments", "enginewright.dev/model=ahead")
-    names = {each["metadata"]["labels"]["enginewright.dev/class"] for each in deployments}
+    names = {
+        deployment["metadata"]["labels"]["enginewright.dev/class"] for deployment in deployments
+    }
     assert names == CAPABILITIES.keys()
     assert nodes(serving_pods(ahead, "on-cpus")) == {"node-1", "node-2"}
 
@@ -258,7 +262,7 @@ def answers_right(namespace: Namespace, pod: Mapping[str, Any]) -> None:
     answer = namespace.infer("bridged", tensor(MAKEFILE))
     assert label(answer["outputs"][0]["data"]) == "makefile"
     now = namespace.get("pod", pod["metadata"]["name"])
-    assert all(each["restartCount"] == 0 for each in now["status"]["containerStatuses"])
+    assert all(item["restartCount"] == 0 for item in now["status"]["containerStatuses"])
 
 
 def test_ten_models_of_one_key_are_built_once(ahead: Namespace, model_files: Path) -> None:
@@ -337,7 +341,7 @@ def test_damaged_artefacts_are_refused_and_made_again_while_others_serve(
     ahead.wait_ready("on-cpus", 120)
     pods = {pod["metadata"]["uid"]: pod for pod in serving_pods(ahead, "on-cpus")}
     survivor = pods.pop(left["metadata"]["uid"])
-    assert all(each["restartCount"] == 0 for each in survivor["status"]["containerStatuses"])
+    assert all(item["restartCount"] == 0 for item in survivor["status"]["containerStatuses"])
     for model in ("ahead", "on-cpus"):  # of several engines, that of the first
         assert "is damaged: " in ahead.kubectl("describe", "im", model), "an Event says what"
 

@@ -50,7 +50,7 @@ def metrics(namespace: Namespace, model: str) -> str:
 
 def value(exposition: str, metric: str, *labels: str) -> float:
     for line in exposition.splitlines():
-        if line.startswith(f"{metric}{{") and all(each in line for each in labels):
+        if line.startswith(f"{metric}{{") and all(item in line for item in labels):
             return float(line.rsplit(" ", 1)[1])
     raise AssertionError(f"no {metric} with {labels} in\n{exposition}")
 

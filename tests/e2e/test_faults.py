@@ -35,8 +35,8 @@ def _operator_pods(installed: Namespace) -> dict[str, bool]:
     )
     return {
         str(pod["metadata"]["name"]): any(
-            (each["type"], each["status"]) == ("Ready", "True")
-            for each in pod["status"].get("conditions", [])
+            (item["type"], item["status"]) == ("Ready", "True")
+            for item in pod["status"].get("conditions", [])
         )
         for pod in pods
     }
@@ -113,7 +113,7 @@ def test_a_jobs_pod_is_deleted(namespace: Namespace, file_server: Files) -> None
     namespace.kubectl("delete", "pod", pod["metadata"]["name"], "--wait=false")
     file_server.release(name)
     namespace.wait_ready(name)
-    uids = {each["metadata"]["uid"] for each in _prepare_pods(namespace, name)}
+    uids = {prepare_pod["metadata"]["uid"] for prepare_pod in _prepare_pods(namespace, name)}
     assert uids - {pod["metadata"]["uid"]}, "another pod has prepared it"
     namespace.kubectl("delete", "im", name)
 
@@ -159,7 +159,9 @@ def test_a_node_is_lost_with_the_pod_of_a_job(namespace: Namespace, file_server:
     namespace.delete("node", lost)
 
     def has_moved() -> bool:
-        return [each["spec"].get("nodeName") for each in _prepare_pods(namespace, name)] == [kept]
+        return [
+            prepare_pod["spec"].get("nodeName") for prepare_pod in _prepare_pods(namespace, name)
+        ] == [kept]
 
     eventually(has_moved, 180, f"the Job's pod on {kept}")
     file_server.release(name)

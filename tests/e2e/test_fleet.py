@@ -58,18 +58,18 @@ class Watch:
 
 def states(namespace: Namespace) -> Counter[str]:
     """Return how many models are in each state of a move."""
-    images = (each.get("status", {}).get("images", {}) for each in namespace.items("im"))
-    return Counter(str(each.get("state", "")) for each in images)
+    images = (entry.get("status", {}).get("images", {}) for entry in namespace.items("im"))
+    return Counter(str(item.get("state", "")) for item in images)
 
 
 def count_updating(namespace: Namespace) -> int:
     """Return how many models have a canary, or pods that are not ready."""
     return len(
         {
-            each["metadata"]["labels"]["enginewright.dev/model"]
-            for each in namespace.items("deployments", "app.kubernetes.io/managed-by=enginewright")
-            if each["metadata"]["labels"].get("enginewright.dev/track") == "canary"
-            or each.get("status", {}).get("unavailableReplicas", 0)
+            entry["metadata"]["labels"]["enginewright.dev/model"]
+            for entry in namespace.items("deployments", "app.kubernetes.io/managed-by=enginewright")
+            if entry["metadata"]["labels"].get("enginewright.dev/track") == "canary"
+            or entry.get("status", {}).get("unavailableReplicas", 0)
         }
     )
 
@@ -77,7 +77,7 @@ def count_updating(namespace: Namespace) -> int:
 @pytest.fixture
 def fleet(namespace: Namespace) -> Iterator[Namespace]:
     """Eight models that serve with the image of the installation, which has another one at the end."""
-    others = [each["metadata"]["name"] for each in namespace.items("im")]
+    others = [entry["metadata"]["name"] for entry in namespace.items("im")]
     eventually(lambda: not states(namespace), 120, f"the end of {others}")
     files = {name: "opset-26.onnx" if name == REFUSING else "linear-1.onnx" for name in NAMES}
     fixed: dict[str, Any] = {"backends": ["cpu"], "rollout": {"canary": CANARY}}
@@ -124,5 +124,5 @@ def test_eight_models_move_to_an_image_that_cannot_run_one_of_them(fleet: Namesp
 def serving_image(namespace: Namespace, model: str) -> str:
     """Return the image of the pods that serve a model."""
     pods = serving_pods(namespace, model)
-    (reference,) = {each["image"] for pod in pods for each in pod["spec"]["containers"]}
+    (reference,) = {item["image"] for pod in pods for item in pod["spec"]["containers"]}
     return str(reference)

@@ -102,11 +102,11 @@ def test_clients_send_an_image_and_receive_its_label(namespace: Namespace) -> No
     """Its steps come from the claim and from a web server, the library from the runtime image."""
     namespace.wait_ready("colors")
     status = namespace.get("inferencemodel", "colors")["status"]
-    assert [each["name"] for each in status["source"]["pins"]] == ["model", "before-0", "after-0"]
+    assert [item["name"] for item in status["source"]["pins"]] == ["model", "before-0", "after-0"]
     for color, label in (((200, 9, 9), "red"), ((9, 9, 200), "blue")):
         data = list(picture(color))
         image = {"name": "image", "datatype": "UINT8", "shape": [len(data)], "data": data}
         answer = namespace.infer("colors", image)
-        outputs = {each["name"]: each["data"] for each in answer["outputs"]}
+        outputs = {item["name"]: item["data"] for item in answer["outputs"]}
         assert outputs["label"] == [label]
         assert outputs["brightness"][0] == pytest.approx(218 / 3 / 255, abs=0.02)

@@ -52,7 +52,7 @@ def test_a_broken_model_is_refused_with_its_reason(refused: Namespace, file: str
 
     def events() -> list[str]:  # they follow the status
         fields = f"involvedObject.name={_name(file)},reason={reason}"
-        return [each["message"] for each in refused.items("events", fields=fields)]
+        return [entry["message"] for entry in refused.items("events", fields=fields)]
 
     assert len(eventually(events, 30, "an Event")) == 1
 

@@ -68,8 +68,8 @@ def whole(namespace: Namespace, name: str, active: str, replicas: int = 2) -> bo
         pod
         for pod in pods
         if any(
-            (each["type"], each["status"]) == ("Ready", "True")
-            for each in pod["status"].get("conditions", ())
+            (item["type"], item["status"]) == ("Ready", "True")
+            for item in pod["status"].get("conditions", ())
         )
     ]
     revisions = {pod["metadata"]["labels"]["enginewright.dev/revision"] for pod in pods}
@@ -289,8 +289,8 @@ def results(
 ) -> Iterator[dict[str, Future[str]]]:
     """The selected updates, three at a time, as each one mostly waits."""
     selected = [
-        str(each.callspec.params["update"])
-        for each in cases(request, "test_an_update_under_requests")
+        str(case.callspec.params["update"])
+        for case in cases(request, "test_an_update_under_requests")
     ]
     with ThreadPoolExecutor(3) as pool:
         yield {name: pool.submit(UPDATES[name], l4, model_files) for name in selected}

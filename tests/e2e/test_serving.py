@@ -123,7 +123,7 @@ def test_tls_and_tokens_by_secret(namespace: Namespace, tmp_path: Path) -> None:
     serving = {field: {"secretRef": {"name": name}} for field, name in references.items()}
     namespace.apply(inference_model("guarded", "magika.onnx", serving=serving))
     namespace.wait_ready("guarded")
-    pods = {each["metadata"]["uid"] for each in namespace.items("pods", GUARDED)}
+    pods = {entry["metadata"]["uid"] for entry in namespace.items("pods", GUARDED)}
     context = ssl.create_default_context(cafile=authority.path)
     with namespace.forward("service/guarded", 443) as url:
         port = int(url.rpartition(":")[2])
@@ -146,7 +146,7 @@ def test_tls_and_tokens_by_secret(namespace: Namespace, tmp_path: Path) -> None:
         eventually(lambda: request("t0ken-after-it")[0] == 200, 180, "the new token")
         assert request("t0ken-of-the-shop")[0] == 401
         eventually(lambda: request("t0ken-after-it")[1] != before, 180, "the new certificate")
-    assert {each["metadata"]["uid"] for each in namespace.items("pods", GUARDED)} == pods
+    assert {entry["metadata"]["uid"] for entry in namespace.items("pods", GUARDED)} == pods
     namespace.kubectl("delete", "im", "guarded")
 
 
@@ -231,7 +231,7 @@ def _is_measured(served: Namespace, model: str) -> bool:
     verdicts = [*map(Verdict.model_validate_json, answers)]
     proven = proofs(verdicts, Promise())
     summary = served.get("inferencemodel", model)["status"]["summary"]
-    if proven is None or not all(each.baseline for each in verdicts):
+    if proven is None or not all(verdict.baseline for verdict in verdicts):
         return False
     return bool(summary.get("p99", "") == proven.p99)
 
@@ -241,7 +241,7 @@ def _metrics(installed: Namespace) -> str:
         "pods", "app.kubernetes.io/name=enginewright,app.kubernetes.io/component=operator"
     )
     (pod,) = (
-        each["metadata"]["name"] for each in pods if "deletionTimestamp" not in each["metadata"]
+        entry["metadata"]["name"] for entry in pods if "deletionTimestamp" not in entry["metadata"]
     )
     path = f"/api/v1/namespaces/{installed.name}/pods/{pod}:8080/proxy/metrics"
     return installed.kubectl("get", "--raw", path)
@@ -256,7 +256,7 @@ def _writes(installed: Namespace) -> float:
 def _passes(installed: Namespace) -> float:
     """Count the reconcile passes of all controllers."""
     pattern = r"^controller_runtime_reconcile_total\{[^}]*\} ([0-9.e+]+)$"
-    return sum(float(each) for each in re.findall(pattern, _metrics(installed), re.MULTILINE))
+    return sum(float(item) for item in re.findall(pattern, _metrics(installed), re.MULTILINE))
 
 
 def _wait_idle(installed: Namespace, passes: float) -> None:
@@ -265,7 +265,7 @@ def _wait_idle(installed: Namespace, passes: float) -> None:
     def idle() -> bool:
         pattern = r"^workqueue_depth\{[^}]*\} ([0-9.e+]+)$"
         depths = re.findall(pattern, _metrics(installed), re.MULTILINE)
-        return _passes(installed) > passes and all(float(each) == 0 for each in depths)
+        return _passes(installed) > passes and all(float(depth) == 0 for depth in depths)
 
     eventually(idle, 60, "an idle queue")
 
@@ -273,9 +273,9 @@ def _wait_idle(installed: Namespace, passes: float) -> None:
 def _versions(namespace: Namespace) -> dict[str, str]:
     kinds = "inferencemodels,jobs,deployments,services,poddisruptionbudgets,controllerrevisions,persistentvolumeclaims"
     return {
-        f"{each['kind']}/{each['metadata']['name']}": json.dumps(
-            [each["metadata"].get("generation"), each.get("spec"), each.get("status")]
+        f"{entry['kind']}/{entry['metadata']['name']}": json.dumps(
+            [entry["metadata"].get("generation"), entry.get("spec"), entry.get("status")]
         )
-        for each in namespace.items(kinds)
-        if each["metadata"]["name"].startswith(("magika", "enginewright"))
+        for entry in namespace.items(kinds)
+        if entry["metadata"]["name"].startswith(("magika", "enginewright"))
     }

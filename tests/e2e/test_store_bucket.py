@@ -118,12 +118,12 @@ def large() -> onnx.ModelProto:
 def failures(pods: list[dict[str, Any]], container: str) -> list[str]:
     """Return the termination messages of a container of these pods, where it failed."""
     kinds = ("initContainerStatuses", "containerStatuses")
-    statuses = [each for pod in pods for kind in kinds for each in pod["status"].get(kind, ())]
+    statuses = [item for pod in pods for kind in kinds for item in pod["status"].get(kind, ())]
     return [
         ended["message"]
-        for each in statuses
-        if each["name"] == container
-        for ended in (each[state].get("terminated", {}) for state in ("state", "lastState"))
+        for status in statuses
+        if status["name"] == container
+        for ended in (status[state].get("terminated", {}) for state in ("state", "lastState"))
         if ended.get("exitCode")
     ]
 
@@ -206,8 +206,8 @@ def test_engines_of_two_nodes_are_built_of_one_prepared_model(bucket: Kept) -> N
     namespace = bucket.namespace
     namespace.wait_condition("on-gpus", "EnginesReady", "True", "Built", 240)
     engines = namespace.items("inferenceengines")
-    assert bucket.manifests("engines") == sorted(each["spec"]["key"] for each in engines)
-    assert len({each["spec"]["preparedKey"] for each in engines}) == 1
+    assert bucket.manifests("engines") == sorted(engine["spec"]["key"] for engine in engines)
+    assert len({engine["spec"]["preparedKey"] for engine in engines}) == 1
     assert nodes(namespace.items("pods", f"{COMPONENT}=engine")) == {"node-1", "node-2"}
     namespace.wait_condition("on-gpus", "Ready", "False", "DriverMissing", 120)
     for name, node in ((CLASS, "node-2"), (OTHER_CLASS, "node-1")):
@@ -218,11 +218,11 @@ def test_engines_of_two_nodes_are_built_of_one_prepared_model(bucket: Kept) -> N
 def test_pods_share_no_volume_and_only_those_that_fetch_have_the_secret(bucket: Kept) -> None:
     assert bucket.namespace.items("persistentvolumeclaims") == []
     pods: list[dict[str, Any]] = bucket.namespace.items("pods")
-    kinds = {kind for pod in pods for each in pod["spec"]["volumes"] for kind in each}
+    kinds = {kind for pod in pods for item in pod["spec"]["volumes"] for kind in item}
     assert kinds <= {"name", "emptyDir", "secret", "configMap", "downwardAPI"}
     for pod in serving_pods(bucket.namespace, "on-cpu"):
         for container in pod["spec"]["containers"]:
-            mounted = {each["name"] for each in container["volumeMounts"]}
+            mounted = {item["name"] for item in container["volumeMounts"]}
             assert "store" not in mounted
 
 
@@ -241,7 +241,7 @@ def test_a_pod_serves_after_its_bucket_server_was_killed_during_fetching(
     messages = eventually(fetch_failures, 120, "the end of the stage that fetches")
     assert "StoreUnavailable" in messages[0]
     (pod,) = serving_pods(namespace, LARGE)
-    assert not any(each.get("started") for each in pod["status"]["containerStatuses"])
+    assert not any(item.get("started") for item in pod["status"]["containerStatuses"])
     bucket.server.start()
     namespace.wait_ready(LARGE, 240)
     (now,) = serving_pods(namespace, LARGE)

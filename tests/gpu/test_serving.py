@@ -73,7 +73,7 @@ def start(root: Path, task: ServeTask) -> Any:
 
 def test_every_number_of_rows_has_run_before_it_is_ready(tmp_path: Path, task: ServeTask) -> None:
     steps = start(tmp_path, task)["steps"]
-    assert [each for each in steps if each.startswith("warming up 4 rows")]
+    assert [step for step in steps if step.startswith("warming up 4 rows")]
 
 
 def test_inputs_that_the_device_reads_directly_give_the_same(

@@ -134,7 +134,7 @@ class Scene:
 
     def alerts(self) -> set[str]:
         """Return the names of the alerts whose expression holds."""
-        return {each["metric"]["alertname"] for each in self.stack.query("ALERTS")}
+        return {entry["metric"]["alertname"] for entry in self.stack.query("ALERTS")}
 
     def truthful(self) -> None:
         """Wait until nobody has anything to say against the pod."""
@@ -209,7 +209,9 @@ def test_every_lie_costs_readiness_or_fires_an_alert(scene: Scene, lie: Lie) -> 
     )
     print(f"{lie.name}: {took:.1f} s")
     if lie.reason:
-        failed = {each.reason for each in scene.sidecar.verdict().checks if each.state == "failed"}
+        failed = {
+            check.reason for check in scene.sidecar.verdict().checks if check.state == "failed"
+        }
         assert lie.reason in failed
     scene.truthful()
 

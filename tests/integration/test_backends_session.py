@@ -76,7 +76,7 @@ def test_owners_of_modules_are_found_as_python_does(
     assert {"one", "four", "five", "onnxruntime"} <= distributions.keys()
     assert "three" not in distributions
     for module in (*distributions, "three", "six"):
-        names = [each.name for each in libraries.owners.__wrapped__(module)]
+        names = [distribution.name for distribution in libraries.owners.__wrapped__(module)]
         assert names == sorted(set(distributions.get(module, []))), module
 
 
@@ -94,7 +94,9 @@ def test_the_first_of_two_installations_counts(
 def test_an_empty_list_of_modules_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed(tmp_path, "blank", top_level_txt=" \n", RECORD="seven.py,,\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert [each.name for each in libraries.owners.__wrapped__("seven")] == ["blank"]
+    assert [distribution.name for distribution in libraries.owners.__wrapped__("seven")] == [
+        "blank"
+    ]
 
 
 def test_a_distribution_without_a_name_owns_nothing(

@@ -102,16 +102,16 @@ def test_candidates_in_turn(files: Files) -> None:
     short, long = compare(candidates, files.inputs, seconds=0.5)
     for result in (short, long):
         assert result.failure is None
-        assert [each.shapes for each in result.latencies] == ["min", "opt", "max"]
-        for each in result.latencies:
-            assert 0 < each.p50 <= each.p90 <= each.p99
-            assert each.samples >= 3
-            assert each.warm_up_runs is not None
-            assert each.warm_up_runs >= 2
-            assert each.peak_memory_bytes is not None
-            assert 20 << 20 < each.peak_memory_bytes < 2 << 30
-            assert each.peak_device_memory_bytes is None  # no device here
-        few, _, many = (each.throughput or 0 for each in result.latencies)
+        assert [item.shapes for item in result.latencies] == ["min", "opt", "max"]
+        for item in result.latencies:
+            assert 0 < item.p50 <= item.p90 <= item.p99
+            assert item.samples >= 3
+            assert item.warm_up_runs is not None
+            assert item.warm_up_runs >= 2
+            assert item.peak_memory_bytes is not None
+            assert 20 << 20 < item.peak_memory_bytes < 2 << 30
+            assert item.peak_device_memory_bytes is None  # no device here
+        few, _, many = (item.throughput or 0 for item in result.latencies)
         assert many > few
         assert result.usual is result.latencies[1]
     assert short.usual is not None
@@ -142,7 +142,7 @@ def test_one_that_fails_does_not_keep_the_others(files: Files, tmp_path: Path) -
         files.inputs,
         seconds=0.2,
     )
-    failures = {each.candidate.name: each.failure for each in results}
+    failures = {result.candidate.name: result.failure for result in results}
     assert failures["good"] is None
     assert results[1].usual is not None
     reasons = {name: failure.reason for name, failure in failures.items() if failure}
@@ -196,7 +196,7 @@ def test_strings_and_slow_first_runs(files: Files) -> None:
     np.savez(files.inputs, **samples)
     candidate = files.candidate("words", model)
     result = measure(candidate.model, "cpu", files.inputs, seconds=0.1)
-    assert [each.shapes for each in result.latencies] == ["sample"]
+    assert [item.shapes for item in result.latencies] == ["sample"]
     assert result.latencies[0].samples <= comparing._MOST_RUNS + comparing._MOST_REPEATS
 
 

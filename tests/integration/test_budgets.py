@@ -78,7 +78,7 @@ def test_a_test_above_its_limit_fails(tmp_path: Path, processes: tuple[str, ...]
         line.partition(" - ")[0] for line in ended.stdout.splitlines() if "FAILED tests" in line
     }
     expected = {"test_of_a_child", "test_of_a_child_that_runs_on"}
-    assert {each.rpartition("::")[2] for each in failed} == expected, ended.stdout
+    assert {item.rpartition("::")[2] for item in failed} == expected, ended.stdout
     assert "a test of its layer may take 0.5" in ended.stdout
     assert ended.returncode == pytest.ExitCode.TESTS_FAILED
 

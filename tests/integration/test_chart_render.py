@@ -83,7 +83,7 @@ def helm(
 def render(values: Object, release: str = "enginewright") -> list[Object]:
     done = helm(values, release)
     assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
+    return [item for item in yaml.safe_load_all(done.stdout) if item]
 
 
 def notes(values: Object) -> str:
@@ -100,7 +100,7 @@ def refusal(values: Object) -> str:
 
 
 def of_kind(objects: list[Object], kind: str) -> list[Object]:
-    return [each for each in objects if each["kind"] == kind]
+    return [object_ for object_ in objects if object_["kind"] == kind]
 
 
 def one(objects: list[Object], kind: str) -> Object:
@@ -109,7 +109,9 @@ def one(objects: list[Object], kind: str) -> Object:
     if len(candidates) > 1:
         (deployment,) = of_kind(objects, "Deployment")
         name = deployment["metadata"]["name"]
-        candidates = [each for each in candidates if each["metadata"]["name"] == name]
+        candidates = [
+            candidate for candidate in candidates if candidate["metadata"]["name"] == name
+        ]
     (only,) = candidates
     return only
 
@@ -138,8 +140,8 @@ def test_pods_are_restricted(objects: list[Object]) -> None:
 
 def rules(objects: list[Object]) -> list[Object]:
     """What the operator may do."""
-    roles = [each for kind in ("ClusterRole", "Role") for each in of_kind(objects, kind)]
-    roles = [each for each in roles if "aggregate" not in str(each["metadata"]["labels"])]
+    roles = [entry for kind in ("ClusterRole", "Role") for entry in of_kind(objects, kind)]
+    roles = [entry for entry in roles if "aggregate" not in str(entry["metadata"]["labels"])]
     return list(itertools.chain.from_iterable(role["rules"] for role in roles))
 
 
@@ -197,8 +199,8 @@ def test_cluster_wide_rights_are_for_cluster_scoped_objects(
     if variant == "full":
         assert written == {"acceleratorclasses", "acceleratorclasses/status"}
         bound = {
-            (each["metadata"]["namespace"], each["roleRef"]["name"])
-            for each in of_kind(objects, "RoleBinding")
+            (entry["metadata"]["namespace"], entry["roleRef"]["name"])
+            for entry in of_kind(objects, "RoleBinding")
         }
         assert bound == {
             ("home", "enginewright"),
@@ -215,7 +217,7 @@ def test_the_lease_is_written_at_home_and_read_everywhere(objects: list[Object])
     assert listing["verbs"] == ["list"]
     writing = [r for r in one(objects, "Role")["rules"] if "leases" in r["resources"]]
     names = ["enginewright", "enginewright-classes"]
-    assert [(each["verbs"], each.get("resourceNames")) for each in writing] == [
+    assert [(item["verbs"], item.get("resourceNames")) for item in writing] == [
         (["update"], names),
         (["create"], None),
     ]
@@ -224,12 +226,12 @@ def test_the_lease_is_written_at_home_and_read_everywhere(objects: list[Object])
 def test_users_get_rights_on_models_and_read_classes() -> None:
     rendered = render(IMAGES)
     rights: dict[str, dict[str, set[str]]] = {"view": {}, "edit": {}, "admin": {}}
-    for each in of_kind(rendered, "ClusterRole"):
+    for entry in of_kind(rendered, "ClusterRole"):
         for role, resources in rights.items():
             label = f"rbac.authorization.k8s.io/aggregate-to-{role}"
-            if each["metadata"]["labels"].get(label) != "true":
+            if entry["metadata"]["labels"].get(label) != "true":
                 continue
-            for rule in each["rules"]:
+            for rule in entry["rules"]:
                 for resource in rule["resources"]:
                     resources.setdefault(resource, set()).update(rule["verbs"])
     reading = {"get", "list", "watch"}
@@ -274,9 +276,9 @@ def test_several_replicas_are_spread_and_evicted_one_by_one(
         assert not of_kind(objects, "PodDisruptionBudget")
         return
     labels = one(objects, "Deployment")["spec"]["template"]["metadata"]["labels"]
-    for each in spread:
-        assert each["labelSelector"]["matchLabels"].items() <= labels.items()
-    assert {each["topologyKey"]: each["whenUnsatisfiable"] for each in spread} == {
+    for item in spread:
+        assert item["labelSelector"]["matchLabels"].items() <= labels.items()
+    assert {item["topologyKey"]: item["whenUnsatisfiable"] for item in spread} == {
         "kubernetes.io/hostname": "DoNotSchedule",
         "topology.kubernetes.io/zone": "ScheduleAnyway",
     }
@@ -301,7 +303,7 @@ def test_service_and_probes_reach_the_port(objects: list[Object]) -> None:
 
 def environment(objects: list[Object]) -> dict[str, str]:
     (container,) = pod(objects)["containers"]
-    return {each["name"]: each.get("value", "home") for each in container["env"]}
+    return {item["name"]: item.get("value", "home") for item in container["env"]}
 
 
 def test_the_operator_reads_the_settings_of_the_chart() -> None:
@@ -431,7 +433,9 @@ def test_the_cache_of_a_node_is_restricted_and_has_no_rights() -> None:
 def test_a_pod_reaches_the_cache_of_its_own_node_only() -> None:
     rendered = render({**CACHED, "monitoring": {"podMonitor": {"enabled": True}}})
     name = "enginewright-cache"
-    (service,) = (each for each in of_kind(rendered, "Service") if each["metadata"]["name"] == name)
+    (service,) = (
+        entry for entry in of_kind(rendered, "Service") if entry["metadata"]["name"] == name
+    )
     assert service["spec"]["internalTrafficPolicy"] == "Local"
     assert service["spec"]["ports"] == [{"name": "http", "port": CACHE_PORT, "targetPort": "http"}]
     template = one(rendered, "DaemonSet")["spec"]["template"]
@@ -439,12 +443,12 @@ def test_a_pod_reaches_the_cache_of_its_own_node_only() -> None:
     assert service["spec"]["selector"].items() <= labels.items()
     (container,) = template["spec"]["containers"]
     assert container["ports"] == [{"name": "http", "containerPort": CACHE_PORT}]
-    others = [each for each in of_kind(rendered, "Service") if each is not service]
+    others = [entry for entry in of_kind(rendered, "Service") if entry is not service]
     operators = of_kind(rendered, "Deployment")[0]["spec"]["selector"]["matchLabels"]
-    for selector in (operators, *(each["spec"]["selector"] for each in others)):
+    for selector in (operators, *(entry["spec"]["selector"] for entry in others)):
         assert not selector.items() <= labels.items()
     (monitor,) = (
-        each for each in of_kind(rendered, "PodMonitor") if each["metadata"]["name"] == name
+        entry for entry in of_kind(rendered, "PodMonitor") if entry["metadata"]["name"] == name
     )
     assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
 
@@ -479,9 +483,9 @@ def test_of_a_namespace_only_its_annotations_are_read(objects: list[Object]) -> 
 def test_the_cluster_has_an_identity_even_if_few_namespaces_are_watched() -> None:
     watched = render({**IMAGES, "watchNamespaces": ["team"]})
     (role,) = (
-        each
-        for each in watched
-        if each["kind"] == "ClusterRole" and "aggregat" not in str(each["metadata"])
+        entry
+        for entry in watched
+        if entry["kind"] == "ClusterRole" and "aggregat" not in str(entry["metadata"])
     )
     (namespace_rule,) = (rule for rule in role["rules"] if "namespaces" in rule["resources"])
     assert (namespace_rule["resourceNames"], namespace_rule["verbs"]) == (["kube-system"], ["get"])
@@ -555,8 +559,8 @@ def test_the_class_is_a_hook_and_the_definitions_are_kept() -> None:
     objects = render(IMAGES)
     annotations = one(objects, "AcceleratorClass")["metadata"]["annotations"]
     assert annotations == {"helm.sh/hook": "post-install,post-upgrade"}
-    for each in of_kind(objects, "CustomResourceDefinition"):
-        assert each["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    for entry in of_kind(objects, "CustomResourceDefinition"):
+        assert entry["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
 
 
 def test_the_class_allows_the_backends_that_have_an_image() -> None:
@@ -567,7 +571,7 @@ def test_the_class_allows_the_backends_that_have_an_image() -> None:
 
 def test_releases_do_not_share_names() -> None:
     first, second = (
-        {(each["kind"], each["metadata"]["name"]) for each in render({**IMAGES, **off}, release)}
+        {(entry["kind"], entry["metadata"]["name"]) for entry in render({**IMAGES, **off}, release)}
         for off in (VARIANTS["bare"],)
         for release in ("enginewright", "staging")
     )

@@ -70,8 +70,8 @@ def test_an_artefact(artifact: Path) -> None:
     engine_report = read(str(artifact))["engine"]
     assert engine_report["kind"] == "artifact"
     assert [len(part["nodes"]) for part in engine_report["partitions"]] == [8]
-    assert {each["state"] for each in engine_report["files"]} == {"whole"}
-    engine = next(each for each in engine_report["files"] if each["path"] == "model/part-0.engine")
+    assert {item["state"] for item in engine_report["files"]} == {"whole"}
+    engine = next(item for item in engine_report["files"] if item["path"] == "model/part-0.engine")
     assert (engine["version"], engine["compute_capabilities"]) == (VERSION, ["8.9"])
     assert engine_report["layers"][0]["layers"][0]["nodes"] == ["conv_1"]
 
@@ -173,7 +173,7 @@ def test_engines_around_which_a_model_is(copy: Path) -> None:
     engine = copy / "model/part-0.engine"
     model = onnx.load(path)
     (context,) = [node for node in model.graph.node if node.op_type == "EPContext"]
-    attributes = {each.name: each for each in context.attribute}
+    attributes = {item.name: item for item in context.attribute}
     attributes["embed_mode"].i = 1
     attributes["ep_cache_context"].s = engine.read_bytes()
     onnx.save(model, path)
@@ -198,7 +198,7 @@ def test_control_characters_of_an_engine_are_spelled_out(copy: Path) -> None:
     path = copy / "model/model.onnx"
     model = onnx.load(path)
     (context,) = [node for node in model.graph.node if node.op_type == "EPContext"]
-    (file,) = [each for each in context.attribute if each.name == "ep_cache_context"]
+    (file,) = [item for item in context.attribute if item.name == "ep_cache_context"]
     file.s = b"\x1b[2Jgone.engine"
     onnx.save(model, path)
     shown, _ = run(str(path), code=1)

@@ -63,8 +63,8 @@ def address(place: Place, tmp_path: Path) -> str:
 def test_artefacts_are_listed_and_verified(medium: str, request: pytest.FixtureRequest) -> None:
     where = str(request.getfixturevalue(medium))
     listed = [json.loads(line) for line in run("ls", where, "--json").splitlines()]
-    assert {(each["kind"], each["key"]) for each in listed} == {("prepared", key) for key in KEYS}
-    assert all(datetime.fromisoformat(each["used"]) <= datetime.now(UTC) for each in listed)
+    assert {(item["kind"], item["key"]) for item in listed} == {("prepared", key) for key in KEYS}
+    assert all(datetime.fromisoformat(item["used"]) <= datetime.now(UTC) for item in listed)
     assert all(key in run("ls", where) for key in KEYS)
     shown = run("verify", where)
     assert f"prepared {KEYS[0]}: intact" in shown
@@ -79,7 +79,7 @@ def test_damage_is_found(folder: Path) -> None:
     assert f"prepared {KEYS[1]}: intact" in shown
     assert "2 artefacts, 1 damaged" in shown
     lines = [json.loads(line) for line in run("verify", str(folder), "--json", code=1).splitlines()]
-    assert [each["key"] for each in lines if each["problem"]] == [KEYS[0]]
+    assert [item["key"] for item in lines if item["problem"]] == [KEYS[0]]
 
 
 def test_damage_in_a_bucket_is_found(address: str, place: Place) -> None:
@@ -102,7 +102,7 @@ def test_an_empty_store(tmp_path: Path) -> None:
 def test_a_store_that_cannot_be_read(
     arguments: tuple[str, ...], reported: str, folder: Path
 ) -> None:
-    placed = [str(folder) if each == "STORE" else each for each in arguments]
+    placed = [str(folder) if argument == "STORE" else argument for argument in arguments]
     assert reported in run(*placed, code=2)
 
 
@@ -264,7 +264,7 @@ def test_nothing_is_needed_only_if_that_is_said(unused: Path) -> None:
 def test_options_that_could_remove_needed_artefacts(
     arguments: tuple[str, ...], reported: str, unused: Path, keep: Path
 ) -> None:
-    given = [str(keep) if each == "KEEP" else each for each in arguments]
+    given = [str(keep) if argument == "KEEP" else argument for argument in arguments]
     assert reported in run("gc", str(unused), *given, "--delete", code=2)
     assert "2 artefacts, 0 damaged" in run("verify", str(unused))
 

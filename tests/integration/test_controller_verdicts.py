@@ -45,4 +45,4 @@ async def test_the_real_sidecar_is_understood(
         finally:
             await poller.stop()
         assert (kept.revision, kept.ready, kept.admitted) == (task.revision, False, False)
-        assert {each.check for each in kept.checks} == set(Check)
+        assert {check.check for check in kept.checks} == set(Check)

@@ -48,7 +48,7 @@ def test_folded_into_a_convolution(operator: str, kernel: tuple[int, ...], opset
     folded = fold(model, NOWHERE)
     assert folded.into_convolutions == ["norm (BatchNormalization)"]
     assert [node.name for node in model.graph.node] == ["first", "relu"]
-    assert {each.name for each in model.graph.initializer} == {"w_folded", "first/bias_folded"}
+    assert {item.name for item in model.graph.initializer} == {"w_folded", "first/bias_folded"}
     same(run(source, feeds(source)), run(model, feeds(model)))
 
 
@@ -74,7 +74,7 @@ def test_a_variance_beyond_fp16_becomes_arithmetic() -> None:
     model = copy(source)
     assert fold(model, NOWHERE).into_arithmetic == ["norm (BatchNormalization)"]
     assert operators(model) == ["Add", "Mul", "Add", "Relu"]
-    largest = max(np.abs(numpy_helper.to_array(each)).max() for each in model.graph.initializer)
+    largest = max(np.abs(numpy_helper.to_array(item)).max() for item in model.graph.initializer)
     assert largest < 65504
     same(run(source, feeds(source)), run(model, feeds(model)))
 

@@ -114,5 +114,5 @@ def test_unneeded_nodes_are_removed_and_inputs_stay() -> None:
     model.graph.output.append(value("a", "batch", 4))
     Scope(model.graph).remove_unused()
     assert operators(model) == ["Relu"]
-    assert [each.name for each in model.graph.input] == ["x", "unread"]
+    assert [item.name for item in model.graph.input] == ["x", "unread"]
     assert not model.graph.initializer

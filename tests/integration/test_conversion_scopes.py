@@ -76,7 +76,7 @@ def test_a_model_without_shared_names_is_left_as_it_is() -> None:
 def test_every_value_has_its_own_type(types: Any) -> None:
     model = apart(nested())
     typed = types(model)
-    second, first = (each.g.node[0] for each in model.graph.node[0].attribute)
+    second, first = (item.g.node[0] for item in model.graph.node[0].attribute)
     ints, floats = first.output[0], second.attribute[0].g.node[0].output[0]
     assert (typed[ints], typed[floats]) == ("tensor(int64)", "tensor(float)")
     kinds = {name: kind.tensor_type.elem_type for name, kind in infer(model).items()}

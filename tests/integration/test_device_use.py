@@ -126,7 +126,7 @@ def test_without_nvml_the_thread_ends(tmp_path: Path) -> None:
     before = {thread for thread in threading.enumerate() if thread.name == "nvml"}
     sampler = DeviceSampler(str(tmp_path / "none.so"))
     until(
-        lambda: {each for each in threading.enumerate() if each.name == "nvml"} <= before,
+        lambda: {item for item in threading.enumerate() if item.name == "nvml"} <= before,
         "the end of the thread",
     )
     assert exposed(sampler) == {}

@@ -48,8 +48,8 @@ def test_outputs_are_the_same_and_stay_so() -> None:
     session = open_session(linear_model())
     direct = DirectInputs(session, ALLOCATE)
     requests = [rows(1 + seed % 3, seed) for seed in range(12)]
-    usual = [session.run(["y", "total"], each) for each in requests]
-    results = [direct.run(["y", "total"], each) for each in requests]
+    usual = [session.run(["y", "total"], request) for request in requests]
+    results = [direct.run(["y", "total"], request) for request in requests]
     gc.collect()
     for one, other in zip(results, usual, strict=True):
         for array, expected in zip(one, other, strict=True):

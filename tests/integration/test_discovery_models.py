@@ -62,13 +62,13 @@ def discover_here(
     """Return what discovery finds of a model that nothing is declared of, in this process."""
     path.write_bytes(model.SerializeToString())
     inputs = graphs.inputs_of(model)
-    unranked = [each.name for each in inputs if not graphs.has_rank(model, each.name)]
+    unranked = [input_.name for input_ in inputs if not graphs.has_rank(model, input_.name)]
     profiles = shapes.resolve(inputs, (), frozenset(unranked)).profiles
     guessed = shapes.defaulted(inputs, profiles, ())
     request = DiscoveryRequest(
         backend in COMPILED_BACKENDS,
         tuple(inputs),
-        tuple(each for each in profiles if each.input not in guessed),
+        tuple(profile for profile in profiles if profile.input not in guessed),
         tuple(unranked),
         samples or {},
     )
@@ -93,10 +93,10 @@ def test_every_corner_runs_in_another_session_and_the_sizes_are_the_models(
     assert samples
     for sample in samples:
         session.run(None, dict(sample.inputs))
-    by_input = {each.input: each for each in profiles}
+    by_input = {profile.input: profile for profile in profiles}
     for one, axis, sizes in KNOWN.get(name, []):
-        each = by_input[one]
-        assert (each.min[axis], each.opt[axis], each.max[axis]) == sizes, one
+        profile = by_input[one]
+        assert (profile.min[axis], profile.opt[axis], profile.max[axis]) == sizes, one
     assert answer.runs <= 200
     again = discover_here(tmp_path / "again.onnx", model)
     assert again == answer, "the same on every machine and every run"
@@ -159,12 +159,14 @@ def test_an_address_alone_serves_a_model_with_open_sizes(
     folder = tmp_path / "store/prepared" / outcome.published.key
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_text())
     assert not manifest.recipe.shapes, "what was found is no limit"
-    assert [each.input for each in manifest.profiles] == [each.name for each in manifest.inputs]
+    assert [profile.input for profile in manifest.profiles] == [
+        input_.name for input_ in manifest.inputs
+    ]
     with np.load(folder / manifest.golden_outputs) as golden:
         samples = {key.partition("/")[0] for key in golden.files}
     points = shapes.points(manifest.profiles)
     assert samples == set(points), "equal corners are one sample"
-    assert len(points) > 1 or all(each.min == each.max for each in manifest.profiles)
+    assert len(points) > 1 or all(profile.min == profile.max for profile in manifest.profiles)
 
 
 def proposed(outcome: Outcome) -> list[ShapeProfile]:
@@ -173,7 +175,7 @@ def proposed(outcome: Outcome) -> list[ShapeProfile]:
     finding = Finding.model_validate(outcome.full["findings"][0])
     assert finding.proposal is not None
     reported = yaml.safe_load(finding.proposal.yaml)["shapes"]
-    shapes = [ShapeProfile.model_validate(each) for each in reported]
+    shapes = [ShapeProfile.model_validate(item) for item in reported]
     assert shapes == list(finding.proposal.shapes)
     return shapes
 
@@ -201,7 +203,7 @@ def test_sizes_without_an_engine_are_not_proposed(tmp_path: Path) -> None:
     profiles = profiles_of(discover_here(tmp_path / "m.onnx", model))
     built = buildable(tmp_path / "m.onnx", "tensorrt-rtx", profiles)
     assert built.profiles == tuple(
-        each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles
+        profile.model_copy(update={"min": profile.opt, "max": profile.opt}) for profile in profiles
     )
     decoder = OPEN["decoder"]()
     profiles = profiles_of(discover_here(tmp_path / "n.onnx", decoder))
@@ -215,7 +217,7 @@ def test_sizes_without_an_engine_are_not_proposed(tmp_path: Path) -> None:
 def builds_slowly(*, profiles: Sequence[TensorProfile], **_: Any) -> BuildResult:
     """Build for fixed sizes alone, as slowly as where other processes have the processors."""
     time.sleep(1.5)
-    return BuildResult(built=all(each.min == each.max for each in profiles), parsed=True)
+    return BuildResult(built=all(profile.min == profile.max for profile in profiles), parsed=True)
 
 
 def test_other_load_ends_no_trial_build(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,7 +225,7 @@ def test_other_load_ends_no_trial_build(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(native, "build", builds_slowly)
     profiles = profiles_of(discover_here(tmp_path / "m.onnx", OPEN["squeezed"]()))
     assert buildable(tmp_path / "m.onnx", "tensorrt-rtx", profiles).profiles == tuple(
-        each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles
+        profile.model_copy(update={"min": profile.opt, "max": profile.opt}) for profile in profiles
     )
 
 

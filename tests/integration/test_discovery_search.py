@@ -15,9 +15,9 @@ def test_after_a_crash_nothing_runs_twice_and_the_point_is_left_out(tmp_path: Pa
     assert len(crashed) == 1, "begun"
     (tmp_path / "again.jsonl").write_text("\n".join(journal[:9]) + "\n")
     again = discover_here(tmp_path / "again.onnx", model)
-    begun = [json.loads(each) for each in (tmp_path / "again.jsonl").read_text().splitlines()]
-    keys = [each[0] for each in begun if len(each) == 1]
+    begun = [json.loads(line) for line in (tmp_path / "again.jsonl").read_text().splitlines()]
+    keys = [item[0] for item in begun if len(item) == 1]
     assert len(keys) == len(set(keys))
-    assert [each for each in begun if each[0] == crashed[0]] == [crashed], "it is not run again"
+    assert [item for item in begun if item[0] == crashed[0]] == [crashed], "it is not run again"
     assert profiles_of(again)
     assert whole.profiles

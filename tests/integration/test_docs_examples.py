@@ -28,7 +28,7 @@ def section(name: str) -> str:
 
 def blocks(text: str, language: str) -> list[str]:
     contents = re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    return [str(each) for each in contents]
+    return [str(content) for content in contents]
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_the_configuration(desk: Desk) -> None:
     (script,) = blocks(section("enginewright.toml"), "sh")
     whole, one = script.strip().splitlines()
     reported = json.loads(bash(desk, f"{whole} --json"))
-    assert [list(each["targets"]) for each in reported["models"]] == [["sm89", "cpu"], ["cpu"]]
+    assert [list(item["targets"]) for item in reported["models"]] == [["sm89", "cpu"], ["cpu"]]
     assert bash(desk, one).startswith("PASS  models/embed.onnx")
 
 

@@ -27,7 +27,7 @@ VOCABULARY = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "good", "film")
 
 def block(language: str, with_text: str) -> str:
     contents = re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    (only,) = (each for each in contents if with_text in each)
+    (only,) = (content for content in contents if with_text in content)
     return str(only)
 
 
@@ -64,7 +64,7 @@ def served(root: Path, manifest: str) -> ServeTask:
 def infer(server: Server, document: dict[str, Any]) -> dict[str, Any]:
     answer = server.post(document)
     assert answer.status == 200, answer.body
-    return {each["name"]: each["data"] for each in answer.json()["outputs"]}
+    return {item["name"]: item["data"] for item in answer.json()["outputs"]}
 
 
 def line_of_text(path: Path, *, upside_down: bool) -> None:

@@ -117,7 +117,7 @@ def test_values_that_are_sizes_are_limited_as_the_engine_is(tmp_path: Path) -> N
     x = ShapeProfile(input="x", min=(1, 8), opt=(8, 8), max=(8, 8), low=0, high=1)
     model = reshaping(by_input=True)
     (profile,) = builder.build(build_request(tmp_path, model, (x, size))).engine.profiles
-    ranges = {each.input: (each.low, each.high) for each in profile.inputs}
+    ranges = {input_.input: (input_.low, input_.high) for input_ in profile.inputs}
     assert ranges == {"x": (None, None), "size": (1.0, 8.0)}, "values of x are no sizes"
     served_signature = signature(model, (profile.inputs,))
     document = asked(x=[2, 8])

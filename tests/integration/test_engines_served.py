@@ -37,13 +37,13 @@ CAPABILITIES = (
 def test_the_provider_itself_says_which_devices_it_takes(tmp_path: Path) -> None:
     """The shipped plug-in's own check, run with a device of each compute capability."""
     taken = rtx_devices.taken(CAPABILITIES, tmp_path)
-    assert taken == {each for each in CAPABILITIES if serves(RTX, each)}
+    assert taken == {capability for capability in CAPABILITIES if serves(RTX, capability)}
 
 
 def test_the_provider_itself_says_which_types_it_takes() -> None:
     """Its `GetCapability` tests types of inputs and outputs by one mask of bits: both tests of it."""
     types = {
-        graphs.inputs_of(_of_type(each))[0].dtype: each for each in TensorProto.DataType.values()
+        graphs.inputs_of(_of_type(item))[0].dtype: item for item in TensorProto.DataType.values()
     }
     mask = sum(1 << types[name] for name in PROVIDERS[RTX].types or () if name in types)
     where, size = next(

@@ -41,12 +41,14 @@ def surroundings() -> dict[str, Any]:
         "variable": os.environ.get("ENGINEWRIGHT_TEST"),
         "temporary": tempfile.gettempdir(),
         "interrupt": signal.getsignal(signal.SIGINT) is signal.default_int_handler,
-        "descriptors": sorted(os.readlink(f"/proc/self/fd/{each}") for each in _descriptors()),
+        "descriptors": sorted(
+            os.readlink(f"/proc/self/fd/{descriptor}") for descriptor in _descriptors()
+        ),
     }
 
 
 def _descriptors() -> list[str]:
-    return [each for each in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{each}")]
+    return [item for item in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{item}")]
 
 
 def wait_for_ever(file: str) -> None:
@@ -79,8 +81,8 @@ def test_a_child_has_the_environment_of_the_caller(
     assert seen["folder"] == seen["temporary"] == str(tmp_path)
     assert (seen["variable"], seen["interrupt"]) == ("mine", True)
     # its way to the server, and no other's socket nor process
-    assert sum(each.startswith("socket:") for each in seen["descriptors"]) == 1
-    assert not any("pidfd" in each or "eventpoll" in each for each in seen["descriptors"])
+    assert sum(item.startswith("socket:") for item in seen["descriptors"]) == 1
+    assert not any("pidfd" in item or "eventpoll" in item for item in seen["descriptors"])
 
 
 @pytest.mark.parametrize("environment", [".venv", ".venv-openvino", ".venv-gpu"])

@@ -60,15 +60,15 @@ def index(original: Path, tmp_path: Path) -> pieces.Index:
 def test_pieces_are_bounded_and_unpacked_in_any_order(tmp_path: Path, index: pieces.Index) -> None:
     assert len(index.pieces) > 2
     assert all(
-        (tmp_path / "pieces" / each.name).stat().st_size == each.size <= LIMIT
-        for each in index.pieces
+        (tmp_path / "pieces" / piece.name).stat().st_size == piece.size <= LIMIT
+        for piece in index.pieces
     )
     assert pieces.Index.read(tmp_path / "pieces") == index
     target, state = tmp_path / "files", tmp_path / "state"
-    for each in reversed(index.pieces):
-        pieces.unpack(tmp_path / "pieces", [each], target, state)
-        (tmp_path / "pieces" / each.name).unlink()  # nothing is read twice
-        pieces.unpack(tmp_path / "pieces", [each], target, state)
+    for piece in reversed(index.pieces):
+        pieces.unpack(tmp_path / "pieces", [piece], target, state)
+        (tmp_path / "pieces" / piece.name).unlink()  # nothing is read twice
+        pieces.unpack(tmp_path / "pieces", [piece], target, state)
     pieces.verify(index.files, target)
     assert {name: (target / name).read_bytes() for name in CONTENTS} == CONTENTS
     assert os.access(target / "small.py", os.X_OK)
@@ -96,7 +96,7 @@ def test_a_damaged_piece_is_named_and_the_others_are_unpacked(
     with pytest.raises(pieces.PieceError, match=f"{second.name} is damaged: .*; copy it again"):
         pieces.unpack(tmp_path / "pieces", index.pieces, tmp_path / "files", state)
     assert {path.name for path in state.iterdir()} == {
-        each.sha256 for each in index.pieces if each != second
+        piece.sha256 for piece in index.pieces if piece != second
     }
 
 
@@ -217,7 +217,7 @@ def test_everything_is_packed_for_the_machine(tmp_path: Path) -> None:
     """Downloads 2 GB; every wheel is for that Python, and every piece can be sent."""
     index = packing.pack_all(tmp_path, "9.0", "3.12")
     assert index.groups() == ("cuda", "tensorrt")
-    assert all(each.size <= pieces.LIMIT for each in index.pieces)
+    assert all(piece.size <= pieces.LIMIT for piece in index.pieces)
     pieces.unpack(tmp_path / "pieces", index.pieces, tmp_path / "files", tmp_path / "state")
     pieces.verify(index.files, tmp_path / "files")
     assert {"onnxruntime_gpu", "tensorrt_cu12_bindings"} <= index.versions.keys()

@@ -57,7 +57,9 @@ def _places(scope: Scope, path: str) -> dict[Node, str]:
 
 def graphs_of(node: ir.Node) -> list[ir.Graph]:
     return [
-        each.as_graph() for each in node.attributes.values() if each.type == ir.AttributeType.GRAPH
+        attribute.as_graph()
+        for attribute in node.attributes.values()
+        if attribute.type == ir.AttributeType.GRAPH
     ]
 
 
@@ -66,7 +68,9 @@ def theirs(graph: ir.Graph | ir.Function, path: str = "") -> Described:
     places = dict(_their_places(graph, path))
     given = [*graph.inputs]
     if isinstance(graph, ir.Graph):
-        given += [each for each in graph.initializers.values() if each not in given]
+        given += [
+            initializer for initializer in graph.initializers.values() if initializer not in given
+        ]
     values = {}
     for value in (*given, *(made for node in graph for made in node.outputs)):
         readers = [(places[use.node], use.idx) for use in value.uses()]
@@ -94,8 +98,8 @@ def agree(model: ModelProto) -> ir.Model:
     """Hold a model's values against onnx_ir's, those of functions too."""
     other = ir.serde.deserialize_model(model)
     assert ours(Scope(model.graph)) == theirs(other.graph)
-    functions = [ours(Scope(each)) for each in model.functions]
-    assert functions == [theirs(each) for each in other.functions.values()]
+    functions = [ours(Scope(function)) for function in model.functions]
+    assert functions == [theirs(function) for function in other.functions.values()]
     return other
 
 
@@ -104,7 +108,7 @@ def is_ordered(graph: ir.Graph) -> bool:
     done: set[ir.Node] = set()
     for node in graph:
         inside = {inner for body in graphs_of(node) for inner in body.all_nodes()}
-        reads = [value for each in (node, *inside) for value in each.inputs if value is not None]
+        reads = [value for item in (node, *inside) for value in item.inputs if value is not None]
         makers = {value.producer() for value in reads} - {None} - inside
         if any(maker.graph is graph and maker not in done for maker in makers if maker):
             return False

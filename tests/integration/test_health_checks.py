@@ -45,9 +45,9 @@ def unseen_edit() -> Json:
 def new() -> Json:
     """Return a model that the operator has not seen, as the API server returns it."""
     (schema,) = (
-        each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        for each in definitions().values()
-        if each["spec"]["names"]["kind"] == "InferenceModel"
+        definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+        for definition in definitions().values()
+        if definition["spec"]["names"]["kind"] == "InferenceModel"
     )
     return {**model(World()), "status": schema["properties"]["status"]["default"]}
 
@@ -100,9 +100,9 @@ def test_kstatus_before_the_operator_has_seen_it(obj: Json, expected: str) -> No
 def health(obj: Json) -> tuple[str, str]:
     """Return status and message by the check in the document."""
     (block,) = [
-        each.removeprefix("yaml\n")
-        for each in PAGE.read_text().split("```")
-        if "resource.customizations.health" in each
+        part.removeprefix("yaml\n")
+        for part in PAGE.read_text().split("```")
+        if "resource.customizations.health" in part
     ]
     ((name, script),) = yaml.safe_load(block)["data"].items()
     group, kind = name.removeprefix("resource.customizations.health.").split("_")
@@ -121,7 +121,7 @@ def test_argo_cd_reads_it_rightly(objects: dict[str, Json], state: str) -> None:
     is_paused = conditions_of(obj)["Ready"] == ("False", "Suspended")
     status, message = health(obj)
     assert status == ("Suspended" if is_paused else expected[of_state(obj)])
-    (ready,) = [each for each in obj["status"]["conditions"] if each["type"] == "Ready"]
+    (ready,) = [item for item in obj["status"]["conditions"] if item["type"] == "Ready"]
     assert message == ready["message"]
 
 
@@ -131,5 +131,5 @@ def test_argo_cd_waits_for_the_operator(obj: Json) -> None:
 
 
 def test_every_answer_occurs(objects: dict[str, Json]) -> None:
-    statuses = {health(each)[0] for each in objects.values()}
+    statuses = {health(object_)[0] for object_ in objects.values()}
     assert statuses == {"Healthy", "Progressing", "Degraded", "Suspended"}

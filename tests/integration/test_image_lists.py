@@ -81,9 +81,9 @@ def test_one_reference_names_an_image_for_each_architecture(
     pushed = images.push(image, platforms, registry)  # again, as after an interrupted installation
     assert pushed == f"{registry.path}/{image.reference.removeprefix('localhost/')}-amd64-arm64"
     listed = in_registry(pushed, LIST)["manifests"]
-    assert [each["platform"]["architecture"] for each in listed] == list(BOTH)
-    for each, name in zip(listed, BOTH, strict=True):
-        manifest = in_registry(pushed, IMAGE, each["digest"])
+    assert [item["platform"]["architecture"] for item in listed] == list(BOTH)
+    for item, name in zip(listed, BOTH, strict=True):
+        manifest = in_registry(pushed, IMAGE, item["digest"])
         config = in_registry(pushed, "*/*", manifest["config"]["digest"], "blobs")
         assert config["architecture"] == name
         assert f"OF={name}" in config["config"]["Env"]

@@ -69,7 +69,7 @@ def again(caplog: pytest.LogCaptureFixture) -> str:
         ("hang", StageFailure, None),
         ("x" * LONG, SessionError, "session-error"),
     ],
-    ids=lambda each: each[:8] if isinstance(each, str) else None,
+    ids=lambda item: item[:8] if isinstance(item, str) else None,
 )
 def test_the_logged_command_fails_alike(
     how: str, raised: type[Exception], answer: str | None, caplog: pytest.LogCaptureFixture,
@@ -115,8 +115,8 @@ def test_a_failure_with_unserializable_arguments_is_unchanged(
     monkeypatch.setattr("tempfile.mkstemp", lambda **_: (os.open("/dev/null", os.O_RDONLY), "/"))
     with pytest.raises(SessionError, match=str(LONG)):
         call.run("x" * LONG)
-    assert any("its arguments could not be stored" in each for each in caplog.messages)
-    assert not any("to reproduce" in each for each in caplog.messages)
+    assert any("its arguments could not be stored" in message for message in caplog.messages)
+    assert not any("to reproduce" in message for message in caplog.messages)
 
 
 def test_failures_of_one_function_leave_one_file(

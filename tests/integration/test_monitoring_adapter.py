@@ -14,8 +14,8 @@ LABELS: Final = (
 
 
 def rule() -> dict[str, Any]:
-    parts = (yaml.safe_load(each.partition("```")[0]) for each in PAGE.split("```yaml\n")[1:])
-    (rules,) = [each for each in parts if "rules" in each]
+    parts = (yaml.safe_load(part.partition("```")[0]) for part in PAGE.split("```yaml\n")[1:])
+    (rules,) = [part for part in parts if "rules" in part]
     (custom,) = rules["rules"]["custom"]
     return dict(custom)
 

@@ -56,7 +56,7 @@ def test_from_metric_to_webhook_and_back(tmp_path: Path) -> None:
         mended = time.time()
         pods.serving.fallen_back = False
         reported = eventually(
-            lambda: [each for each in stack.notified(name) if each["status"] == "resolved"],
+            lambda: [entry for entry in stack.notified(name) if entry["status"] == "resolved"],
             60,
             "the notification of the end",
             interval=0.05,

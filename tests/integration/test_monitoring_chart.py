@@ -35,7 +35,7 @@ def objects() -> list[Object]:
 
 def test_nothing_is_made_unasked() -> None:
     rendered = render(IMAGES)
-    assert not [each for kind in KINDS for each in of_kind(rendered, kind)]
+    assert not [entry for kind in KINDS for entry in of_kind(rendered, kind)]
 
 
 @pytest.mark.parametrize(
@@ -45,20 +45,20 @@ def test_nothing_is_made_unasked() -> None:
 def test_every_kind_has_its_switch_and_labels(switch: str, kind: str, count: int) -> None:
     values = {**IMAGES, "monitoring": {switch: {"enabled": True, "labels": {"release": "mine"}}}}
     rendered = render(values)
-    assert {each: len(of_kind(rendered, each)) for each in KINDS} == {
-        each: count if each == kind else 0 for each in KINDS
+    assert {item: len(of_kind(rendered, item)) for item in KINDS} == {
+        item: count if item == kind else 0 for item in KINDS
     }
-    for each in of_kind(rendered, kind):
-        assert each["metadata"]["labels"]["release"] == "mine"
-        assert each["metadata"]["namespace"] == "home"
+    for entry in of_kind(rendered, kind):
+        assert entry["metadata"]["labels"]["release"] == "mine"
+        assert entry["metadata"]["namespace"] == "home"
 
 
 def test_dashboards_have_grafanas_label_and_arrive_whole(objects: list[Object]) -> None:
     shipped = REPOSITORY / "charts/enginewright/files/monitoring/dashboards"
     arrived: dict[str, str] = {}
-    for each in of_kind(objects, "ConfigMap"):
-        assert each["metadata"]["labels"]["grafana_dashboard"] == "1"
-        arrived |= each["data"]
+    for entry in of_kind(objects, "ConfigMap"):
+        assert entry["metadata"]["labels"]["grafana_dashboard"] == "1"
+        arrived |= entry["data"]
     assert {name: json.loads(text) for name, text in arrived.items()} == {
         f"enginewright-{path.name}": json.loads(path.read_text()) for path in shipped.glob("*.json")
     }
@@ -84,7 +84,7 @@ def test_the_operators_pod_monitor_selects_its_pod() -> None:
     assert monitor["spec"]["namespaceSelector"] == {"matchNames": ["home"]}
     (container,) = template["spec"]["containers"]
     ports = [port["name"] for port in container["ports"]]
-    assert [each["port"] for each in monitor["spec"]["podMetricsEndpoints"]] == ports
+    assert [item["port"] for item in monitor["spec"]["podMetricsEndpoints"]] == ports
 
 
 def test_the_plain_file_and_the_prometheus_rule_are_the_same(objects: list[Object]) -> None:
@@ -94,8 +94,8 @@ def test_the_plain_file_and_the_prometheus_rule_are_the_same(objects: list[Objec
 def test_alerts_name_jobs_that_the_pod_monitors_make(objects: list[Object]) -> None:
     jobs = {
         relabeling["replacement"]
-        for each in of_kind(objects, "PodMonitor")
-        for endpoint in each["spec"]["podMetricsEndpoints"]
+        for entry in of_kind(objects, "PodMonitor")
+        for endpoint in entry["spec"]["podMetricsEndpoints"]
         for relabeling in endpoint["relabelings"]
         if relabeling.get("targetLabel") == "job"
     }
@@ -105,15 +105,18 @@ def test_alerts_name_jobs_that_the_pod_monitors_make(objects: list[Object]) -> N
 
 def test_the_converter_matches_the_prometheus_operator() -> None:
     theirs = yaml.safe_load((REPOSITORY / "tests/support/prometheus_operator.yaml").read_text())
-    ours = {each["job_name"]: each for each in scrape_configs(theirs["objects"])}
-    assert ours == {each["job_name"]: each for each in theirs["scrape_configs"]}
+    ours = {
+        scrape_config["job_name"]: scrape_config
+        for scrape_config in scrape_configs(theirs["objects"])
+    }
+    assert ours == {their["job_name"]: their for their in theirs["scrape_configs"]}
 
 
 def test_the_discovery_matches_prometheus() -> None:
     discovery = yaml.safe_load((REPOSITORY / "tests/support/prometheus_discovery.yaml").read_text())
     discovered = [
-        {"__address__": each["targets"][0], **each["labels"]}
-        for each in targets([discovery["pod"]])
+        {"__address__": target["targets"][0], **target["labels"]}
+        for target in targets([discovery["pod"]])
     ]
     assert discovered == discovery["targets"]
 
@@ -261,8 +264,8 @@ def test_a_changed_configuration_starts_new_pods(objects: list[Object]) -> None:
     of_kind(changed, "PodMonitor")[0]["spec"]["podMetricsEndpoints"][0]["path"] = "/other"
     first, second = (
         [
-            each["spec"]["template"]["metadata"]["annotations"]
-            for each in of_kind(made, "Deployment")
+            entry["spec"]["template"]["metadata"]["annotations"]
+            for entry in of_kind(made, "Deployment")
         ]
         for made in (stack("a", "i", objects), stack("a", "i", changed))
     )

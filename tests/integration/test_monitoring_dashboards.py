@@ -21,12 +21,12 @@ from tests.support.monitoring import (
 )
 
 BOARDS = ("fleet.json", "model.json")
-QUERIES = [(name, each) for name in BOARDS for each in board_queries(name)]
+QUERIES = [(name, board_query) for name in BOARDS for board_query in board_queries(name)]
 
 
 def panels(name: str) -> list[dict[str, Any]]:
     board = json.loads((FOLDER / name).read_text())
-    return [each for each in board["panels"] if each["type"] != "row"]
+    return [item for item in board["panels"] if item["type"] != "row"]
 
 
 def test_the_files_are_as_their_sources_write_them() -> None:
@@ -100,13 +100,13 @@ def test_every_query_returns_data(stack: Stack, board: str, query: BoardQuery) -
     text = query.filled(rate_interval="5s", namespace="shop", model="rank")
     series = stack.query(text)
     assert series, f"{board}, {query.place}: no data for {text}"
-    values = {each["value"][1] for each in series}
+    values = {entry["value"][1] for entry in series}
     assert "NaN" not in values, f"{board}, {query.place}: {text} is {values}"
 
 
 def test_variables_offer_existing_values(stack: Stack) -> None:
     (namespaces,) = [query for _, query in QUERIES if query.place == "variable namespace"]
-    assert [each["metric"] for each in stack.query(namespaces.expr)] == [{"namespace": "shop"}]
+    assert [entry["metric"] for entry in stack.query(namespaces.expr)] == [{"namespace": "shop"}]
 
 
 def test_a_selected_model_is_the_only_one_shown(stack: Stack) -> None:

@@ -54,7 +54,7 @@ def cache(tmp_path: Path) -> Iterator[CacheProcess]:
 
 
 def several(number: int, size: int = 10 * MIB) -> list[bytes]:
-    return [bytes([each]) * size for each in range(number)]
+    return [bytes([index]) * size for index in range(number)]
 
 
 # The process
@@ -112,11 +112,11 @@ def test_a_body_of_unknown_size_is_refused(cache: CacheProcess) -> None:
 #   never fits is refused | prevented
 def test_a_full_cache_evicts_the_least_recently_used(cache: CacheProcess) -> None:
     files = several(6)
-    for each in files:
-        assert cache.put(each)
+    for file in files:
+        assert cache.put(file)
     assert cache.get(files[0])
     assert cache.put(LARGE)
-    assert [cache.get(each) for each in files] == [True, False, True, True, True, True]
+    assert [cache.get(file) for file in files] == [True, False, True, True, True, True]
     assert cache.metrics()["evicted_bytes_total"] == 10 * MIB
     with socket.create_connection(("127.0.0.1", cache.port), 10) as client:
         client.sendall(head_of(b"huge", 65 * MIB))
@@ -140,16 +140,16 @@ async def test_the_disk_of_the_node_is_left_to_others(tmp_path: Path) -> None:
         await folder.write(name, sha256(whole), len(whole), body())
         return name
 
-    names = [await add(bytes([each]) * MIB) for each in range(3)]
+    names = [await add(bytes([index]) * MIB) for index in range(3)]
     folder.trim()
     assert len(folder.entries) == 3
     free = 49 * MIB  # 25% are 50 MiB
     with folder.opened(names[0]):
         folder.trim()
-        assert {each.name for each in root.glob("*-*")} == {names[0], names[2]}
+        assert {path.name for path in root.glob("*-*")} == {names[0], names[2]}
         free = 0
         folder.trim()
-        assert [each.name for each in root.glob("*-*")] == [names[0]], "it is being read"
+        assert [path.name for path in root.glob("*-*")] == [names[0]], "it is being read"
         with pytest.raises(NoRoom):
             await add(b"x")
     folder.trim()
@@ -194,14 +194,14 @@ def test_incomplete_files_are_removed(killed: str, cache: CacheProcess) -> None:
 
 def test_the_order_of_use_outlives_the_process(cache: CacheProcess) -> None:
     files = several(6)
-    for at, each in enumerate(files):
-        assert cache.put(each)
-        os.utime(cache.folder / f"{SCOPE}-{sha256(each)}", (at, at))
+    for at, file in enumerate(files):
+        assert cache.put(file)
+        os.utime(cache.folder / f"{SCOPE}-{sha256(file)}", (at, at))
     assert cache.get(files[0])
     assert cache.stop() == 0
     cache.size = "22Mi"
     cache.start()
-    assert [cache.get(each) for each in files] == [True, False, False, False, False, True]
+    assert [cache.get(file) for file in files] == [True, False, False, False, False, True]
 
 
 # fault: Store | several pods of a node store one file in its cache at once | one of them does; the others have their
@@ -229,8 +229,8 @@ def test_connections_of_one_pod_are_bounded(cache: CacheProcess) -> None:
     held = [socket.create_connection(("127.0.0.1", cache.port), 20) for _ in most]
     with socket.create_connection(("127.0.0.1", cache.port), 20) as one_more:
         assert has_ended(one_more)
-    for each in held:
-        each.close()
+    for item in held:
+        item.close()
     eventually(lambda: cache.put(b"x"), 10, "a connection", interval=0.05)
 
 
@@ -298,7 +298,7 @@ def test_the_second_pod_of_a_node_takes_no_file_from_the_bucket(
     with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
         to = {"AWS_ENDPOINT_URL": cutter.url}
         assert read(place, cache.address, tmp_path / "first", **to).bytes_read == 0
-        assert [each for each in cutter.requests if "/files/" in each] != []
+        assert [request for request in cutter.requests if "/files/" in request] != []
         cutter.requests.clear()
         assert read(place, cache.address, tmp_path / "second", **to).bytes_read == total(place)
         (only,) = cutter.requests
@@ -344,8 +344,8 @@ def test_a_damaged_file_is_read_from_the_store(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     read(place, cache.address, tmp_path / "first")
-    for each in cache.folder.glob("*-*"):
-        how(each)
+    for path in cache.folder.glob("*-*"):
+        how(path)
     assert read(place, cache.address, tmp_path / "second").bytes_read == 0
     assert ("is damaged in the node's cache" in caplog.text) is (how is not Path.unlink)
     third = read(place, cache.address, tmp_path / "third")
@@ -444,8 +444,8 @@ def swallowing() -> Iterator[str]:
 
     with listening(refuse) as address:
         yield address
-        for each in held:
-            each.close()
+        for item in held:
+            item.close()
 
 
 # fault: Store | the disk of a node is slower than the bucket | its cache does not get the file, and the pod does not

@@ -51,7 +51,7 @@ def test_an_image_that_another_has_put_under_the_tag_is_replaced(
     artifact = present(store.find(KEY))
     tag = layout.tag_of(artifact)
     repository = f"{servers.host('registry')}/team/replaced"
-    reverse = {name: each[::-1] for name, each in CONTENT.items()}
+    reverse = {name: data[::-1] for name, data in CONTENT.items()}
     others = filled(tmp_path / "others/store", tmp_path / "others/files", reverse)
     with monkeypatch.context() as patched:
         patched.setattr("enginewright_runtime.oci.ensure.tag_of", lambda _: tag)
@@ -72,8 +72,8 @@ def test_a_server_that_says_yes_to_everything_is_no_registry(store: Store, tmp_p
     def empty(seen: Seen) -> Answer:
         return 200, {"Location": seen.path}, b""
 
-    for each in (answer, empty):
-        pushed = pushed_to(each, store, tmp_path)
+    for item in (answer, empty):
+        pushed = pushed_to(item, store, tmp_path)
         assert pushed.reference is None
         assert "accepted the image's manifest and does not return it" in str(pushed.failure)
 
@@ -108,7 +108,7 @@ def test_a_manifest_that_arrives_in_parts_is_read_whole(store: Store, tmp_path: 
     layers = layout.layers_of(artifact)
     digests = [f"sha256:{number:064}" for number, _ in enumerate(layers)]
     InParts.image = layout.image_of(artifact, layers, digests)
-    InParts.sizes = {digest: each.size for digest, each in zip(digests, layers, strict=True)}
+    InParts.sizes = {digest: layer.size for digest, layer in zip(digests, layers, strict=True)}
     InParts.sizes[InParts.image.config_digest] = len(InParts.image.config)
     with ThreadingHTTPServer(("127.0.0.1", 0), InParts) as server:
         threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()

@@ -59,17 +59,17 @@ def unpacked(servers: SourceServers, reference: str, folder: Path) -> dict[str, 
     config = json.loads(
         read(servers, f"{repository}@{image_manifest['config']['digest']}", "blobs")
     )
-    assert config["rootfs"]["diff_ids"] == [each["digest"] for each in image_manifest["layers"]]
-    for each in image_manifest["layers"]:
-        content = read(servers, f"{repository}@{each['digest']}", "blobs")
-        assert len(content) == each["size"]
+    assert config["rootfs"]["diff_ids"] == [item["digest"] for item in image_manifest["layers"]]
+    for item in image_manifest["layers"]:
+        content = read(servers, f"{repository}@{item['digest']}", "blobs")
+        assert len(content) == item["size"]
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as archive:
             archive.extractall(folder, filter="data")
     return image_manifest
 
 
 def uploads(cutter: Cutter) -> list[str]:
-    return [each for each in cutter.requests if each.startswith(("POST", "PUT"))]
+    return [request for request in cutter.requests if request.startswith(("POST", "PUT"))]
 
 
 def test_an_image_holds_the_files_and_is_pushed_once(
@@ -81,7 +81,9 @@ def test_an_image_holds_the_files_and_is_pushed_once(
         assert pushed.failure is None
         assert pushed.reference is not None
         assert pushed.reference.startswith(f"{repository}@sha256:")
-        assert len([each for each in uploads(cutter) if "/blobs/" in each]) == 2 * (len(FILES) + 1)
+        assert len([upload for upload in uploads(cutter) if "/blobs/" in upload]) == 2 * (
+            len(FILES) + 1
+        )
         image_manifest = unpacked(servers, pushed.reference, tmp_path / "image")
         assert image_manifest["annotations"]["dev.enginewright.key"] == KEY
         for name, content in CONTENT.items():
@@ -97,8 +99,8 @@ def test_a_node_pulls_and_mounts_an_image(servers: SourceServers, tmp_path: Path
     store = filled(tmp_path / "store", tmp_path / "files", content)
     reference = present(push(store, tmp_path, f"{servers.host('registry')}/team/node").reference)
     with containerd() as runtime, runtime.mounted(reference) as image:
-        for name, each in content.items():
-            assert (image / name).read_bytes() == each
+        for name, data in content.items():
+            assert (image / name).read_bytes() == data
             assert (image / name).stat().st_mode & 0o777 == 0o644
 
 
@@ -121,13 +123,13 @@ def test_artefacts_of_one_key_with_other_content_keep_their_images(
 ) -> None:
     repository = f"{servers.host('registry')}/team/both"
     other = filled(tmp_path / "other", tmp_path / "b", {**CONTENT, FILES[0]: b"other"})
-    references = [push(each, tmp_path, repository).reference for each in (store, other)]
+    references = [push(item, tmp_path, repository).reference for item in (store, other)]
     assert references[0] != references[1]
     url = f"{servers.addresses['registry']}/v2/team/both/tags/list"
     with urlopen(url, timeout=20) as response:
         tags = json.load(response)["tags"]
     assert len(tags) == 2
-    assert all(each.startswith(f"prepared-{KEY}-") for each in tags)
+    assert all(tag.startswith(f"prepared-{KEY}-") for tag in tags)
 
 
 @pytest.mark.parametrize("kind", ["registry_basic", "registry_token"])
@@ -189,7 +191,7 @@ def test_a_registry_that_is_killed_gets_the_rest_later(store: Store, tmp_path: P
             cutter.requests.clear()
             assert push(store, tmp_path, repository).reference is not None
             # the rest of the layers, the configuration, and the manifest
-            puts = [each for each in cutter.requests if each.startswith("PUT")]
+            puts = [item for item in cutter.requests if item.startswith("PUT")]
             assert len(puts) == len(FILES) - 1 + 2
 
 

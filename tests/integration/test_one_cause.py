@@ -64,7 +64,9 @@ def serve_until(
         sidecar.until(is_seen, f"the reason {reason}")
         active = sidecar.metrics()["enginewright_fallback_reason"]
         execution = Execution.model_validate(server.get("/v2/models/m/execution").json())
-        return Observed(execution, sidecar.verdict(), {each.labels["reason"] for each in active})
+        return Observed(
+            execution, sidecar.verdict(), {sample.labels["reason"] for sample in active}
+        )
 
 
 def alerted(folder: Path, metric: set[str], reason: Reason) -> None:
@@ -79,7 +81,7 @@ def alerted(folder: Path, metric: set[str], reason: Reason) -> None:
     )
     evaluate(
         folder,
-        {f'enginewright_fallback_reason{{{labels}, reason="{each}"}}': "1 1" for each in metric},
+        {f'enginewright_fallback_reason{{{labels}, reason="{item}"}}': "1 1" for item in metric},
         {'ALERTS{alertname="EnginewrightCPUFallback"}': {fired: 1}},
         "30s",
         [RULES],
@@ -96,21 +98,23 @@ def agree(folder: Path, observed: Observed, reason: Reason, *, provider: bool) -
     assert observed.verdict.fallback.reason is reason
     assert observed.metric == {str(reason)}
     alerted(folder, observed.metric, reason)
-    failed = {each.check: each.reason for each in observed.verdict.checks if each.state == "failed"}
+    failed = {
+        check.check: check.reason for check in observed.verdict.checks if check.state == "failed"
+    }
     assert failed == ({Check.PROVIDER: reason} if provider else {})
     # under Allow: it serves, and says so
     world = World(fallback={"policy": "Allow"}, replicas=2).settle().job_succeeds().all_available()
     world.events.clear()
     world.sidecars_say(observed.verdict)
-    conditions = {each["type"]: each for each in world.status["conditions"]}
+    conditions = {item["type"]: item for item in world.status["conditions"]}
     fallback, placement = conditions["FallbackActive"], conditions["PlacementVerified"]
     assert (fallback["status"], fallback["reason"]) == ("True", reason)
     assert placement["reason"] == (reason if provider else "PromiseKept")
-    assert {each.reason for each in world.events if each.type == "Warning"} == {str(reason)}
+    assert {event.reason for event in world.events if event.type == "Warning"} == {str(reason)}
     # under Forbid: it is not ready, for that very reason
     forbidden = World(replicas=2).settle().job_succeeds().all_available()
     forbidden.sidecars_say(_broken(observed.verdict))
-    conditions = {each["type"]: each for each in forbidden.status["conditions"]}
+    conditions = {item["type"]: item for item in forbidden.status["conditions"]}
     assert {
         kind: conditions[kind]["reason"]
         for kind in ("Ready", "PlacementVerified", "FallbackActive")
@@ -123,8 +127,8 @@ def _broken(verdict: Verdict) -> Verdict:
     fallback = verdict.fallback.model_copy(update={"broken": True})
     changed = {"state": "failed", "reason": fallback.reason, "message": fallback.message}
     checks = tuple(
-        each.model_copy(update=changed) if each.check is Check.PLACEMENT else each
-        for each in verdict.checks
+        check.model_copy(update=changed) if check.check is Check.PLACEMENT else check
+        for check in verdict.checks
     )
     return verdict.model_copy(update={"fallback": fallback, "checks": checks})
 
@@ -140,7 +144,7 @@ def test_onnxruntime_gpu_without_cuda(gpu_python: Path, tmp_path: Path) -> None:
     # both things that are wrong are facts, and the message names the second one too
     assert observed.execution.provider_reason is Reason.PROVIDER_MISSING
     assert observed.execution.driver.reason is Reason.DRIVER_MISSING
-    (provider,) = [each for each in observed.verdict.checks if each.check is Check.PROVIDER]
+    (provider,) = [check for check in observed.verdict.checks if check.check is Check.PROVIDER]
     for message in (observed.execution.provider_message, provider.message):
         libraries, _, driver = message.partition("; and DriverMissing: ")
         assert "libcublasLt.so.13" in libraries

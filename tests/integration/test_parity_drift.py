@@ -54,9 +54,9 @@ def walk(graph: GraphProto) -> Iterator[NodeProto]:
 
 def scale_weight(model: ModelProto, operator: str, index: int) -> str:
     """Make the weights of one node 5% too large; return its name."""
-    node = [each for each in model.graph.node if each.op_type == operator][index]
+    node = [item for item in model.graph.node if item.op_type == operator][index]
     held = [tensor for tensor in model.graph.initializer if tensor.name == node.input[1]]
-    held += [each.attribute[0].t for each in model.graph.node if each.output[0] == node.input[1]]
+    held += [item.attribute[0].t for item in model.graph.node if item.output[0] == node.input[1]]
     array = numpy_helper.to_array(held[0])
     held[0].CopyFrom(numpy_helper.from_array((array * 1.05).astype(array.dtype), held[0].name))
     return str(node.name or node.output[0])
@@ -64,8 +64,8 @@ def scale_weight(model: ModelProto, operator: str, index: int) -> str:
 
 def set_attribute(model: ModelProto, operator: str, index: int, **given: float) -> str:
     """Set an attribute of one node; return its name."""
-    node = [each for each in model.graph.node if each.op_type == operator][index]
-    kept = [each for each in node.attribute if each.name not in given]
+    node = [item for item in model.graph.node if item.op_type == operator][index]
+    kept = [item for item in node.attribute if item.name not in given]
     made = [helper.make_attribute(name, value) for name, value in given.items()]
     del node.attribute[:]
     node.attribute.extend([*kept, *made])
@@ -129,7 +129,7 @@ def test_one_node_was_tampered_with(
 def test_a_node_inside_an_if_is_reported_by_the_if(models: Path, tmp_path: Path) -> None:
     pair = Pair(tmp_path, onnx.load(real(models, "data/silero_vad.onnx")), SPEECH)
     branch = next(node for node in pair.model.graph.node if node.op_type == "If")
-    for node in (each for attribute in branch.attribute for each in walk(attribute.g)):
+    for node in (proto for attribute in branch.attribute for proto in walk(attribute.g)):
         held = node.attribute[0].t if node.op_type == "Constant" else TensorProto()
         if held.data_type == TensorProto.FLOAT and len(held.dims) == 3:
             array = numpy_helper.to_array(held) * np.float32(1.3)

@@ -77,7 +77,7 @@ def judge(
 @pytest.mark.parametrize("name", MODELS)
 def test_the_source_agrees_with_itself(name: str) -> None:
     golden, varying = observe_golden(name)
-    assert [each.name for each in varying] == ["y"]
+    assert [output.name for output in varying] == ["y"]
     assert varying[0].spreads[0].runs == REFERENCE_RUNS
     run = runner(name)
     for _ in range(10):
@@ -185,7 +185,7 @@ def test_one_run_out_of_range_is_no_failure() -> None:
     high, low, usual = (np.array([value]) for value in (9.0, -9.0, 0.7))
     for series in ([high] * 7 + [usual], [high, low], [low] * 7 + [high]):
         trial = DistributionTest(spread, golden, allowed, None)
-        assert [trial.take(each) for each in series] == [True] * (len(series) - 1) + [False]
+        assert [trial.take(array) for array in series] == [True] * (len(series) - 1) + [False]
         assert trial.wrong is None
     trial = DistributionTest(spread, golden, allowed, None)
     assert [trial.take(high) for _ in range(8)] == [True] * 7 + [False]
@@ -198,7 +198,7 @@ def test_golden_publishes_varying_outputs(place: Workplace, tmp_path: Path) -> N
     path = next((tmp_path / "store").rglob("manifest.json"))
     manifest = Manifest.model_validate_json(path.read_bytes())
     assert manifest.varying is not None
-    assert [each.name for each in manifest.varying] == ["noise"]
+    assert [output.name for output in manifest.varying] == ["noise"]
     assert manifest.varying[0].spreads[0].distinct
 
 

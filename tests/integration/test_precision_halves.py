@@ -70,8 +70,8 @@ def test_weights_and_nodes_are_halves_and_the_interface_is_not(
     path, result = lowered(subject(tmp_path, source, 22), tmp_path / "out", precision)
     model = onnx.load(path)
     assert set(elements(model).values()) == {HALVES[precision].element}
-    assert [each.type for each in model.graph.input] == [each.type for each in source.graph.input]
-    assert [each.type for each in model.graph.output] == [each.type for each in source.graph.output]
+    assert [item.type for item in model.graph.input] == [item.type for item in source.graph.input]
+    assert [item.type for item in model.graph.output] == [item.type for item in source.graph.output]
     assert [node.op_type for node in model.graph.node].count("Cast") == 2  # at the borders
     assert len(result.nodes) == 8
     assert not result.kept
@@ -200,7 +200,7 @@ def siblings(*, integers_first: bool) -> ModelProto:
         f"""(float["n", 64] x, int64[1] i, bool c) => (float["n", 64] y) {{ [if] y = If (c) <
             then_branch = first {first}, else_branch = second {second}> }}"""
     )
-    (body,) = (each.g for each in model.graph.node[0].attribute if len(each.g.node) == 2)
+    (body,) = (item.g for item in model.graph.node[0].attribute if len(item.g.node) == 2)
     body.initializer.append(weight("inner", random(64, 64)))
     return model
 

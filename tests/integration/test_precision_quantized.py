@@ -56,7 +56,7 @@ ROOT = Path(__file__).parents[2]
 def ranges(about: SourceModel, feeds: Arrays) -> dict[str, tuple[float, float]]:
     names = observing.single_values(about.model)
     observed = observing.limits(about.folder / "model.onnx", names, [feeds])
-    return {name: (each.low, each.high) for name, each in observed.items() if each.seen}
+    return {name: (limits.low, limits.high) for name, limits in observed.items() if limits.seen}
 
 
 def written(
@@ -107,7 +107,7 @@ def test_weights_are_within_half_a_step_of_themselves(axis: int | None) -> None:
 def test_a_bias_that_32_bits_do_not_hold_is_reported(tmp_path: Path) -> None:
     assert scales.quantize_bias(np.array([1e6], np.float32), np.array([1e-6])) is None
     source = convolutions(2)
-    bias = next(each for each in source.graph.initializer if each.name == "b1")
+    bias = next(item for item in source.graph.initializer if item.name == "b1")
     bias.CopyFrom(weight("b1", np.full(8, 1e9)))
     _, result = written(subject(tmp_path, source), CPU, IMAGE, tmp_path / "out")
     assert result.kept == {"conv-1 (Conv)": "its bias does not fit into 32-bit integers"}
@@ -164,7 +164,7 @@ def test_processors_that_are_not_known_get_weights_that_do_not_saturate(tmp_path
         arrays = map(onnx.numpy_helper.to_array, graphs.parse(path).graph.initializer)
         weights = [array for array in arrays if array.dtype == np.int8 and array.ndim > 1]
         assert weights
-        assert max(np.abs(each.astype(int)).max() for each in weights) == 64
+        assert max(np.abs(item.astype(int)).max() for item in weights) == 64
         exact, served = run(path, feeds, BASIC)[0], run(path, feeds)[0]
         step = np.abs(exact).max() / 255  # of a result that is rounded to the other side
         assert np.abs(exact - served).max() <= 4 * step
@@ -186,9 +186,9 @@ def test_processors_with_exact_products_get_all_8_bits(
 ) -> None:
     expected = run(source, feeds)[0]
     errors = []
-    for each in (form, replace(form, weights=REDUCED_INT8)):
-        out = tmp_path / str(each.weights.high)
-        path, _ = written(subject(tmp_path, source), each, feeds, out)
+    for item in (form, replace(form, weights=REDUCED_INT8)):
+        out = tmp_path / str(item.weights.high)
+        path, _ = written(subject(tmp_path, source), item, feeds, out)
         errors.append(1 - cosine(expected, run(path, feeds)[0]))
     assert errors[0] < errors[1] < 1e-3
 
@@ -230,7 +230,7 @@ def test_tensorrts_form_is_in_front_of_inputs_alone_and_symmetric(tmp_path: Path
     q, dq = "QuantizeLinear", "DequantizeLinear"
     assert operators(path) == [q, dq, dq, "Conv", "Relu", q, dq, dq, "Conv", "Relu"]
     model = graphs.parse(path)
-    arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+    arrays = {item.name: onnx.numpy_helper.to_array(item) for item in model.graph.initializer}
     zeros = [array for name, array in arrays.items() if name.endswith("zero_point")]
     assert all(array.dtype == np.int8 and not array.any() for array in zeros)
     assert arrays["w1_quantized_scale"].shape == (8,)
@@ -346,7 +346,7 @@ def test_shared_weights_and_activations_are_quantised_once(tmp_path: Path) -> No
     path, _ = written(subject(tmp_path, source), TENSORRT, X, tmp_path / "out")
     assert operators(path).count("QuantizeLinear") == 1
     assert operators(path).count("DequantizeLinear") == 2
-    assert len([each for each in graphs.parse(path).graph.initializer if len(each.dims) == 2]) == 1
+    assert len([item for item in graphs.parse(path).graph.initializer if len(item.dims) == 2]) == 1
 
 
 def test_a_result_that_is_an_output_keeps_its_name(tmp_path: Path) -> None:

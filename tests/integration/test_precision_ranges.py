@@ -93,9 +93,9 @@ def test_histograms_count_every_value_once(tmp_path: Path, monkeypatch: pytest.M
     limits = observing.limits(path, names, samples)
     histograms = observing.histograms(path, limits, again)
     assert len(passes) == 2
-    assert {name: each.counts.sum() for name, each in histograms.items()} == dict.fromkeys(
-        names, 384
-    )
+    assert {
+        name: histogram.counts.sum() for name, histogram in histograms.items()
+    } == dict.fromkeys(names, 384)
     every = np.concatenate([sample["x"].ravel() for sample in samples])
     expected, _ = np.histogram(every, observing.BINS, (float(every.min()), float(every.max())))
     assert np.array_equal(histograms["x"].counts, expected)

@@ -33,7 +33,7 @@ def test_a_warning_has_its_own_remedy(desk: Desk) -> None:
     model = desk.save(broken.lower_case())
     code, result = desk.run_json(model, "--target", "sm89,cpu")
     assert code == 1
-    findings = {each["message"].partition(":")[0]: each for each in result["findings"]}
+    findings = {item["message"].partition(":")[0]: item for item in result["findings"]}
     locale = "locale xx_XX, which lower (StringNormalizer) needs, is not installed here"
     assert findings[locale]["severity"] == "error"
     assert findings[locale]["remedy"].startswith("export with locale C")
@@ -42,20 +42,20 @@ def test_a_warning_has_its_own_remedy(desk: Desk) -> None:
     assert findings[strings]["remedy"] == (
         "process strings before the model, or serve it on backend cpu"
     )
-    assert not [each for each in result["findings"] if "/onnxruntime_src/" in each["message"]]
+    assert not [item for item in result["findings"] if "/onnxruntime_src/" in item["message"]]
 
 
 def test_a_refused_model_names_nodes_reason_and_remedy_once(desk: Desk) -> None:
     path = desk.save(broken.one_node("Frobnicate", "com.example"))
     code, result = desk.run_json(path, "--target", "sm89,cpu")
     assert (code, result["verdict"]) == (1, "fail")
-    (finding,) = [each for each in result["findings"] if each["severity"] == "error"]
+    (finding,) = [item for item in result["findings"] if item["severity"] == "error"]
     assert finding["reason"] == "CustomDomainUnsupported"
     assert sorted(finding["targets"]) == ["cpu", "sm89"]
     assert finding["remedy"]
     assert finding["remedy"] not in finding["message"]
     assert finding["nodes"]
-    assert all(each["reason"] == finding["reason"] for each in result["targets"].values())
+    assert all(item["reason"] == finding["reason"] for item in result["targets"].values())
 
 
 def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(desk: Desk) -> None:
@@ -63,7 +63,7 @@ def test_a_shape_that_is_missing_is_refused_for_an_engine_alone(desk: Desk) -> N
     code, result = desk.run_json(path, "--target", "sm89,cpu")
     assert (code, result["targets"]["cpu"]["verdict"]) == (1, "pass")
     assert result["targets"]["sm89"]["reason"] == "ShapeProfileMissing"
-    (finding,) = [each for each in result["findings"] if each["severity"] == "error"]
+    (finding,) = [item for item in result["findings"] if item["severity"] == "error"]
     assert "shapes: [{input: x, min: [1, 1]" in finding["remedy"]
     code, result = desk.run_json(path, "--target", "sm89,cpu", "--shapes", "x=1x2:2x4:4x8")
     assert (code, result["verdict"]) == (0, "pass")
@@ -86,7 +86,7 @@ def test_unusable_input_is_said_in_a_sentence(
     arguments: list[str], wording: str, desk: Desk
 ) -> None:
     path = desk.save(broken.relu())
-    done = desk.run(*(each.format(model=path) for each in arguments))
+    done = desk.run(*(argument.format(model=path) for argument in arguments))
     assert done.returncode == 2
     assert wording in " ".join(done.stderr.split())
     assert not done.stdout
@@ -143,15 +143,15 @@ def test_each_kind_of_cpu_has_its_form(
     desk: Desk,
 ) -> None:
     here = processor.read()
-    names = [f"cpu:{each.lower()}" for each in ("AVX2", "AVX512", "VNNI", "AMX")]
+    names = [f"cpu:{item.lower()}" for item in ("AVX2", "AVX512", "VNNI", "AMX")]
     model = desk.save(dense())
     _, document = desk.run_json(model, "--target", ",".join(names), "--precision", "INT8")
     untimed = [name for name in names if timing_mismatch(here, Feature(name[4:].upper()))]
     said = {
         name
-        for each in document["findings"]
-        if each["reason"] == "ProcessorMismatch"
-        for name in each["targets"]
+        for item in document["findings"]
+        if item["reason"] == "ProcessorMismatch"
+        for name in item["targets"]
     }
     assert set(untimed) <= said
     assert len(untimed) >= 3  # a machine is of one kind

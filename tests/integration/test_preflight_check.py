@@ -111,12 +111,12 @@ def test_a_job_without_memory_runs_again_alone(model: Path, stages: Failing) -> 
     stages.fails = short()
     result, _ = checked(model, stages, 2, "sm86", "sm89", "cpu")
     assert not any(stages.fails.values())
-    assert {name: each.reason for name, each in result.targets.items()} == {
+    assert {name: target.reason for name, target in result.targets.items()} == {
         "sm86": None,
         "sm89": None,
         "cpu": None,
     }
-    assert "earlier" not in {each.message for each in result.findings}
+    assert "earlier" not in {finding.message for finding in result.findings}
 
 
 def test_the_report_of_the_first_run_is_discarded(model: Path, stages: Failing) -> None:
@@ -129,13 +129,13 @@ def test_the_report_of_the_first_run_is_discarded(model: Path, stages: Failing) 
     }
     result, _ = checked(model, stages, 2, "sm89", "cpu")
     assert result.targets["cpu"].reason == "SourceUnreachable"
-    assert "OutOfMemory" not in {each.reason for each in result.findings}
+    assert "OutOfMemory" not in {finding.reason for finding in result.findings}
 
 
 def test_a_job_that_ran_alone_does_not_run_again(model: Path, stages: Failing) -> None:
     stages.fails = short()
     result, reported = checked(model, stages, 1, "sm89", "cpu")
-    assert {name: each.reason for name, each in result.targets.items()} == {
+    assert {name: target.reason for name, target in result.targets.items()} == {
         "sm89": "OutOfMemory",
         "cpu": "StorageFull",
     }

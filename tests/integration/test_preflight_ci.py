@@ -70,7 +70,7 @@ def gitlab() -> dict[str, Any]:
     text = (REPOSITORY / "docs/preflight.md").read_text()
     blocks = re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     jobs = [yaml.safe_load(block) for block in blocks]
-    return dict(next(each["preflight"] for each in jobs if "preflight" in each))
+    return dict(next(job["preflight"] for job in jobs if "preflight" in job))
 
 
 def test_the_hook_is_one_that_pre_commit_takes() -> None:
@@ -98,17 +98,17 @@ def test_the_hook_runs_on_files(desk: Desk) -> None:
 def test_the_action_is_well_formed() -> None:
     definition = action()
     assert definition["runs"]["using"] == "composite"
-    for each in definition["runs"]["steps"]:
-        assert ("run" in each) != ("uses" in each)
-        assert "run" not in each or each["shell"] == "bash"
-        assert "uses" not in each or re.fullmatch(r"actions/[\w-]+@v\d+", each["uses"])
+    for item in definition["runs"]["steps"]:
+        assert ("run" in item) != ("uses" in item)
+        assert "run" not in item or item["shell"] == "bash"
+        assert "uses" not in item or re.fullmatch(r"actions/[\w-]+@v\d+", item["uses"])
     text = (ACTION / "action.yml").read_text()
     named = set(re.findall(r"inputs\.([\w-]+)", text))
     assert named == definition["inputs"].keys()
-    assert all(each["description"] and "default" in each for each in definition["inputs"].values())
-    for each in definition["runs"]["steps"]:
+    assert all(item["description"] and "default" in item for item in definition["inputs"].values())
+    for item in definition["runs"]["steps"]:
         # an expression inside a script would be pasted into it, whatever it holds
-        assert "${{" not in each.get("run", "")
+        assert "${{" not in item.get("run", "")
 
 
 @pytest.mark.parametrize("name", ["Install", "Preflight"])
@@ -162,7 +162,7 @@ def test_the_action_runs(
     assert done.returncode == code, done.stderr
     assert reported in done.stdout
     assert output.read_text() == f"verdict={verdict}\n"
-    kept = sorted(each.name for each in (desk.root / "enginewright-preflight").iterdir())
+    kept = sorted(path.name for path in (desk.root / "enginewright-preflight").iterdir())
     assert kept == ([] if code == 2 else ["junit.xml", "report.html"])
 
 
@@ -172,7 +172,7 @@ def test_the_snippet_for_gitlab_runs(desk: Desk) -> None:
     assert done.returncode == 1
     assert "2 models: 1 pass, 1 fail" in done.stdout
     kept = [*job["artifacts"]["paths"], job["artifacts"]["reports"]["junit"]]
-    assert all((desk.root / each).is_file() for each in kept)
+    assert all((desk.root / item).is_file() for item in kept)
     assert job["artifacts"]["when"] == "always"
     (installs,) = job["before_script"]
     assert shlex.split(installs)[:2] == ["pip", "install"]
@@ -202,7 +202,7 @@ def named_extras() -> set[str]:
         (REPOSITORY / "docs/preflight.md").read_text(),
     ]
     named = set(targets._EXTRAS.values())
-    named |= {each for text in texts for each in re.findall(r"enginewright\[([\w,-]+)\]", text)}
+    named |= {item for text in texts for item in re.findall(r"enginewright\[([\w,-]+)\]", text)}
     named |= set(re.findall(r'"(preflight[\w,-]*)"', action()["inputs"]["extras"]["description"]))
     return named
 
@@ -210,10 +210,10 @@ def named_extras() -> set[str]:
 def test_every_extra_that_is_named_is_there_and_brings_one_onnx_runtime() -> None:
     named = named_extras()
     assert {"preflight", "preflight,rtx", "preflight-openvino", "preflight-gpu"} <= named
-    for each in named:
-        names = packages(each)
-        assert {"typer", "rich", "onnx", "kubernetes"} <= names, each
-        assert len(names & RUNTIMES) == 1, each
+    for item in named:
+        names = packages(item)
+        assert {"typer", "rich", "onnx", "kubernetes"} <= names, item
+        assert len(names & RUNTIMES) == 1, item
     assert "tensorrt-rtx-cu13-libs" in packages(targets._EXTRAS["tensorrt-rtx"])
     assert "onnxruntime-openvino" in packages(targets._EXTRAS["openvino"])
     assert "onnxruntime-gpu" in packages(targets._EXTRAS["cuda"])

@@ -216,8 +216,8 @@ def test_a_crash_in_the_middle(
     process = desk.start(desk.save(broken.endless()), *CPU)
     until(lambda: list(desk.scratch.glob("*/*/work/converted.json")), "stage golden", 100)
     until(lambda: desk.named("isolated"), "a child of stage golden")
-    for each in desk.named(program):
-        os.kill(each, number)
+    for item in desk.named(program):
+        os.kill(item, number)
     out, reported = process.communicate(timeout=60)
     assert "Traceback" not in reported
     assert process.returncode == code

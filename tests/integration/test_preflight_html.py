@@ -117,7 +117,7 @@ def test_map_areas_follow_costs_and_mark_nodes_elsewhere(shown: Loaded) -> None:
         "[...document.querySelectorAll('.tile')].map(each => ({title: each.title, kind: each.className,"
         " area: each.offsetWidth * each.offsetHeight, image: getComputedStyle(each).backgroundImage}))"
     )
-    by_title = {each["title"]: each for each in tiles}
+    by_title = {tile["title"]: tile for tile in tiles}
     whole = shown.page.evaluate(
         "(() => {const map = document.querySelector('.map');"
         " return map.clientWidth * map.clientHeight})()"
@@ -129,7 +129,7 @@ def test_map_areas_follow_costs_and_mark_nodes_elsewhere(shown: Loaded) -> None:
     assert by_title[added]["area"] / whole == pytest.approx(0.025, abs=0.01)
     rest = "20 further nodes of Conv: 10% of the compute time, on backend tensorrt-rtx"
     assert by_title[rest]["area"] / whole == pytest.approx(0.1, abs=0.02)
-    assert {each["kind"] for each in tiles if each["image"] == "none"} == {"tile on"}
+    assert {tile["kind"] for tile in tiles if tile["image"] == "none"} == {"tile on"}
 
 
 def test_boxes_are_drawn_to_scale_and_nothing_below_the_median() -> None:
@@ -145,16 +145,16 @@ def test_boxes_are_drawn_to_scale_and_nothing_below_the_median() -> None:
 
 def test_assistive_technology_finds_its_way(shown: Loaded) -> None:
     nodes = shown.accessibility()
-    roles = [each["role"] for each in nodes]
+    roles = [node["role"] for node in nodes]
     for landmark in ("banner", "main", "contentinfo"):
         assert roles.count(landmark) == 1
-    for each in nodes:
-        if each["role"] in {"navigation", "region", "article", "image", "link", "group", "figure"}:
-            named = each["name"] or each["role"] in {"figure", "group"}
-            assert named, each
-    regions = [each["name"] for each in nodes if each["role"] == "region"]
+    for node in nodes:
+        if node["role"] in {"navigation", "region", "article", "image", "link", "group", "figure"}:
+            named = node["name"] or node["role"] in {"figure", "group"}
+            assert named, node
+    regions = [node["name"] for node in nodes if node["role"] == "region"]
     assert len(regions) == len(set(regions))
-    levels = [each["level"] for each in nodes if each["role"] == "heading"]
+    levels = [node["level"] for node in nodes if node["role"] == "heading"]
     in_order = shown.page.evaluate(
         "[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(each => +each.tagName[1])"
     )
@@ -175,7 +175,7 @@ def test_ids_are_unique_and_links_lead_somewhere(shown: Loaded) -> None:
     targets = shown.page.evaluate(
         "[...document.querySelectorAll('a')].map(each => each.getAttribute('href'))"
     )
-    assert {each.removeprefix("#") for each in targets} <= set(ids)
+    assert {target.removeprefix("#") for target in targets} <= set(ids)
     named = shown.page.evaluate(
         "[...document.querySelectorAll('[aria-labelledby]')]"
         ".map(each => each.getAttribute('aria-labelledby'))"
@@ -204,7 +204,7 @@ def contrast(first: str, second: str) -> float:
 
 
 def luminance(colour: str) -> float:
-    parts = [int(each) / 255 for each in re.findall(r"\d+", colour)[:3]]
+    parts = [int(item) / 255 for item in re.findall(r"\d+", colour)[:3]]
     red, green, blue = (
         part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
     )

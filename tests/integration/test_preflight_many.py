@@ -27,8 +27,8 @@ def test_results_in_the_order_asked_and_the_worst_exit_code(desk: Desk) -> None:
     reported = json.loads(done.stdout)
     assert done.returncode == 1
     assert list(reported) == ["schema", "verdict", "models"]
-    assert [each["source"] for each in reported["models"]] == [str(good), str(bad)]
-    assert [each["verdict"] for each in reported["models"]] == ["pass", "fail"]
+    assert [item["source"] for item in reported["models"]] == [str(good), str(bad)]
+    assert [item["verdict"] for item in reported["models"]] == ["pass", "fail"]
     lines = done.stderr.splitlines()
     assert [line.split("] ")[0] for line in lines] == ["[1/2", "[2/2"]
     assert {line.split("] ")[1].split(" (")[0] for line in lines} == {f"pass {good}", f"fail {bad}"}
@@ -51,7 +51,7 @@ def test_a_model_that_cannot_be_looked_at_stops_no_other(desk: Desk) -> None:
     out, _ = process.communicate(timeout=100)
     reported = json.loads(out)
     assert process.returncode == 2
-    assert [each["verdict"] for each in reported["models"]] == ["fail", "pass"]
+    assert [item["verdict"] for item in reported["models"]] == ["fail", "pass"]
     assert reported["models"][0]["targets"]["cpu"]["reason"] == "InternalError"
     assert "was killed by SIGKILL" in reported["models"][0]["targets"]["cpu"]["message"]
     desk.check_clean()
@@ -89,5 +89,5 @@ def test_stages_that_cannot_begin_are_the_result_of_that_model(desk: Desk) -> No
     requests = [asked(desk.save(broken.relu(), name), "cpu") for name in ("a.onnx", "b.onnx")]
     with shown(Console(quiet=True), 2) as watcher:
         results, _ = many.check_all(requests, settings, watcher)
-    assert [each.targets["cpu"].reason for each in results] == ["InternalError"] * 2
+    assert [result.targets["cpu"].reason for result in results] == ["InternalError"] * 2
     assert results[0].targets["cpu"].message == "Resource temporarily unavailable"

@@ -101,7 +101,7 @@ def problems(value: Any, part: dict[str, Any], whole: dict[str, Any], at: str = 
     assert part.keys() <= KNOWN, f"this test knows no {part.keys() - KNOWN}"
     if "$ref" in part:
         part = whole["$defs"][part["$ref"].removeprefix("#/$defs/")]
-    if "anyOf" in part and all(problems(value, each, whole, at) for each in part["anyOf"]):
+    if "anyOf" in part and all(problems(value, item, whole, at) for item in part["anyOf"]):
         return [f"{at}: {value!r} is none of what it may be"]
     is_kind = isinstance(value, KINDS[part["type"]]) if "type" in part else True
     if not is_kind or (isinstance(value, bool) and part.get("type") != "boolean"):
@@ -110,24 +110,24 @@ def problems(value: Any, part: dict[str, Any], whole: dict[str, Any], at: str = 
         return [f"{at}: {value!r} is not allowed"]
     return [
         problem
-        for name, each, rule in inner(value, part, at)
-        for problem in (problems(each, rule, whole, name) if rule is not None else [each])
+        for name, item, rule in inner(value, part, at)
+        for problem in (problems(item, rule, whole, name) if rule is not None else [item])
     ]
 
 
 def inner(value: Any, part: dict[str, Any], at: str) -> Iterator[tuple[str, Any, Any]]:
     """Yield place, value and rule of what is inside; a problem in place of a value without rule."""
     if isinstance(value, list):
-        for index, each in enumerate(value):
-            yield f"{at}[{index}]", each, part["items"]
+        for index, item in enumerate(value):
+            yield f"{at}[{index}]", item, part["items"]
     if isinstance(value, dict) and "anyOf" not in part:
         for name in part.get("required", ()):
             if name not in value:
                 yield at, f"{at}: no {name}", None
-        for name, each in value.items():
+        for name, item in value.items():
             rule = part.get("properties", {}).get(name, part.get("additionalProperties"))
             missing = f"{at}: {name} is not described"
-            yield f"{at}.{name}", (each if rule else missing), rule
+            yield f"{at}.{name}", (item if rule else missing), rule
 
 
 def test_the_file_is_that_of_the_classes() -> None:
@@ -139,9 +139,9 @@ def test_every_field_and_form_is_described() -> None:
     made = schema()
     for name, part in made["$defs"].items():
         assert part["description"], name
-        for field, each in part["properties"].items():
-            assert each["description"].endswith("."), (name, field)
-            assert {"type": "null"} not in each.get("anyOf", ()), (name, field)
+        for field, item in part["properties"].items():
+            assert item["description"].endswith("."), (name, field)
+            assert {"type": "null"} not in item.get("anyOf", ()), (name, field)
     one = made["$defs"]["Result"]["properties"]
     assert one["schema"]["const"] == "enginewright.dev/preflight/v1"
 
@@ -150,9 +150,9 @@ def test_real_results_follow_it(rendered: Run, refused: Run) -> None:
     made = schema()
     assert (rendered.done.returncode, refused.done.returncode) == (0, 1)
     several = Results(verdict="fail", models=(partial(), rendered.result))
-    made_up = (json.loads(each.to_json()) for each in (partial(), several))
-    for each in (rendered.document, refused.document, *made_up):
-        assert problems(each, made, made) == []
+    made_up = (json.loads(item.to_json()) for item in (partial(), several))
+    for item in (rendered.document, refused.document, *made_up):
+        assert problems(item, made, made) == []
 
 
 def test_the_check_notices_violations(rendered: Run) -> None:
@@ -161,14 +161,14 @@ def test_the_check_notices_violations(rendered: Run) -> None:
     good = rendered.document
     for wrong, wording in (
         (good | {"verdict": "maybe"}, "'maybe' is not allowed"),
-        ({key: each for key, each in good.items() if key != "targets"}, "no targets"),
+        ({key: item for key, item in good.items() if key != "targets"}, "no targets"),
         (good | {"extra": 1}, "extra is not described"),
         (good | {"seconds": "1"}, "'1' is no number"),
         (good | {"cached": 1}, "1 is no boolean"),
         (good | {"findings": [{}]}, "$.findings[0]: no severity"),
         (good | {"schema": "enginewright.dev/preflight/v2"}, "is not allowed"),
     ):
-        assert any(wording in each for each in problems(wrong, one, made)), wording
+        assert any(wording in problem for problem in problems(wrong, one, made)), wording
         assert problems(wrong, made, made)
 
 
@@ -178,20 +178,22 @@ def test_a_real_run_tells_the_graph_and_where_the_nodes_run(rendered: Run) -> No
     assert model is not None
     assert model.graph is not None
     assert model.nodes == 566
-    assert sum(each.count for each in model.graph.operators) == 566
+    assert sum(operator.count for operator in model.graph.operators) == 566
     assert model.graph.operator_types == len(model.graph.operators)
-    sizes = [each.size_bytes for each in model.graph.weight_types]
+    sizes = [weight_type_name.size_bytes for weight_type_name in model.graph.weight_types]
     assert 0.8 * model.size_bytes < sum(sizes) < model.size_bytes
-    read = sum(each.weight_bytes for each in model.graph.operators)
+    read = sum(operator.weight_bytes for operator in model.graph.operators)
     assert read == pytest.approx(sum(sizes), rel=0.01)
     assert model.graph.largest_weights[0].size_bytes == max(
-        each.size_bytes for each in model.graph.largest_weights
+        largest_weight.size_bytes for largest_weight in model.graph.largest_weights
     )
     assert cpu.placement is not None
-    counted = sum(each.count for each in cpu.placement.operators)
+    counted = sum(operator.count for operator in cpu.placement.operators)
     assert counted == cpu.nodes_total == cpu.nodes_accelerated
-    assert sum(each.share or 0 for each in cpu.placement.operators) == pytest.approx(1, abs=0.001)
-    assert not any(each.elsewhere for each in cpu.placement.nodes)
+    assert sum(operator.share or 0 for operator in cpu.placement.operators) == pytest.approx(
+        1, abs=0.001
+    )
+    assert not any(node.elsewhere for node in cpu.placement.nodes)
     assert cpu.versions["onnxruntime"]
 
 
@@ -203,12 +205,12 @@ def test_the_examples_of_the_page_work(examples: Run) -> None:
     reported = json.loads(text.partition("```json\n")[2].partition("```")[0])
     parts = schema()["$defs"]
     assert reported.keys() == result.keys()
-    for name, each in (
+    for name, item in (
         ("ModelFacts", reported["model"]),
         ("Found", reported["findings"][0]),
         ("TargetResult", reported["targets"]["sm89"]),
     ):
-        assert each.keys() <= parts[name]["properties"].keys()
+        assert item.keys() <= parts[name]["properties"].keys()
 
 
 def test_junit_of_a_real_run(rendered: Run, refused: Run) -> None:
@@ -240,7 +242,7 @@ def test_a_real_model_is_written_as_it_would_serve(rendered: Run) -> None:
     assert onnx.load(model).opset_import[0].version == 17
     sources = [ort.InferenceSession(path) for path in (rendered.document["source"], model)]
     feeds = {"x": np.random.default_rng(0).random((1, 3, 48, 192), dtype=np.float32)}
-    first, second = (each.run(None, feeds)[0] for each in sources)
+    first, second = (source.run(None, feeds)[0] for source in sources)
     np.testing.assert_allclose(first, second, rtol=1e-5)
     assert f"wrote {model.name}" in rendered.done.stderr
     assert "changed: converted opset 11 to 17" in rendered.done.stderr
@@ -261,9 +263,9 @@ def test_external_data_goes_along_and_the_sources_stays(examples: Run) -> None:
     assert (place / "model.onnx").read_bytes() == broken.external("fixed.bin").SerializeToString()
     log = json.loads((place / "fixed.changes.json").read_text())
     assert len(log["files"]) == 1 + len(list(place.glob("fixed.data/*")))
-    for each in log["files"]:
-        content = (place / each["path"]).read_bytes()
-        assert hashlib.sha256(content).hexdigest() == each["sha256"]
+    for item in log["files"]:
+        content = (place / item["path"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == item["sha256"]
     onnx.checker.check_model(str(place / "fixed.onnx"), full_check=True)
     feeds = {"x": np.ones((1, 4), dtype=np.float32)}
     (out,) = ort.InferenceSession(place / "fixed.onnx").run(None, feeds)

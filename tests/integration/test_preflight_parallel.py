@@ -28,9 +28,9 @@ def lasting(value: Any) -> Any:
     """Return what of a result does not depend on time."""
     if isinstance(value, dict):
         return {
-            name: lasting(each) for name, each in value.items() if name not in _TIMES | _MEASURED
+            name: lasting(item) for name, item in value.items() if name not in _TIMES | _MEASURED
         }
-    return [lasting(each) for each in value] if isinstance(value, list) else value
+    return [lasting(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(
@@ -47,13 +47,13 @@ def test_findings_and_keys_match_each_target_alone(desk: Desk, model: ModelProto
     for target in ("sm89", "cpu"):
         _, alone = desk.run_json(path, "--target", target, "--no-cache")
         # what `validate` says of the model is known once one Job has passed it
-        assert {each: both["model"][each] for each in _FETCHED} == {
-            each: alone["model"][each] for each in _FETCHED
+        assert {item: both["model"][item] for item in _FETCHED} == {
+            item: alone["model"][item] for item in _FETCHED
         }
         expected = {**both["targets"][target], "scope": alone["targets"][target]["scope"]}
         assert lasting(expected) == lasting(alone["targets"][target])
         of_target = [
-            {**each, "targets": [target]} for each in both["findings"] if target in each["targets"]
+            {**item, "targets": [target]} for item in both["findings"] if target in item["targets"]
         ]
         assert lasting(of_target) == lasting(alone["findings"])
     assert list(both["targets"]) == ["sm89", "cpu"]

@@ -33,7 +33,7 @@ def desk(tmp_path: Path) -> Desk:
 
 
 def finding(document: dict[str, Any]) -> dict[str, Any]:
-    (only,) = (each for each in document["findings"] if each["severity"] == "error")
+    (only,) = (item for item in document["findings"] if item["severity"] == "error")
     assert only["remedy"]
     error: dict[str, Any] = only
     return error
@@ -140,5 +140,5 @@ def test_a_request_needs_a_target_that_runs(desk: Desk) -> None:
 def test_the_manifest_is_that_of_the_files() -> None:
     spec = yaml.safe_load(text_steps.MANIFEST)["spec"]
     uris = [spec["source"], *spec["processing"]["before"], *spec["processing"]["after"]]
-    names = [each["uri"].removeprefix("pvc://models/") for each in uris]
+    names = [item["uri"].removeprefix("pvc://models/") for item in uris]
     assert names == [text_steps.MODEL, text_steps.TOKENIZER, text_steps.VERDICT]

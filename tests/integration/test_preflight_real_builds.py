@@ -51,7 +51,10 @@ def holds(desk: Desk, model: Path, sizes: Sizes) -> str:
     shapes = [
         text
         for name, corners in sizes.items()
-        for text in ("--shapes", f"{name}={':'.join('x'.join(map(str, each)) for each in corners)}")
+        for text in (
+            "--shapes",
+            f"{name}={':'.join('x'.join(map(str, corner)) for corner in corners)}",
+        )
     ]
     reported = desk.run_json(model, "--target", "sm89", "--fix", fixed, *shapes)[1]
     target = reported["targets"]["sm89"]
@@ -96,7 +99,7 @@ def test_a_model_in_parts_is_one_that_backend_tensorrt_would_refuse(desk: Desk) 
     code, reported = desk.run_json(desk.save(mixed()), "--target", "sm89", "--budget", "allow")
     assert (code, reported["verdict"]) == (0, "warn")
     (cause,) = [
-        each for each in reported["findings"] if "backend tensorrt would" in each["message"]
+        item for item in reported["findings"] if "backend tensorrt would" in item["message"]
     ]
     assert "loads an engine only if it contains the whole model" in cause["message"]
     assert (cause["severity"], cause["nodes"]) == ("warning", ["det_bad (Det)", "add_out (Add)"])

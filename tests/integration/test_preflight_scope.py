@@ -29,7 +29,7 @@ def held(*backends: str) -> ImageFacts:
 def test_unexamined_targets_are_unknown(
     target: str, looked: list[str], unknown: str | None
 ) -> None:
-    targets = [parse(each) for each in looked]
+    targets = [parse(item) for item in looked]
     facts = held("cpu", "openvino", "cuda", "tensorrt-rtx")
     reported = scope(parse(target), targets, facts)
     assert reported.startswith(

@@ -40,14 +40,16 @@ def prepared(place: Workplace, task: PrepareTask) -> Published:
 
 
 def is_known(outcomes: list[Outcome]) -> bool:
-    assert [each.code for each in outcomes] == [0] * len(PREPARE_STAGES)
-    published = [each.report.published for each in outcomes]
+    assert [outcome.code for outcome in outcomes] == [0] * len(PREPARE_STAGES)
+    published = [outcome.report.published for outcome in outcomes]
     assert published[-1]
     assert published[-1].cached
-    assert all(each is None for each in published[1:-1])
+    assert all(item is None for item in published[1:-1])
     is_stored = published[0] is not None
     assert published[0] == (published[-1] if is_stored else None)
-    assert [each.message.startswith("nothing to do: ") for each in outcomes[1:]] == [is_stored] * 5
+    assert [outcome.message.startswith("nothing to do: ") for outcome in outcomes[1:]] == [
+        is_stored
+    ] * 5
     return is_stored
 
 

@@ -29,8 +29,8 @@ def task_of(
     claim = space.root / "processing/models"
     claim.mkdir(parents=True, exist_ok=True)
     uris = []
-    for number, each in enumerate((*before, *after)):
-        (claim / f"{number}.onnx").write_bytes(each.SerializeToString())
+    for number, proto in enumerate((*before, *after)):
+        (claim / f"{number}.onnx").write_bytes(proto.SerializeToString())
         uris.append(f"pvc://models/{number}.onnx")
     steps = Processing(before=tuple(uris[: len(before)]), after=tuple(uris[len(before) :]))
     uri = space.put("model.onnx", model)
@@ -55,7 +55,7 @@ def test_the_artefact_has_the_steps_and_the_signature_of_the_chain(space: Workpl
     assert published.data.keys() == {"before-0", "after-0"}
     folder = space.root / "store/prepared" / published.key
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
-    assert [each.name for each in manifest.steps] == ["before-0", "after-0"]
+    assert [step.name for step in manifest.steps] == ["before-0", "after-0"]
     assert (folder / "processing/before-0/model.onnx").read_bytes() == (
         processing.decoder().SerializeToString()
     )
@@ -83,11 +83,11 @@ def refusal(space: Workplace, task: PrepareTask) -> tuple[Reason | None, str]:
 
 
 def renamed(model: onnx.ModelProto, old: str, new: str) -> onnx.ModelProto:
-    for each in (*model.graph.input, *model.graph.output):
-        each.name = new if each.name == old else each.name
+    for item in (*model.graph.input, *model.graph.output):
+        item.name = new if item.name == old else item.name
     for node in model.graph.node:
-        node.input[:] = [new if each == old else each for each in node.input]
-        node.output[:] = [new if each == old else each for each in node.output]
+        node.input[:] = [new if item == old else item for item in node.input]
+        node.output[:] = [new if item == old else item for item in node.output]
     return model
 
 
@@ -163,14 +163,14 @@ def test_an_engine_has_the_steps_of_its_prepared_model(tmp_path: Path) -> None:
 
     outcomes = place.build_engine(task)
 
-    assert [each.code for each in outcomes.values()] == [0] * 5
-    names = {each.path for each in place.engine_manifest(task).files}
+    assert [item.code for item in outcomes.values()] == [0] * 5
+    names = {file.path for file in place.engine_manifest(task).files}
     assert {
         "extensions/onnxruntime-extensions",
         "processing/before-0/model.onnx",
         "processing/after-0/model.onnx",
     } <= names
-    assert [each.name for each in place.engine_manifest(task).steps] == ["before-0", "after-0"]
+    assert [step.name for step in place.engine_manifest(task).steps] == ["before-0", "after-0"]
 
 
 def test_steps_feed_one_another(space: Workplace) -> None:

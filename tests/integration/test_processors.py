@@ -261,7 +261,7 @@ def test_stage_quantize_knows_the_processor_that_it_runs_on(tmp_path: Path) -> N
         "ProcessorMismatch: the INT8 form is for processors whose INT8 products"
     )
     report = StageReport.model_validate_json((tmp_path / "came/report").read_text())
-    assert [each.reason for each in report.findings] == [Reason.PROCESSOR_MISMATCH]
+    assert [finding.reason for finding in report.findings] == [Reason.PROCESSOR_MISMATCH]
     assert "reduce_range" in report.findings[0].cause
 
 

@@ -26,9 +26,9 @@ def test_rule_finds(case: Broken, tmp_path: Path) -> None:
     if case.files is not None:
         case.files(tmp_path / "model")
     findings = judge(tmp_path, case.model(), case.backend, case.precision)
-    mine = [each for each in findings if each["rule"] == case.rule]
+    mine = [finding for finding in findings if finding["rule"] == case.rule]
     assert len(mine) == 1, findings
-    assert {each["rule"] for each in findings} - {case.rule} == case.also
+    assert {finding["rule"] for finding in findings} - {case.rule} == case.also
     rule = next(rule for rule in table.RULES if rule.name == case.rule)
     assert (mine[0]["severity"], mine[0]["reason"]) == (case.severity, rule.reason)
     assert case.reported in mine[0]["cause"]

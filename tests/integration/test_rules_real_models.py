@@ -32,7 +32,7 @@ def judge(path: Path, backend: str, precision: str | None = None) -> dict[str, s
         "precision": precision,
     }
     inspected = inspect_here(path, Recipe.model_validate(recipe))
-    severities = {each.rule: each.severity for each in inspected.findings}
+    severities = {finding.rule: finding.severity for finding in inspected.findings}
     return {rule: severity for rule, severity in severities.items() if rule not in SHAPES}
 
 

@@ -126,7 +126,7 @@ def test_the_session_that_compiles_ends_before_the_one_that_serves(
         )
     )
     assert (cache.reused, cache.bytes) == (False, 7)
-    assert [each for each in steps if "rows" in each] == ["warming up 4 rows, 1 of 1"]
+    assert [step for step in steps if "rows" in step] == ["warming up 4 rows, 1 of 1"]
     assert "wrote no runtime cache" not in caplog.text
 
 

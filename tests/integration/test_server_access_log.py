@@ -135,7 +135,7 @@ def test_a_line_has_the_outcome_of_a_request(tmp_path: Path) -> None:
         "OK",
     ]
     assert third["request_id"] == "three"
-    assert all(re.fullmatch("[0-9a-f]{16}", each["request_id"]) for each in hostile)
+    assert all(re.fullmatch("[0-9a-f]{16}", entry["request_id"]) for entry in hostile)
     for secret in ("s3cret", "forged", "inputs", "Bearer"):
         assert secret not in text
 
@@ -180,7 +180,7 @@ def test_a_flood_of_failures_is_logged_in_part(tmp_path: Path) -> None:
         records = lines(tmp_path)
         assert 100 <= len(records) <= most
         assert dropped(server) == 1000 - len(records)
-    assert {each["code"] for each in records} == {"400"}
+    assert {record["code"] for record in records} == {"400"}
 
 
 # fault: Servers | nobody reads the server's standard output | requests are answered; lines are dropped and counted | bounded

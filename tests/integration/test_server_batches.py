@@ -84,12 +84,12 @@ def served(
 @pytest.mark.parametrize("hidden", [0, 40_000], ids=["in the event loop", "in the thread"])
 def test_many_clients_get_their_own_answers_from_fewer_runs(tmp_path: Path, hidden: int) -> None:
     rng = np.random.default_rng(3)
-    given = [rng.random((1 + each % 3, 64), np.float32) for each in range(CLIENTS * REQUESTS)]
+    given = [rng.random((1 + index % 3, 64), np.float32) for index in range(CLIENTS * REQUESTS)]
     task, session = served(tmp_path, dense(64, hidden=hidden), given[0][:1].repeat(2, 0))
     with Server(tmp_path, task) as server, ThreadPoolExecutor(CLIENTS) as pool:
         assert batching(server)["max_size"] > 1, batching(server)
-        each = pool.map(lambda client: ask(server, given.__getitem__, client), range(CLIENTS))
-        answers = [answer for part in each for answer in part]
+        parts = pool.map(lambda client: ask(server, given.__getitem__, client), range(CLIENTS))
+        answers = [answer for part in parts for answer in part]
         counted = Runs.of(server)
     assert counted.requests == len(given)
     # how many wait together is the machine's: busy, it has few clients waiting at once
@@ -125,13 +125,13 @@ def test_rows_with_a_common_scale_are_not_batched(tmp_path: Path) -> None:
         q, scale, zero = DynamicQuantizeLinear(x) y = DequantizeLinear(q, scale, zero) }""")
     rng = np.random.default_rng(5)
     task, session = served(tmp_path, built, rng.random((4, 16), np.float32))
-    given = [rng.random((1, 16), np.float32) * (1 + each % 50) for each in range(8 * REQUESTS)]
+    given = [rng.random((1, 16), np.float32) * (1 + index % 50) for index in range(8 * REQUESTS)]
     with Server(tmp_path, task) as server, ThreadPoolExecutor(8) as pool:
         report = batching(server)
         assert report["max_size"] == 1
         assert "'y' of a request depends on the others" in report["off"]
-        each = pool.map(lambda client: ask(server, given.__getitem__, client), range(8))
-        answers = [answer for report in each for answer in report]
+        reports = pool.map(lambda client: ask(server, given.__getitem__, client), range(8))
+        answers = [answer for report in reports for answer in report]
         counted = Runs.of(server)
         assert counted.runs == counted.requests == len(given)
     for array, answer in zip(given, answers, strict=True):

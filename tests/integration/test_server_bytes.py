@@ -41,7 +41,9 @@ FREE = (0, 2**31 - 1)
 
 
 def signature(*tensors: Tensor) -> Signature:
-    return Signature({each.name: each for each in tensors}, {"y": Tensor("y", FP32, (), ())}, ())
+    return Signature(
+        {tensor.name: tensor for tensor in tensors}, {"y": Tensor("y", FP32, (), ())}, ()
+    )
 
 
 def pieces(data: bytes, cuts: list[int]) -> list[bytes]:

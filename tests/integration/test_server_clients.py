@@ -41,8 +41,8 @@ def typed_model() -> Any:
     """Return the echo model without FP16, which has no typed contents."""
     whole = echo_model()
     for part in (whole.graph.node, whole.graph.input, whole.graph.output):
-        for each in [each for each in part if "FP16" in str(each)]:
-            part.remove(each)
+        for item in [entry for entry in part if "FP16" in str(entry)]:
+            part.remove(item)
     return whole
 
 

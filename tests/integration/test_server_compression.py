@@ -408,7 +408,7 @@ def test_tritons_client_compresses_in_both_directions(
     for name, array in feeds.items():
         output = answer.as_numpy(name.replace("in_", "out_"))
         if array.dtype == object:
-            texts = [each.decode() if binary else each for each in output.ravel()]
+            texts = [item.decode() if binary else item for item in output.ravel()]
             assert texts == array.ravel().tolist()
         else:
             np.testing.assert_array_equal(output, array)

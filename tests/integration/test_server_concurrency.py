@@ -117,15 +117,15 @@ def test_a_golden_inference_has_the_model_to_itself(slow: Server, second: int) -
             # it runs, or waits to be alone: a golden inference comes before what waits in the queue
             if name != "after":
                 until(lambda: queue_depth(slow) == 0)
-        for each in sent:
-            each.result()
+        for future in sent:
+            future.result()
     assert order == ["before", "golden", "after"]
 
 
 def test_only_runs_without_neighbours_are_timed(slow: Server, second: int) -> None:
     def counts() -> tuple[int, int]:
         buckets = slow.get("/v2/models/m/execution").json()["buckets"]
-        bucket = next(each for each in buckets if each["elements"] == size_class(1))
+        bucket = next(item for item in buckets if item["elements"] == size_class(1))
         return bucket["count"], bucket["untimed"]
 
     timed, untimed = counts()
@@ -197,7 +197,7 @@ def test_many_clients_of_a_real_model_get_the_answers_that_it_gives_alone(tmp_pa
     path = real_model("ch_PP-OCRv4_rec_infer.onnx")
     rng = np.random.default_rng(11)
     # widths differ, so that neighbours need other memory
-    given = [rng.random((1, 3, 48, 96 + 32 * (each % 4)), np.float32) for each in range(48)]
+    given = [rng.random((1, 3, 48, 96 + 32 * (index % 4)), np.float32) for index in range(48)]
     task = write_artifact(
         tmp_path, path, [{"x": array} for array in given[:3]], concurrent_runs=None
     )

@@ -71,7 +71,7 @@ def test_a_sidecar_reconnects_without_counting_a_failure(aging: Server) -> None:
         ends = time.monotonic() + 3.0
         while time.monotonic() < ends:
             assert sidecar.is_ready()
-            assert {each.state for each in sidecar.verdict().checks} <= {"ok", "unknown"}
+            assert {verdict.state for verdict in sidecar.verdict().checks} <= {"ok", "unknown"}
             time.sleep(0.05)
         metrics = sidecar.metrics()
         for check in Check:

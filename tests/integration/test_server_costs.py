@@ -130,7 +130,7 @@ def test_large_requests_and_answers_are_exact_and_stop_nobody(server: Server) ->
         live = b"GET /v2/health/live HTTP/1.1\r\nHost: h\r\n\r\n"
         wire.send(server.infer_request(body) + live)
         outputs = {
-            each["name"]: each["data"] for each in orjson.loads(wire.receive().body)["outputs"]
+            item["name"]: item["data"] for item in orjson.loads(wire.receive().body)["outputs"]
         }
         assert wire.receive().json() == {"live": True}, "the next request waits for its turn"
     assert max(took) < STALL_SECONDS

@@ -108,21 +108,21 @@ def test_calls_of_one_connection_run_at_once(server: EchoServer) -> None:
         assert list(answers) == contents
         began = time.monotonic()
         later = [call(channel, LATER).future(b"0.5", timeout=20) for _ in range(100)]
-        assert [each.result() for each in later] == [b"0.5"] * 100
+        assert [item.result() for item in later] == [b"0.5"] * 100
         assert time.monotonic() - began < 10
 
 
 def test_more_calls_than_streams_wait_in_the_client(server: EchoServer) -> None:
     with server.channel() as channel:
         later = [call(channel, LATER).future(b"0.05", timeout=60) for _ in range(1000)]
-        assert {each.result() for each in later} == {b"0.05"}
+        assert {item.result() for item in later} == {b"0.05"}
 
 
 def test_a_large_answer_does_not_hold_small_ones(server: EchoServer) -> None:
     with server.channel() as channel:
         large = [call(channel, LARGE).future(b"40000000", timeout=60) for _ in range(3)]
         assert call(channel, ECHO)(b"small", timeout=20) == b"small"
-        assert [len(each.result()) for each in large] == [40_000_000] * 3
+        assert [len(item.result()) for item in large] == [40_000_000] * 3
 
 
 def test_metadata_arrives(server: EchoServer) -> None:
@@ -220,7 +220,7 @@ def test_a_server_that_stops_answers_what_it_has_accepted() -> None:
         accepted = [call(channel, LATER).future(b"1", timeout=20) for _ in range(20)]
         time.sleep(0.3)
         server.process.send_signal(signal.SIGTERM)
-        assert [each.result() for each in accepted] == [b"1"] * 20
+        assert [item.result() for item in accepted] == [b"1"] * 20
 
 
 def test_a_client_that_leaves_in_the_middle_costs_no_memory(server: EchoServer) -> None:
@@ -290,7 +290,7 @@ def test_floods_neither_hold_up_other_clients_nor_take_memory(name: str) -> None
                 assert call(channel, ECHO)(b"other", timeout=20) == b"other"
                 slowest = max(slowest, time.monotonic() - began)
                 time.sleep(0.02)
-            assert sum(each.result() for each in attacks) > 0
+            assert sum(future.result() for future in attacks) > 0
         assert slowest < 2
         assert memory_of(server.process.pid) - before < 16 * MIB
 

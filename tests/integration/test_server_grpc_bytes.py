@@ -86,8 +86,8 @@ class Hostile:
         self.send(http2.frame(frames.PING, payload=b"reached?"))
         until = time.monotonic() + 20
         while not any(
-            each.kind == frames.PING and each.flags & frames.ACK and each.payload == b"reached?"
-            for each in http2.split(self.received)
+            frame.kind == frames.PING and frame.flags & frames.ACK and frame.payload == b"reached?"
+            for frame in http2.split(self.received)
         ):
             assert time.monotonic() < until
             part = self._socket.recv(1 << 16)
@@ -155,7 +155,9 @@ def test_a_connection_announces_no_more_than_the_server_holds(server: Server) ->
         client.acknowledged()
         refused = client.responses()
         assert set(refused) == {9, 11}
-        assert {each.status for each in refused.values()} == {grpc.StatusCode.UNAVAILABLE.value[0]}
+        assert {response.status for response in refused.values()} == {
+            grpc.StatusCode.UNAVAILABLE.value[0]
+        }
         assert "announces more than" in refused[9].headers["grpc-message"]
 
 
@@ -175,7 +177,7 @@ def test_messages_that_arrive_slowly_make_space_for_others(server: Server) -> No
         responses = [client.responses() for client in clients]
         refused = [response[1].headers for response in responses if response]
         assert refused
-        assert {each["grpc-status"] for each in refused} == {"14"}
+        assert {entry["grpc-status"] for entry in refused} == {"14"}
         assert memory_of(server.process.pid) - before < 2 * LIMIT
 
 

@@ -113,8 +113,8 @@ def test_a_full_queue_is_unavailable(slow: Server) -> None:
             "the queue is full with 1 requests; try again later",
         )
         assert client.health() == SERVING, "a full queue is no reason to receive no requests"
-        for each in (first, waiting):
-            assert parsed(InferResponse, each.result(60)).outputs[0].name == "done"
+        for item in (first, waiting):
+            assert parsed(InferResponse, item.result(60)).outputs[0].name == "done"
     assert slow.metric('code="503"') == 1
 
 

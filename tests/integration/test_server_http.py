@@ -464,6 +464,6 @@ def test_blank_lines_before_a_request_are_skipped(server: Server) -> None:
 
 
 def test_the_server_is_still_well(server: Server, strict: Server, copier: Server) -> None:
-    for each in (server, strict, copier):
-        assert "Traceback" not in each.log()
-        assert each.process.poll() is None
+    for item in (server, strict, copier):
+        assert "Traceback" not in item.log()
+        assert item.process.poll() is None

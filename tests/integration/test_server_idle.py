@@ -41,7 +41,7 @@ def order(wires: dict[str, Wire]) -> list[str]:
         assert wire.receive().status == 200
         names.append(name)
 
-    threads = [threading.Thread(target=wait, args=each) for each in wires.items()]
+    threads = [threading.Thread(target=wait, args=pair) for pair in wires.items()]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -117,7 +117,7 @@ def test_an_idle_server_answers_it_at_once_and_says_where_the_time_went(slow: Se
 def timing(answer: Answer) -> dict[str, float]:
     parts = answer.headers["server-timing"].split(", ")
     return {
-        name: float(text.removeprefix("dur=")) for name, text in (each.split(";") for each in parts)
+        name: float(text.removeprefix("dur=")) for name, text in (part.split(";") for part in parts)
     }
 
 

@@ -99,8 +99,8 @@ def test_beyond_the_requests_that_may_be_due_probes_and_scrapes_are_answered(
         ExitStack() as stack,
     ):
         waiting = [stack.enter_context(server.wire()) for _ in range(due)]
-        for number, each in enumerate(waiting):
-            each.send(slow_request(server, 1 if number else 5 * second))
+        for number, wire in enumerate(waiting):
+            wire.send(slow_request(server, 1 if number else 5 * second))
             until(lambda: server.metric("enginewright_requests_in_flight") == number + 1)  # noqa: B023 - called at once
         for _ in range(10 * more):
             stack.enter_context(server.wire())  # idle
@@ -110,7 +110,7 @@ def test_beyond_the_requests_that_may_be_due_probes_and_scrapes_are_answered(
         assert "too many requests are due" in answer.json()["error"]
         for path in ("/v2/health/live", "/v2/health/ready", "/metrics"):
             assert server.get(path).status == 200
-        assert [each.receive().status for each in waiting] == [200] * due
+        assert [wire.receive().status for wire in waiting] == [200] * due
 
 
 def order_of_answers(server: Server, sent: list[Wire]) -> list[int]:
@@ -205,8 +205,8 @@ def test_a_flood_of_the_highest_priority_does_not_stop_the_others(slow: Server) 
                 assert other.receive().status == 200
         finally:
             stop.set()
-        for each in floods:
-            each.result()
+        for future in floods:
+            future.result()
 
 
 def test_two_probes_at_a_time_get_past_a_full_queue(slow: Server, second: int) -> None:

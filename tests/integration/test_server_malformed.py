@@ -284,9 +284,9 @@ class Call:
 
     def _is_answered(self) -> bool:
         return any(
-            each.kind in (frames.RST_STREAM, frames.GOAWAY)
-            or (each.kind == frames.HEADERS and each.flags & frames.END_STREAM)
-            for each in self.frames
+            frame.kind in (frames.RST_STREAM, frames.GOAWAY)
+            or (frame.kind == frames.HEADERS and frame.flags & frames.END_STREAM)
+            for frame in self.frames
         )
 
     def check(self) -> None:
@@ -297,7 +297,7 @@ class Call:
             assert status not in SERVERS_FAULTS
             if status == INTERNAL:
                 message = response.headers["grpc-message"]
-                assert any(each in message for each in FRAMING), message
+                assert any(item in message for item in FRAMING), message
 
 
 def conversation(message: bytes, flag: int = 0, *more: tuple[str, str]) -> bytes:

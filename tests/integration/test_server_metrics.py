@@ -79,9 +79,9 @@ def test_requests_of_both_protocols_are_timed_by_class_of_code(linear: Server) -
 
 def test_sizes_match_the_bodies(linear: Server) -> None:
     names = [
-        f"enginewright_{what}_bytes_{each}"
+        f"enginewright_{what}_bytes_{item}"
         for what in ("request", "response")
-        for each in ("sum", "count")
+        for item in ("sum", "count")
     ]
     before = [series(linear, f"{name}{{{MODEL}}}") for name in names]
     request = linear.infer_request(x())

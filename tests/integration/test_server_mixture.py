@@ -46,12 +46,12 @@ def nothing_is_left(
     task = task.model_copy(update=LIMITS)
     with Server(root, task, python=python, before=before, **SETTINGS) as server:
         clients = [Mixture(server, seed, **client) for seed in range(CLIENTS)]
-        threads = [threading.Thread(target=each.run, args=(ACTS,)) for each in clients]
+        threads = [threading.Thread(target=mixture.run, args=(ACTS,)) for mixture in clients]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        answers = sum((each.answers for each in clients), Counter[str]())
+        answers = sum((mixture.answers for mixture in clients), Counter[str]())
         assert answers["200"] > 0
         assert answers["OK"] > 0
         assert left(server, server.process.pid) == {}

@@ -47,10 +47,10 @@ def with_steps(
     bundled.declare(folder / "extensions")
     paths = {}
     for stage, models in (("before", before), ("after", after)):
-        for number, each in enumerate(models):
+        for number, proto in enumerate(models):
             path = folder / f"processing/{stage}-{number}/model.onnx"
             path.parent.mkdir(parents=True)
-            onnx.save(each, path)
+            onnx.save(proto, path)
             paths[f"{stage}-{number}"] = path
     with StepProcess(paths, folder / "model/model.onnx", None) as process:
         steps = tuple(
@@ -87,7 +87,7 @@ def image_document(data: bytes) -> dict[str, Any]:
 
 def outputs(answer: Answer) -> dict[str, Any]:
     assert answer.status == 200, answer.body
-    return {each["name"]: each["data"] for each in answer.json()["outputs"]}
+    return {item["name"]: item["data"] for item in answer.json()["outputs"]}
 
 
 def test_clients_send_a_jpeg_and_receive_its_label(images: Server) -> None:
@@ -109,7 +109,7 @@ def test_compressed_requests_reach_the_steps_expanded(images: Server) -> None:
 def test_the_metadata_is_that_of_the_chain(images: Server) -> None:
     metadata = images.get("/v2/models/m").json()
     assert metadata["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1]}]
-    assert [each["name"] for each in metadata["outputs"]] == ["brightness", "label"]
+    assert [item["name"] for item in metadata["outputs"]] == ["brightness", "label"]
 
 
 def test_only_the_requested_outputs_are_computed(images: Server) -> None:
@@ -142,8 +142,8 @@ def test_grpc_clients_send_images_too(images: Server) -> None:
 def test_answers_in_batches_equal_single_answers(images: Server) -> None:
     colors = [(200, 9, 9), (9, 200, 9), (9, 9, 200), (90, 80, 70)]
     pictures = [processing.picture(color) for color in colors]
-    alone = [outputs(send_image(images, each)) for each in pictures]
-    cases = [(each, answer) for each, answer in zip(pictures, alone, strict=True)] * 8
+    alone = [outputs(send_image(images, picture)) for picture in pictures]
+    cases = [(data, answer) for data, answer in zip(pictures, alone, strict=True)] * 8
 
     def ask(case: tuple[bytes, dict[str, Any]]) -> bool:
         return outputs(send_image(images, case[0])) == case[1]
@@ -172,7 +172,7 @@ def test_copies_of_clients_requests_go_through_the_steps(images: Server) -> None
 def test_the_execution_and_the_metrics_have_the_steps(images: Server) -> None:
     outputs(send_image(images, processing.picture((1, 2, 3))))
     steps = images.get("/v2/models/m/execution").json()["steps"]
-    assert [each["name"] for each in steps] == ["before-0", "after-0"]
+    assert [step["name"] for step in steps] == ["before-0", "after-0"]
     for stage in ("preprocess", "postprocess"):
         assert images.metric("enginewright_request_duration_seconds_count", f'"{stage}"') > 0
 

@@ -444,7 +444,7 @@ def test_execution_reports_the_placement(linear: Server) -> None:
 
 def buckets(server: Server) -> dict[int, ComputeBucket]:
     reported = server.get("/v2/models/m/execution").json()
-    return {each.elements: each for each in Execution.model_validate(reported).buckets}
+    return {bucket.elements: bucket for bucket in Execution.model_validate(reported).buckets}
 
 
 def test_time_in_the_model_is_reported_by_size_of_request(linear: Server) -> None:
@@ -484,8 +484,8 @@ def test_runs_that_are_not_timed_are_counted_all_the_same(tmp_path: Path) -> Non
             x, z = (np.ones(size, np.float32) for size in sizes)
             assert server.post(json_inputs(x=x, z=z)).status == status
         reported = buckets(server).values()
-        assert sum(each.untimed for each in reported) == 3
-        assert not any(each.count for each in reported)
+        assert sum(bucket.untimed for bucket in reported) == 3
+        assert not any(bucket.count for bucket in reported)
 
 
 # fault: Latency | a percentile of mixed shapes or of too few runs | one shape; absent below 100
@@ -503,11 +503,11 @@ def test_probes_count_nowhere(linear: Server) -> None:
     compute = 'enginewright_request_duration_seconds_count{model="m",revision="r1",stage="compute"}'
     good = 'enginewright_requests_total{code="200",model="m",revision="r1"}'
     bad = 'enginewright_requests_total{code="400",model="m",revision="r1"}'
-    before = [linear.metric(each) for each in (compute, good, bad)]
+    before = [linear.metric(item) for item in (compute, good, bad)]
     counted = buckets(linear)
     assert linear.post(x(), headers=probe).status == 200
     assert linear.post(x(shape=[9, 9]), headers=probe).status == 400
-    assert [linear.metric(each) for each in (compute, good, bad)] == before
+    assert [linear.metric(item) for item in (compute, good, bad)] == before
     assert buckets(linear) == counted
 
 

@@ -144,7 +144,7 @@ class Running:
 
 
 def outcomes(*requests: Any) -> list[str]:
-    return [each.outcome() for each in requests]
+    return [request.outcome() for request in requests]
 
 
 def still_serves(server: Server) -> None:

@@ -109,7 +109,7 @@ def test_over_http_in_json_and_binary_mixed(client: Client, data: st.DataObject)
         if name not in out_json:
             assert content == mirror.raw(array)
         elif array.dtype.kind == "f":
-            numbers = [np.nan if each is None else each for each in content]  # type: ignore[attr-defined]  # of the form that was requested
+            numbers = [np.nan if item is None else item for item in content]  # type: ignore[attr-defined]  # of the form that was requested
             back = np.array(numbers, array.dtype)
             np.testing.assert_array_equal(back, np.where(np.isfinite(array), array, np.nan).ravel())
         else:
@@ -196,7 +196,7 @@ def test_strings_are_utf_8_or_refused(typed: Client, text: bytes) -> None:
     given = mirror.sample(TYPED)
     document, _ = mirror.http_document(given, binary=("BYTES",), nested=False)
     tensor = len(text).to_bytes(4, "little") + text
-    item = next(each for each in document["inputs"] if each["name"] == "BYTES")
+    item = next(entry for entry in document["inputs"] if entry["name"] == "BYTES")
     item |= {"shape": [1], "parameters": {"binary_data_size": len(tensor)}}
     document["outputs"] = [{"name": "BYTES_out", "parameters": {"binary_data": True}}]
     answer = typed.server.post(document, tensor)
@@ -216,17 +216,17 @@ def test_inputs_of_bf16_beside_strings(tmp_path: Path) -> None:
     task = write_artifact(tmp_path, model, [feeds], golden=[golden])
     with Server(tmp_path, task) as server:
         outputs = server.get("/v2/models/m").json()["outputs"]
-        assert [each["name"] for each in outputs] == ["float", "text"]
+        assert [output["name"] for output in outputs] == ["float", "text"]
         document, tensors = mirror.http_document(
             {"BF16": feeds["b"], "BYTES": feeds["s"]}, binary={"BF16"}, nested=False
         )
-        for each, name in zip(document["inputs"], ("b", "s"), strict=True):
-            each["name"] = name
+        for item, name in zip(document["inputs"], ("b", "s"), strict=True):
+            item["name"] = name
         header = json.dumps(document).encode()
         fields = {mirror.BINARY_LENGTH: str(len(header))}
         answer = server.post(header, tensors, headers=fields)
         assert answer.status == 200, answer.body
-        outputs = {each["name"]: each["data"] for each in answer.json()["outputs"]}
+        outputs = {item["name"]: item["data"] for item in answer.json()["outputs"]}
         assert outputs == {"float": [2.0, 4.0], "text": ["é", ""]}
         assert server.post({**document, "outputs": [{"name": "half"}]}).status == 400
 

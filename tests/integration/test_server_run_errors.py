@@ -51,14 +51,14 @@ CPU_RUNS = {"AveragePool", "LpPool", "MaxPool", "ReduceMax", "SkipLayerNormaliza
 def test_a_clash_is_the_clients_fault_on_the_cpu(tmp_path: Path) -> None:
     results = outcomes(sys.executable, "cpu", tmp_path)
     assert len(results) > 90
-    assert {name for name, each in results.items() if each["outcome"] == "ran"} == CPU_RUNS
-    failed = {name: each for name, each in results.items() if name not in CPU_RUNS}
-    assert {name for name, each in failed.items() if each["outcome"] != Fault.CLIENT} == set()
-    assert {each["kind"] for each in failed.values()} >= {"Fail", "InvalidArgument"}
-    for name, each in failed.items():
-        assert each["serves"], name
-        assert each["message"], name
-        assert not _PLACE.search(each["message"]), each
+    assert {name for name, result in results.items() if result["outcome"] == "ran"} == CPU_RUNS
+    failed = {name: result for name, result in results.items() if name not in CPU_RUNS}
+    assert {name for name, entry in failed.items() if entry["outcome"] != Fault.CLIENT} == set()
+    assert {entry["kind"] for entry in failed.values()} >= {"Fail", "InvalidArgument"}
+    for name, entry in failed.items():
+        assert entry["serves"], name
+        assert entry["message"], name
+        assert not _PLACE.search(entry["message"]), entry
 
 
 # What OpenVINO 2025.4 takes although it clashes: it trusts sizes of weights, indices and lengths.
@@ -86,13 +86,13 @@ OPENVINO_RUNS = {
 def test_a_clash_is_the_clients_fault_on_openvino(openvino_python: Path, tmp_path: Path) -> None:
     # with one thread, where OpenVINO would lose the error and answer with the run before
     results = outcomes(openvino_python, "openvino", tmp_path)
-    assert {name for name, each in results.items() if each["outcome"] == "ran"} <= OPENVINO_RUNS
-    failed = {name: each for name, each in results.items() if "kind" in each}
+    assert {name for name, result in results.items() if result["outcome"] == "ran"} <= OPENVINO_RUNS
+    failed = {name: result for name, result in results.items() if "kind" in result}
     assert len(failed) > 70
-    assert {name for name, each in failed.items() if not each["serves"]} == set()
-    assert {name for name, each in failed.items() if each["outcome"] != Fault.CLIENT} == set()
-    for each in failed.values():
-        assert not _PLACE.search(each["message"]), each
+    assert {name for name, entry in failed.items() if not entry["serves"]} == set()
+    assert {name for name, entry in failed.items() if entry["outcome"] != Fault.CLIENT} == set()
+    for entry in failed.values():
+        assert not _PLACE.search(entry["message"]), entry
 
 
 # fault: Requests | after clashing sizes OpenVINO refuses every request | the server runs other
@@ -148,8 +148,8 @@ def test_sizes_that_clash_are_a_400(served: Server, sizes: dict[str, int]) -> No
 
 def test_rows_that_clash_in_concat_are_a_400(served: Server) -> None:
     document = clashing_inputs()
-    for each in document["inputs"][:2]:
-        each["shape"] = [2, 3]
+    for item in document["inputs"][:2]:
+        item["shape"] = [2, 3]
     answer = served.post(document)
     assert answer.status == 400
     assert "oncat" in answer.json()["error"]

@@ -279,7 +279,7 @@ def test_without_a_usable_certificate_the_server_does_not_start(
     tmp_path: Path, authority: Authority, change: dict[str, str | None], reason: str
 ) -> None:
     files = authority.issue().files | change
-    task = secured(tmp_path, {name: each for name, each in files.items() if each is not None})
+    task = secured(tmp_path, {name: file for name, file in files.items() if file is not None})
     assert Server(tmp_path, task).wait() == ExitCode.TRANSIENT
     report = read_report(tmp_path)
     assert report.reason == "SecretUnusable"
@@ -349,7 +349,7 @@ def test_the_sidecar_reaches_its_server_and_canaries_with_the_same_certificate(
 ) -> None:
     pair = authority.issue()
     with pods(tmp_path, pair, pair) as (serving, sidecar, canary):
-        assert {each.state for each in sidecar.verdict().checks} <= {"ok", "unknown"}
+        assert {check.state for check in sidecar.verdict().checks} <= {"ok", "unknown"}
         assert b"enginewright_requests_total" in sidecar.get("/metrics").body, "of the server"
         compared(serving, sidecar, request(serving, [[1.0] * 8]))
         assert counted(canary, "enginewright_shadow_requests_total")["200"] > 0

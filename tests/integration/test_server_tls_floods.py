@@ -108,8 +108,8 @@ def test_probes_and_calls_get_through_beside_handshakes(server: Server, kind: st
 def test_the_oldest_handshakes_end_for_new_ones(server: Server) -> None:
     with contextlib.ExitStack() as opened:
         wires = [opened.enter_context(Wire(server.port)) for _ in range(HANDSHAKES + 10)]
-        for each in wires[:10]:
-            assert each.closed()
+        for item in wires[:10]:
+            assert item.closed()
         with server.wire() as wire:
             wire.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: h\r\n\r\n")
             assert wire.receive().status == 200

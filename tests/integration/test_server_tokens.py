@@ -259,7 +259,7 @@ def test_the_sidecar_verifies_its_server_and_canaries_take_copies(
     pods: tuple[Server, Sidecar, Server, Path],
 ) -> None:
     serving, sidecar, canary, secret = pods
-    assert {each.state for each in sidecar.verdict().checks} <= {"ok", "unknown"}
+    assert {check.state for check in sidecar.verdict().checks} <= {"ok", "unknown"}
     assert b"enginewright_requests_total" in sidecar.get("/metrics").body, "of the server"
     authorized = request(serving, X).replace(
         b"\r\n", f"\r\nAuthorization: Bearer {TOKEN}\r\n".encode(), 1

@@ -34,7 +34,7 @@ def dropped(server: Server) -> float:
 
 
 def of_requests(collector: Collector) -> list[Any]:
-    return [each for each in collector.spans if each.kind == SERVER]
+    return [span for span in collector.spans if span.kind == SERVER]
 
 
 def test_a_request_has_a_span_below_its_clients(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_request_has_a_span_below_its_clients(tmp_path: Path) -> None:
             until(lambda: len(collector.spans) >= 3, "its spans arrived")
             took = time.time_ns() - began
         (span,) = of_requests(collector)
-        children = {each.name: each for each in collector.spans if each.kind == INTERNAL}
+        children = {item.name: item for item in collector.spans if item.kind == INTERNAL}
     assert collector.paths == ["/v1/traces"]
     assert (span.trace_id.hex(), span.parent_span_id.hex()) == (TRACE, SPAN)
     assert span.trace_state == "a=1,b=2"
@@ -92,16 +92,16 @@ def test_the_sampled_flag_and_else_the_share_decide(tmp_path: Path) -> None:
             assert server.wait() == 0
         spans = of_requests(collector)
     http, grpc = (
-        [each for each in spans if (each.name[:4] == "POST") is is_http]
+        [span for span in spans if (span.name[:4] == "POST") is is_http]
         for is_http in (True, False)
     )
-    assert [each.parent_span_id.hex() for each in http] == [SPAN, "", "", ""]
-    assert len({each.trace_id for each in http}) == 4
+    assert [item.parent_span_id.hex() for item in http] == [SPAN, "", "", ""]
+    assert len({item.trace_id for item in http}) == 4
     assert attributes(http[3])["http.response.status_code"] == 400
-    assert {each.status.code for each in spans} == {0}, "a client's fault is no error of the server"
-    assert [each.name for each in grpc] == ["inference.GRPCInferenceService/ModelInfer"] * 2
-    assert [each.parent_span_id.hex() for each in grpc] == [SPAN, ""]
-    assert [attributes(each)["rpc.grpc.status_code"] for each in grpc] == [0, 3]
+    assert {span.status.code for span in spans} == {0}, "a client's fault is no error of the server"
+    assert [item.name for item in grpc] == ["inference.GRPCInferenceService/ModelInfer"] * 2
+    assert [item.parent_span_id.hex() for item in grpc] == [SPAN, ""]
+    assert [attributes(item)["rpc.grpc.status_code"] for item in grpc] == [0, 3]
     assert attributes(grpc[0])["rpc.system"] == "grpc"
 
 

@@ -120,10 +120,10 @@ def test_concurrent_questions_wait(tmp_path: Path, log: Path) -> None:
     threads = [
         threading.Thread(target=lambda job=job: said.append(job.run_shared(log))) for job in jobs
     ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(60)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
     assert said == [{"said": "x"}] * 4
     assert log.read_text() == "x\n"
 
@@ -161,7 +161,7 @@ def test_an_answer_that_cannot_be_left_is_still_that_of_the_job(
     (answer.parent / "answer.json.unfinished").mkdir()
     assert third.run_shared(log) == {"said": "x"}
     assert third.made.read_text() == "made for x"
-    assert sorted(each.name for each in answer.parent.iterdir()) == [
+    assert sorted(path.name for path in answer.parent.iterdir()) == [
         "answer.json.unfinished",
         "lock",
     ]

@@ -76,7 +76,7 @@ def compared(root: Path, task: ServeTask) -> AnswerChange:
         report = Measurements.model_validate_json(sidecar.get("/measurements").body)
         assert report.responses == {}
         assert (report.golden_wrong, report.golden_failed) == (0, 0)
-        assert {each.name for each in report.latencies} == {"s0", "s1"}
+        assert {latency.name for latency in report.latencies} == {"s0", "s1"}
     assert change is not None
     assert change.prepared_key == STABLE
     return change
@@ -85,7 +85,7 @@ def compared(root: Path, task: ServeTask) -> AnswerChange:
 def test_only_manifest_and_golden_samples_are_fetched(tmp_path: Path) -> None:
     pair(tmp_path, scaled(1.0), linear_model())
     folder = tmp_path / "artifact/.stable"
-    files = {str(each.relative_to(folder)) for each in folder.rglob("*") if each.is_file()}
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {"manifest.json", "golden/inputs.npz", "golden/outputs.npz"}
     assert (tmp_path / "artifact/manifest.json").read_bytes() != (
         folder / "manifest.json"
@@ -95,23 +95,23 @@ def test_only_manifest_and_golden_samples_are_fetched(tmp_path: Path) -> None:
 def test_equal_revisions_answer_alike(tmp_path: Path) -> None:
     change = compared(tmp_path, pair(tmp_path, scaled(1.0), linear_model()))
     assert (change.failure, change.samples) == ("", 2)
-    assert {each.name for each in change.outputs} == {"y", "total"}
-    for each in change.outputs:
-        assert (each.max_abs, each.relative, each.form) == (0.0, 0.0, "")
-    assert {each.name: each.top1 for each in change.outputs} == {"y": 1.0, "total": None}
+    assert {output.name for output in change.outputs} == {"y", "total"}
+    for output in change.outputs:
+        assert (output.max_abs, output.relative, output.form) == (0.0, 0.0, "")
+    assert {output.name: output.top1 for output in change.outputs} == {"y": 1.0, "total": None}
 
 
 def test_the_difference_of_a_changed_model_is_reported(tmp_path: Path) -> None:
     change = compared(tmp_path, pair(tmp_path, scaled(1.5), linear_model()))
     assert (change.failure, change.samples) == ("", 2)
     weights = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
-    changes = {each.name: each for each in change.outputs}
+    changes = {output.name: output for output in change.outputs}
     largest = max(float((sample["x"] @ weights).max()) for sample in SAMPLES)
     assert changes["y"].max_abs == pytest.approx(0.5 * largest, rel=1e-5)
     total = max(float((sample["x"] @ weights).sum()) for sample in SAMPLES)
     assert changes["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
-    for each in change.outputs:
-        assert each.relative == pytest.approx(0.5, rel=1e-5)
+    for output in change.outputs:
+        assert output.relative == pytest.approx(0.5, rel=1e-5)
     assert changes["y"].top1 == 1.0  # all scores have grown alike
 
 
@@ -120,7 +120,7 @@ def test_a_varying_output_is_left_out(tmp_path: Path) -> None:
         y = Neg(x) noise = RandomUniformLike(x) }""")
     change = compared(tmp_path, pair(tmp_path, noisy, noisy))
     assert (change.failure, change.samples) == ("", 2)
-    assert [each.name for each in change.outputs] == ["y"]
+    assert [output.name for output in change.outputs] == ["y"]
 
 
 def detector(threshold: float) -> onnx.ModelProto:
@@ -135,7 +135,7 @@ def test_sizes_that_depend_on_data_and_outputs_of_zeros_are_compared_as_far_as_t
 ) -> None:
     change = compared(tmp_path, pair(tmp_path, detector(1.0), detector(0.4)))
     assert (change.failure, change.samples) == ("", 2)
-    changes = {each.name: each for each in change.outputs}
+    changes = {output.name: output for output in change.outputs}
     # nothing of the first sample is found any more
     assert (changes["found"].form, changes["found"].resized) == ("", 1)
     assert changes["found"].relative == 0.0
@@ -151,10 +151,10 @@ def other_size() -> onnx.ModelProto:
 
 
 OTHER: list[tuple[Callable[[], onnx.ModelProto], list[Feeds], str]] = [
-    (other_input, [{"image": each["x"]} for each in SAMPLES], "no input 'x'"),
+    (other_input, [{"image": entry["x"]} for entry in SAMPLES], "no input 'x'"),
     (
         other_size,
-        [{"x": each["x"][:, :6]} for each in SAMPLES],
+        [{"x": entry["x"][:, :6]} for entry in SAMPLES],
         "does not run golden sample 's0' of the stable revision: ",
     ),
 ]
@@ -215,7 +215,7 @@ def test_a_restart_of_the_server_does_not_repeat_the_comparison(tmp_path: Path) 
     ):
         sidecar.until(lambda: answers(sidecar) is not None, "answers are compared")
         change = present(answers(sidecar))
-        assert [each.relative for each in change.outputs] == pytest.approx([1.0, 1.0], rel=1e-5)
+        assert [output.relative for output in change.outputs] == pytest.approx([1.0, 1.0], rel=1e-5)
         asked = len(proxy.asked)
         assert sum(body in stable for body in proxy.asked) == len(SAMPLES)
         first.stop()
@@ -298,8 +298,8 @@ def test_the_comparison_ends_with_a_failure_or_goes_on(
     left: list[int | Exception] = [503] if failure else []
     comparison, client = steps(tmp_path, [*outcomes, *left], iter(processes) if processes else None)
     assert client.outcomes == left
-    assert all("Enginewright-Probe: t" in each for each in client.headers)
-    assert all("Enginewright-Defer: 500" in each for each in client.headers)
+    assert all("Enginewright-Probe: t" in header for header in client.headers)
+    assert all("Enginewright-Defer: 500" in header for header in client.headers)
     assert (comparison.result is not None) is bool(failure)
     if comparison.result is not None:
         assert failure in comparison.result.failure

@@ -74,7 +74,7 @@ def test_a_part_elsewhere_is_never_ready_under_forbid_and_named(
         sidecar.until_state(Check.GOLDEN, "ok")
         verdict = sidecar.verdict()
         assert (verdict.ready, verdict.admitted) == (False, False)
-        assert {each.check: each.state for each in verdict.checks}[Check.PROVIDER] == "ok"
+        assert {check.check: check.state for check in verdict.checks}[Check.PROVIDER] == "ok"
         metrics = sidecar.metrics()
         assert value(metrics, "enginewright_placement_nodes", provider=OPENVINO) == 3
         assert value(metrics, "enginewright_placement_nodes", provider=CPU) == 1

@@ -47,10 +47,10 @@ class Foreign:
     def infer(self, request: dict[str, Any]) -> bytes:
         """Run the model on nested JSON."""
         feeds = {
-            each["name"]: np.array(each["data"], np.float32).reshape(each["shape"])
-            for each in request["inputs"]
+            item["name"]: np.array(item["data"], np.float32).reshape(item["shape"])
+            for item in request["inputs"]
         }
-        names = [each["name"] for each in request["outputs"]]
+        names = [item["name"] for item in request["outputs"]]
         outputs = [
             {
                 "name": name,
@@ -117,7 +117,7 @@ def test_provable_checks_are_proven_beside_another_server(
     ):
         sidecar.until_ready()
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 90)
-        states = {each.check: each.state for each in sidecar.verdict().checks}
+        states = {check.check: check.state for check in sidecar.verdict().checks}
         assert states == {
             Check.SERVER: "ok",
             Check.PROVIDER: "unknown",

@@ -69,7 +69,7 @@ def watched(root: Path, task: ServeTask, port: int, memory_interval: float = 5.0
 
 
 def series(report: Measurements, source: str) -> dict[str, LatencySeries]:
-    return {each.name: each for each in report.latencies if each.source == source}
+    return {latency.name: latency for latency in report.latencies if latency.source == source}
 
 
 def test_requests_are_counted_exactly_and_golden_inferences_apart(
@@ -90,16 +90,16 @@ def test_requests_are_counted_exactly_and_golden_inferences_apart(
         after = measured(sidecar)
         assert after.responses == {"200": 50, "400": 3}
         sizes = series(after, "requests")
-        assert {name: each.count for name, each in sizes.items()} == {"8": 25, "16": 24}
-        for each in sizes.values():
-            assert len(each.windows) == 2
-            assert all(began < at <= time.time() for at, _ in each.windows)
-            assert all(0 < seconds < 0.05 for _, seconds in each.windows)
+        assert {name: size.count for name, size in sizes.items()} == {"8": 25, "16": 24}
+        for size in sizes.values():
+            assert len(size.windows) == 2
+            assert all(began < at <= time.time() for at, _ in size.windows)
+            assert all(0 < seconds < 0.05 for _, seconds in size.windows)
         assert sidecar.check(Check.GOLDEN).state == "ok"
         golden = series(after, "golden")
         assert set(golden) == {"s0", "s1"}
-        assert len({each.inputs for each in golden.values()} - {""}) == 2
-        assert {each.inputs for each in sizes.values()} == {""}
+        assert len({latency_series.inputs for latency_series in golden.values()} - {""}) == 2
+        assert {size.inputs for size in sizes.values()} == {""}
         later = measured(sidecar)
         assert later.responses == after.responses
         assert later.since == before.since
@@ -150,7 +150,9 @@ def test_memory_is_sampled_and_grows_with_the_servers(tmp_path: Path, task: Serv
         report = measured(sidecar)
         resident = memory_of(server.process.pid)
         assert report.memory[-1].bytes == pytest.approx(resident, rel=0.2)
-        assert [each.at for each in report.memory] == sorted(each.at for each in report.memory)
+        assert [sample.at for sample in report.memory] == sorted(
+            sample.at for sample in report.memory
+        )
 
 
 def test_only_the_sidecar_reads_the_servers_part(tmp_path: Path, task: ServeTask) -> None:

@@ -51,13 +51,13 @@ class Looping:
         self._request = request_of(path)
         self._ended = threading.Event()
         self._threads = [threading.Thread(target=self._loop, daemon=True) for _ in range(CLIENTS)]
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
 
     def end(self) -> None:
         self._ended.set()
-        for each in self._threads:
-            each.join(30)
+        for thread in self._threads:
+            thread.join(30)
 
     def _loop(self) -> None:
         while not self._ended.is_set():
@@ -114,21 +114,21 @@ class Pipelining:
         self._requests = request_of(path) * BATCH
         self._sockets = [socket.create_connection(("127.0.0.1", port)) for _ in range(PIPELINES)]
         self._threads = [
-            threading.Thread(target=act, args=(each,), daemon=True)
-            for each in self._sockets
+            threading.Thread(target=act, args=(item,), daemon=True)
+            for item in self._sockets
             for act in (self._send, self._read)
         ]
         for thread in self._threads:
             thread.start()
 
     def end(self) -> None:
-        for each in self._sockets:
+        for item in self._sockets:
             with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
             thread.join(30)
-        for each in self._sockets:
-            each.close()
+        for item in self._sockets:
+            item.close()
 
     def _send(self, client: socket.socket) -> None:
         with contextlib.suppress(OSError):

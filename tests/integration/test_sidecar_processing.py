@@ -37,7 +37,7 @@ def test_golden_inferences_are_of_the_model_itself(served: Server) -> None:
         sidecar.until_ready()
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
         verdict = sidecar.verdict()
-        states = {each.check: each.state for each in verdict.checks}
+        states = {check.check: check.state for check in verdict.checks}
         assert states[Check.GOLDEN] == states[Check.PLACEMENT] == "ok"
         assert (verdict.ready, verdict.admitted) == (True, True)
 

@@ -95,7 +95,7 @@ def test_a_real_model_is_proven_whole(tmp_path: Path, models: Path, prepared_for
         sidecar.until_ready()
         sidecar.until_state(Check.PROBE_LATENCY, "ok", 60)
         verdict = sidecar.verdict()
-        states = {each.check: each.state for each in verdict.checks}
+        states = {check_verdict.check: check_verdict.state for check_verdict in verdict.checks}
         assert all(states[check] == "ok" for check in PROOFS), verdict
         assert (verdict.ready, verdict.admitted) == (True, True)
         assert verdict.provider == "CPUExecutionProvider"
@@ -200,7 +200,7 @@ def test_a_server_that_is_not_there_yet_or_not_any_more(tmp_path: Path, task: Se
             lambda: "does not listen" in sidecar.check(Check.SERVER).message, "server looked for"
         )
         verdict = sidecar.verdict()
-        assert {each.state for each in verdict.checks} == {"unknown"}
+        assert {check.state for check in verdict.checks} == {"unknown"}
         assert (verdict.ready, verdict.admitted, verdict.fallback) == (False, False, None)
         metrics = sidecar.metrics()
         assert "enginewright_fallback_active" not in metrics
@@ -305,7 +305,7 @@ def test_golden_inferences_of_a_slow_model_leave_it_alone(tmp_path: Path) -> Non
 #   no more than requests do | prevented
 def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path: Path) -> None:
     turns = {name: np.array([count], np.int64) for name, count in (("large", 300), ("small", 1))}
-    task = artifact(tmp_path, slow_model(), [{"turns": each} for each in turns.values()])
+    task = artifact(tmp_path, slow_model(), [{"turns": turn} for turn in turns.values()])
     with (
         Server(tmp_path, task) as server,
         Proxy(server.port) as proxy,
@@ -313,7 +313,7 @@ def test_in_service_no_sample_is_asked_that_costs_more_than_requests_do(tmp_path
         server.wire() as wire,
     ):
         sidecar.until_ready()
-        assert set(proxy.asked) == {each.tobytes() for each in turns.values()}, "to be admitted"
+        assert set(proxy.asked) == {turn.tobytes() for turn in turns.values()}, "to be admitted"
         asked = len(proxy.asked)
 
         def in_service() -> bool:
@@ -349,8 +349,8 @@ def many(server: Server, count: int) -> None:
 def test_live_requests_are_compared_with_earlier_ones(tmp_path: Path, task: ServeTask) -> None:
     def slow_down(reported: dict[str, Any]) -> dict[str, Any]:
         buckets = [
-            each | {"seconds": each["seconds"] + 0.01 * each["count"]}
-            for each in reported["buckets"]
+            item | {"seconds": item["seconds"] + 0.01 * item["count"]}
+            for item in reported["buckets"]
         ]
         return reported | {"buckets": buckets}
 

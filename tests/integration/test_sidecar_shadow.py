@@ -89,7 +89,7 @@ def counts(sidecar: Sidecar) -> tuple[int, int, int, int]:
 def outputs(sidecar: Sidecar) -> dict[str, ShadowOutput]:
     shadow = present(measured(sidecar))
     assert shadow.revision == CANARY
-    return {each.name: each for each in shadow.outputs}
+    return {output.name: output for output in shadow.outputs}
 
 
 def request(server: Server, rows: list[list[float]], *, binary: bool = False) -> bytes:
@@ -124,8 +124,8 @@ def compared(server: Server, sidecar: Sidecar, *sent: bytes) -> int:
 
     def enough() -> bool:
         nonlocal count
-        for each in sent:
-            send(server, each, 1, pause=0.1)
+        for data in sent:
+            send(server, data, 1, pause=0.1)
         count += len(sent)
         return counts(sidecar)[0] >= 3 * len(sent)
 
@@ -169,15 +169,15 @@ def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
         )
         sidecar.shadow("")
         weights = np.arange(32, dtype=np.float32).reshape(8, 4) / 8
-        answers = [np.array(each, np.float32) @ weights for each in (small, large)]
+        answers = [np.array(row, np.float32) @ weights for row in (small, large)]
         by_output = outputs(sidecar)
-        for each in by_output.values():
-            assert (each.answers >= 6, each.incomparable) == (True, 0)
-            assert each.worst == pytest.approx(0.5, rel=1e-5)
-            assert each.mean == pytest.approx(0.5, rel=1e-5)
-        largest = max(float(np.abs(each).max()) for each in answers)
+        for output in by_output.values():
+            assert (output.answers >= 6, output.incomparable) == (True, 0)
+            assert output.worst == pytest.approx(0.5, rel=1e-5)
+            assert output.mean == pytest.approx(0.5, rel=1e-5)
+        largest = max(float(np.abs(answer).max()) for answer in answers)
         assert by_output["y"].max_abs == pytest.approx(0.5 * largest, rel=1e-5)
-        total = max(abs(float(each.sum())) for each in answers)
+        total = max(abs(float(answer.sum())) for answer in answers)
         assert by_output["total"].max_abs == pytest.approx(0.5 * total, rel=1e-5)
         assert (by_output["y"].top1, by_output["total"].top1) == (1.0, None)
         assert counted(server, "enginewright_requests_total") == {"200": sent}
@@ -188,7 +188,7 @@ def test_a_changed_model_differs_by_its_change(tmp_path: Path) -> None:
         assert not copies.keys() - {"503"}
         report = Measurements.model_validate_json(other.get("/measurements").body)
         assert report.responses == {}, "none is a client's of the canary"
-        assert not [each for each in report.latencies if each.source == "requests"]
+        assert not [latency for latency in report.latencies if latency.source == "requests"]
         assert report.shadow is None
 
 
@@ -222,8 +222,8 @@ class Impostor:
 
     def __exit__(self, *_: object) -> None:
         self._socket.close()
-        for each in self._open:
-            each.close()
+        for item in self._open:
+            item.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
@@ -303,7 +303,7 @@ def test_a_large_answer_of_a_canary_is_read_within_the_limit(mode: str, tmp_path
         start(sidecar)
         send(server, request(server, [[0.5] * 8]), 2)
         sidecar.until(lambda: counts(sidecar)[0] > 0, "compared")
-        assert all(each.incomparable == each.answers for each in outputs(sidecar).values())
+        assert all(output.incomparable == output.answers for output in outputs(sidecar).values())
         assert peak(sidecar) < sidecar_memory(None)
 
 
@@ -383,10 +383,12 @@ def test_clients_notice_no_fault_of_a_canary(mode: str, place: int, tmp_path: Pa
         assert sidecar.is_ready()
         counters = counts(sidecar)
         dropped = 3
-        assert {index for index, each in enumerate(counters) if each} <= {place, dropped}
+        assert {index for index, counter in enumerate(counters) if counter} <= {place, dropped}
         assert counted(server, "enginewright_requests_total") == {"200": 100}
         if mode == "answers nonsense":
-            assert all(each.incomparable == each.answers for each in outputs(sidecar).values())
+            assert all(
+                output.incomparable == output.answers for output in outputs(sidecar).values()
+            )
         if mode == "hangs":
             sidecar.until(lambda: counts(sidecar)[dropped] > 0, "more than the queue has space for")
         if mode == "sends without end":

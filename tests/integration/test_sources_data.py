@@ -165,7 +165,7 @@ def test_extensions_are_named_by_their_digests(web: WebServer, place: Workplace)
         f"{DIGEST}.so": LIBRARY,
         f"{digest}.so": other,
     }
-    assert [each["sha256"] for each in outcome.full["facts"]["extensions"]] == [DIGEST, digest]
+    assert [item["sha256"] for item in outcome.full["facts"]["extensions"]] == [DIGEST, digest]
 
 
 def test_an_extension_with_another_digest(web: WebServer, place: Workplace) -> None:

@@ -100,7 +100,7 @@ def test_a_list_that_does_not_end(
 ) -> None:
     with Hub({}, lists=lists) as hub:
         outcome = place.fetch("hf://org/model", hub.secret)
-        assert len([each for each in hub.server.seen if "/tree/" in each.path]) == requests
+        assert len([seen for seen in hub.server.seen if "/tree/" in seen.path]) == requests
     assert (outcome.code, outcome.report.reason) == (ExitCode.TRANSIENT, Reason.SOURCE_UNREACHABLE)
     assert reported in outcome.message
 

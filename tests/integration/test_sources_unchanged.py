@@ -105,7 +105,7 @@ class Site:
     @property
     def requests(self) -> list[str]:
         """Return the requests since the last call."""
-        seen = [f"{each.method} {each.path}" for each in self.server.seen]
+        seen = [f"{item.method} {item.path}" for item in self.server.seen]
         self.server.seen.clear()
         return seen
 
@@ -144,7 +144,7 @@ def test_an_unchanged_file_is_looked_at_and_nothing_else_is_done(
     outcomes = [place.stage(name, refresh(task, relu)) for name in PREPARE_STAGES]
     assert site.requests == ["HEAD /m.onnx"]
     assert outcomes[0].message == f"unchanged: {version}, not downloaded"
-    assert [each.code for each in outcomes] == [0] * len(PREPARE_STAGES)
+    assert [outcome.code for outcome in outcomes] == [0] * len(PREPARE_STAGES)
     published = outcomes[-1].report.published
     assert published == relu.published.model_copy(update={"cached": True})
 
@@ -379,7 +379,7 @@ def test_an_object(store: ObjectStorage, place: Workplace, relu: Prepared) -> No
         first_fetch(place, task)
         proxy.requests.clear()
         assert not downloaded(place, task)
-        assert [each.partition(" ")[0] for each in proxy.requests] == ["HEAD"]
+        assert [request.partition(" ")[0] for request in proxy.requests] == ["HEAD"]
         store.put("refreshed", {"team/m.onnx": OTHER})
         assert downloaded(place, task)
     assert (place.root / "work/model/model.onnx").read_bytes() == OTHER
@@ -396,7 +396,7 @@ def test_a_folder_of_a_bucket_is_listed(
         store.put("beside", {"team/README.md": b"#"})
         proxy.requests.clear()
         assert not downloaded(place, task)
-        assert not [each for each in proxy.requests if "m.onnx" in each]
+        assert not [request for request in proxy.requests if "m.onnx" in request]
         store.put("beside", {"team/second.onnx": OTHER})
         outcome = place.stage("fetch", task)
     assert "has 2 .onnx files" in outcome.message
@@ -423,7 +423,7 @@ def test_a_file_that_is_replaced_after_it_was_listed_has_no_version(
     servers.put_s3("raced", {"team/m.onnx": RELU})
     source = recorded(servers, "s3://raced/team", ".onnx")
     assert source.find() is None
-    assert [each.path for each in source.files(deep=False)] == ["m.onnx"]
+    assert [file.path for file in source.files(deep=False)] == ["m.onnx"]
     servers.put_s3("raced", {"team/m.onnx": OTHER})
     source.copy("m.onnx", tmp_path / "m.onnx", DiskQuota(tmp_path, "a model", 1 << 30))
     assert not source.version.is_usable
@@ -460,7 +460,7 @@ def test_a_commit_of_the_hub(path: str, tmp_path: Path) -> None:
         hub.server.seen.clear()
         hub.network.seen.clear()
         assert not downloaded(place, task)
-        assert [each.path for each in hub.server.seen] == ["/api/models/org/model/revision/main"]
+        assert [seen.path for seen in hub.server.seen] == ["/api/models/org/model/revision/main"]
         hub.commit = "f" * 40
         hub.files = {**files, "README.md": b"# more"}
         assert not downloaded(place, task)

@@ -57,7 +57,7 @@ def test_a_hungry_model_gets_smaller_batches(tmp_path: Path, ir_version: int) ->
     assert largest in {1, 2, 4, 8}
     (golden,) = (place.root / "store/prepared").glob("*/golden/inputs.npz")
     with np.load(golden) as samples:
-        assert max(len(samples[each]) for each in samples.files) == largest
+        assert max(len(samples[file]) for file in samples.files) == largest
 
 
 def test_a_light_model_keeps_them(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_large_inputs_get_smaller_batches_though_runs_are_cheap(tmp_path: Path) 
     assert (least, usual, largest) == (1, 4, 4)
     (golden,) = (place.root / "store/prepared").glob("*/golden/inputs.npz")
     with np.load(golden) as samples:
-        assert max(len(samples[each]) for each in samples.files) == largest, "the largest is proven"
+        assert max(len(samples[file]) for file in samples.files) == largest, "the largest is proven"
 
 
 # fault: Commands | a default batch costs gigabytes or minutes
@@ -86,7 +86,7 @@ def test_the_batch_of_an_engine_is_reported_and_kept(place: Workplace) -> None:
     assert place.stage("fetch", task).code == 0
     validated = place.stage("validate", task)
     (finding,) = (
-        each for each in validated.full["findings"] if each["rule"] == table.SMALLER_BATCH.name
+        item for item in validated.full["findings"] if item["rule"] == table.SMALLER_BATCH.name
     )
     assert finding["severity"] == "warning"
     assert ", not 32, unless spec.shapes declares others" in finding["cause"]
@@ -143,7 +143,7 @@ def test_batches_that_share_a_declared_name_are_declared() -> None:
     profiles = shapes.resolve(inputs, declared, frozenset()).profiles
     names = shapes.defaulted(inputs, profiles, declared)
     assert names == {"c"}
-    by_name = {each.input: each for each in shapes.with_batch(profiles, names, 2)}
+    by_name = {profile.input: profile for profile in shapes.with_batch(profiles, names, 2)}
     assert (by_name["b"].max, by_name["c"].opt, by_name["c"].max) == ((32, 8), (2, 8), (2, 8))
     assert by_name["d"].max == (1, 8)
 

@@ -157,7 +157,7 @@ def test_bad_profile(profile: ShapeProfile, reported: str, tmp_path: Path) -> No
         backend="cpu", ort_version="1.31.1", max_opset=26, max_ir_version=13, shapes=(profile,)
     )
     findings = inspect_here(path, recipe).findings
-    assert [each.rule for each in findings] == ["shapes-contradict"]
+    assert [finding.rule for finding in findings] == ["shapes-contradict"]
     assert reported in findings[0].cause
 
 
@@ -165,7 +165,7 @@ def test_bad_profiles_are_one_finding_and_the_model_is_loaded_all_the_same(
     place: Workplace,
 ) -> None:
     outcome = validated(
-        place, broken.open_dimensions("batch", 4), shapes=tuple(each for each, _ in PROFILES)
+        place, broken.open_dimensions("batch", 4), shapes=tuple(profile for profile, _ in PROFILES)
     )
     assert outcome.report.reason is Reason.SHAPE_PROFILE_INVALID
     assert findings(outcome) == [("error", "shapes-contradict")]
@@ -179,7 +179,7 @@ def test_every_finding_is_collected_and_the_first_to_mend_is_reported(place: Wor
     _, outcome = place.prepare(place.task(place.put("model.onnx", model)))
     assert outcome.report.reason is Reason.OPSET_UNSUPPORTED
     assert "(and 1 more finding in the report)" in outcome.message
-    assert [each["reason"] for each in outcome.full["findings"]] == [
+    assert [item["reason"] for item in outcome.full["findings"]] == [
         "OpsetUnsupported", "CustomDomainUnsupported",
     ]  # fmt: skip
 
@@ -218,7 +218,7 @@ def test_target_opset_does_not_prevent_loading_the_source(place: Workplace) -> N
 
 
 def findings(outcome: Outcome) -> list[tuple[str, str]]:
-    return [(each["severity"], each["rule"]) for each in outcome.full["findings"]]
+    return [(item["severity"], item["rule"]) for item in outcome.full["findings"]]
 
 
 def validated(place: Workplace, content: Content, **recipe: Any) -> Outcome:

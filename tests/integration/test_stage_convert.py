@@ -94,9 +94,9 @@ def test_a_target_is_reached_up_and_down(
 def test_unnamed_nodes_are_named_for_cuda(models: Path, tmp_path: Path) -> None:
     source = next(path for path in models.rglob("model.onnx") if "swift_f0" in str(path))
     outcome = converted(tmp_path, source, recipe(backend="cuda", shapes=[LISTEN]))
-    assert [each.kind for each in outcome.converted.changes] == ["name"]
+    assert [change.kind for change in outcome.converted.changes] == ["name"]
     assert len(outcome.converted.shape_nodes) > 20
-    assert not any("unnamed" in each for each in outcome.converted.shape_nodes)
+    assert not any("unnamed" in shape_node for shape_node in outcome.converted.shape_nodes)
 
 
 def test_the_incident_an_attention_export_meets_an_older_runtime(tmp_path: Path) -> None:
@@ -246,9 +246,9 @@ def test_batch_normalisations_are_folded_ahead_of_halves(models: Path, tmp_path:
     assert len(changes[0].nodes) == 2
     largest = {
         label: max(
-            float(np.abs(numpy_helper.to_array(each)).max(initial=0))
-            for each in graphs.walk_tensors(model)
-            if each.data_type == TensorProto.FLOAT
+            float(np.abs(numpy_helper.to_array(tensor)).max(initial=0))
+            for tensor in graphs.walk_tensors(model)
+            if tensor.data_type == TensorProto.FLOAT
         )
         for label, model in (("before", graphs.parse(source)), ("after", outcome.model))
     }

@@ -25,8 +25,8 @@ def measure(model: Path, feeds: dict[str, Any], folder: Path) -> dict[str, NodeC
     arrays: dict[str, Any] = {f"opt/{name}": array for name, array in feeds.items()}
     np.savez(inputs, **arrays)
     by_label = costs.measure(model, inputs, RECIPE)
-    assert len({each.label for each in by_label}) == len(by_label)
-    return {each.label: each for each in by_label}
+    assert len({cost.label for cost in by_label}) == len(by_label)
+    return {cost.label: cost for cost in by_label}
 
 
 REAL: dict[str, dict[str, Any]] = {
@@ -157,7 +157,7 @@ def test_a_model_that_cannot_be_profiled_is_prepared_all_the_same(tmp_path: Path
         "the cost of nodes is unknown, so maxComputeShare cannot be enforced: one run of its loops takes"
         " more than 1 s" in golden.message
     )
-    assert [each["reason"] for each in golden.full["findings"]] == ["Timeout"]
+    assert [item["reason"] for item in golden.full["findings"]] == ["Timeout"]
     for stage in ("quantize", "publish"):
         assert place.stage(stage, task).code == 0
 

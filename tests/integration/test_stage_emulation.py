@@ -38,7 +38,7 @@ def native() -> ModelProto:
 def golden(place: Workplace) -> tuple[str, dict[str, np.ndarray[Any, Any]]]:
     """Prepare the model for an engine whose sizes are declared by nobody but the samples."""
     shapes = {"min": [1, 1, 32], "opt": [1, 4, 32], "max": [2, 8, 32]}
-    profile = ShapeProfile(input="x", **{key: tuple(each) for key, each in shapes.items()})
+    profile = ShapeProfile(input="x", **{key: tuple(shape) for key, shape in shapes.items()})
     task = place.task(place.put("m.onnx", native()), backend="tensorrt-rtx", shapes=[profile])
     outcome = place.complete(task, "golden")
     outputs = read_arrays(place.root / "work/golden/outputs.npz")

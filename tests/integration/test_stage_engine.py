@@ -291,7 +291,7 @@ def test_on_a_device(place: EnginePlace) -> None:
     files = GoldenFiles(folder / "golden/inputs.npz", outputs, outputs)
     model = folder / "model/model.onnx"
     measured = measure(model, "cpu", files.inputs, seconds=0.2)
-    assert [each.shapes for each in measured.latencies] == ["min", "opt", "max"]
+    assert [latency.shapes for latency in measured.latencies] == ["min", "opt", "max"]
     manifest = Manifest.model_validate_json((folder / "manifest.json").read_bytes())
     judged = JudgedRun(
         model=model,
@@ -304,7 +304,7 @@ def test_on_a_device(place: EnginePlace) -> None:
     proven = run_judged(judged)
     assert (proven.samples, proven.failed) == (3, None)
     assert proven.max_abs_error == pytest.approx(0, abs=1e-5)
-    assert [each.compared_with for each in proven.parity] == ["prepared", "expected"]
+    assert [parity.compared_with for parity in proven.parity] == ["prepared", "expected"]
     with np.load(outputs) as kept:
         wrong = {name: kept[name] * 1.5 for name in kept.files}
     np.savez(place.root / "wrong.npz", **wrong)
@@ -398,7 +398,7 @@ def test_other_backends_are_verified_and_measured(
 
 
 def test_verify_and_benchmark_ask_the_device(place: EnginePlace) -> None:
-    ahead, on_device = (place.engine_task(recipe(ahead_of_time=each)) for each in (True, False))
+    ahead, on_device = (place.engine_task(recipe(ahead_of_time=item)) for item in (True, False))
     assert place.engine_stage("build", ahead).code == 0
     for stage in ("verify", "benchmark"):
         outcome = place.engine_stage(stage, on_device)

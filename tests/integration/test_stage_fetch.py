@@ -270,7 +270,7 @@ def test_several_tries_fetch_one_file(
     assert (tmp_path / "m").read_bytes() == content
     assert [headers.get("If-Range") for _, headers in web.seen] == validators
     ranges = ["Range" in headers for _, headers in web.seen]
-    assert ranges == [each is not None for each in validators]
+    assert ranges == [validator is not None for validator in validators]
 
 
 @pytest.mark.parametrize(("age", "resumed"), [(30, False), (90, True)])

@@ -191,13 +191,13 @@ def test_a_model_for_the_device_alone(samples: dict[str, Any] | None, place: Wor
     model = broken.parsed("(int64[4] x) => (int64[4] y) { y = Relu(x) }")
     golden = only_on_device(place, model, samples)
     assert golden.code == 0, golden.message
-    given, got = (next(iter(arrays(place, each).values())) for each in ("inputs", "outputs"))
+    given, got = (next(iter(arrays(place, item).values())) for item in ("inputs", "outputs"))
     assert np.array_equal(got, np.maximum(given, 0))
     reported = "spec.parity.samples" if samples and "a/y" in samples else "ONNX's reference impl"
     assert any(
-        "Could not find an implementation for Relu" in each["cause"]
-        and f"golden outputs are those of {reported}" in each["cause"]
-        for each in golden.full["findings"]
+        "Could not find an implementation for Relu" in item["cause"]
+        and f"golden outputs are those of {reported}" in item["cause"]
+        for item in golden.full["findings"]
     )
 
 
@@ -295,7 +295,7 @@ def test_the_converted_model_is_compared_with_the_source(place: Workplace) -> No
         outcome.message
     )
     golden = Golden.read(place.root / "work")
-    assert [(each.name, each.compared_with) for each in golden.parity] == [("y", "source")]
+    assert [(parity.name, parity.compared_with) for parity in golden.parity] == [("y", "source")]
     assert golden.parity[0].max_abs_error == pytest.approx(0.0001, rel=0.1)
     given, got = arrays(place, "inputs"), arrays(place, "outputs")
     assert np.array_equal(got["max/y"], given["max/x"] + 1)  # the source's
@@ -323,7 +323,7 @@ def test_expected_outputs_are_compared_with_the_converted_model_too(place: Workp
     assert outcome.code == 0, outcome.message
     golden = Golden.read(place.root / "work")
     assert golden.expected
-    errors = {each.compared_with: each.max_abs_error for each in golden.parity}
+    errors = {parity.compared_with: parity.max_abs_error for parity in golden.parity}
     assert errors["source"] == pytest.approx(0.001, rel=0.01)
     assert errors["expected"] == pytest.approx(0.036, rel=0.01)
     place = another(place)
@@ -338,7 +338,7 @@ def test_expected_outputs_come_along(place: Workplace) -> None:
     outcome = with_samples(place, {"a/x": X, "a/y": Y, "b/x": X * 2})
     manifest = Manifest.model_validate(outcome.full and outcome.full["facts"]["manifest"])
     assert manifest.golden_expected == "golden/expected.npz"
-    assert [each.compared_with for each in manifest.parity] == ["expected"]
+    assert [parity.compared_with for parity in manifest.parity] == ["expected"]
     with np.load(place.root / "store/prepared" / manifest.key / "golden/expected.npz") as expected:
         assert list(expected) == ["a/y"]
 
@@ -358,7 +358,7 @@ def test_a_source_that_onnx_alone_knows(place: Workplace) -> None:
     assert "agrees with the source, by ONNX's reference implementation" in outcome.message
     given, got = arrays(place, "inputs"), arrays(place, "outputs")
     assert got.keys() == {"min/y", "opt/y", "max/y"}
-    assert all(np.array_equal(got[f"{each}/y"], given[f"{each}/x"] * 2) for each in ("min", "max"))
+    assert all(np.array_equal(got[f"{item}/y"], given[f"{item}/x"] * 2) for item in ("min", "max"))
     place = another(place)
     _, outcome = after_convert(place, source, doubled(3.0)[1])
     assert outcome.report.reason is Reason.PARITY_FAILED

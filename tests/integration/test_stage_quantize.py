@@ -135,7 +135,9 @@ def test_collapsed_outputs_are_repaired_by_excluding_one_node(tmp_path: Path) ->
     feeds = {"x": random(8, 32, seed=9)}
     about = work(tmp_path, collapsing(), [feeds], how, {"x": random(40, 32)})
     report = succeeded(about)
-    [warning, _] = sorted(about.quantized.warnings, key=lambda each: each.reason, reverse=True)
+    [warning, _] = sorted(
+        about.quantized.warnings, key=lambda finding: finding.reason, reverse=True
+    )
     assert warning.reason is Reason.QUANTIZATION_FAILED
     assert warning.nodes == ("matmul-5 (MatMul)",)
     made = report.facts["INT8"]
@@ -182,11 +184,11 @@ def test_bf16_raises_the_opset_isolated(tmp_path: Path) -> None:
     report = succeeded(about)
     assert (about.quantized.opset, about.quantized.precision) == (22, "BF16")
     assert "converted opset 17 to 22, for BF16; 6 nodes in BF16" in report.message
-    kinds = {each.data_type for each in graphs.parse(about.model).graph.initializer}
+    kinds = {item.data_type for item in graphs.parse(about.model).graph.initializer}
     assert kinds == {TensorProto.BFLOAT16}
     labels = {cost.label for cost in about.quantized.node_costs}
     assert "conv-0 (Conv)" in labels
-    assert not [each for each in labels if "rounding" in each]
+    assert not [label for label in labels if "rounding" in label]
     assert sum(cost.share for cost in about.quantized.node_costs) == pytest.approx(1)
 
 
@@ -244,8 +246,8 @@ def halved() -> ModelProto:
     for tensor in model.graph.initializer:
         array = onnx.numpy_helper.to_array(tensor).astype(np.float16)
         tensor.CopyFrom(onnx.numpy_helper.from_array(array, tensor.name))
-    for each in (*model.graph.input, *model.graph.output):
-        each.type.tensor_type.elem_type = TensorProto.FLOAT16
+    for item in (*model.graph.input, *model.graph.output):
+        item.type.tensor_type.elem_type = TensorProto.FLOAT16
     return model
 
 

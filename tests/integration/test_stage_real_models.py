@@ -135,11 +135,11 @@ def check_coverage(source: Path, manifest: Manifest) -> None:
     shape = set(manifest.shape_nodes)
     compute = sum(cost.count for cost in manifest.node_costs if cost.label not in shape)
     assert coverage(labels, manifest)[:2] == (compute, compute)
-    convolution = next(each for each in labels if each.endswith("(Conv)"))
+    convolution = next(label for label in labels if label.endswith("(Conv)"))
     engine = engine_of(
         [(cost.label, cost.count, cost.share) for cost in manifest.node_costs],
         manifest.shape_nodes,
-        {"engine_0": [each for each in labels if each != convolution]},
+        {"engine_0": [label for label in labels if label != convolution]},
     )
     whole = judge(placed(1, contexts=["engine_0"]), TENSORRT, engine, Promise())
     assert whole.nodes_elsewhere == 0
@@ -175,11 +175,11 @@ def test_sizes_that_are_missing_are_proposed_and_work(models: Path, place: Workp
     failure = present(outcome.report.failure)
     assert failure.proposal is not None
     proposed = failure.proposal.shapes
-    assert [(each.input, each.min[-2], each.max[-2]) for each in proposed] == [
+    assert [(profile.input, profile.min[-2], profile.max[-2]) for profile in proposed] == [
         ("input", 1, 8), ("state", 1, 8),
     ]  # fmt: skip
     assert proposed[0].min[1] > 64, "padding by reflection needs a minimal length"
-    shapes = [ShapeProfile.model_validate(each) for each in proposed]
+    shapes = [ShapeProfile.model_validate(profile) for profile in proposed]
     assert place.prepare(place.task(uri, shapes=shapes))[0] == "publish"
 
 

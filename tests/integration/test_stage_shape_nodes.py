@@ -299,7 +299,9 @@ def test_real_models(name: str, models: Path) -> None:
     path = next(path for path in models.rglob("*.onnx") if str(path).endswith(name))
     labels = shape_nodes(onnx.load(path))
     assert len(labels) == EXPECTED[name][1]
-    assert not [each for each in labels if each.endswith(("(Conv)", "(MatMul)", "(LSTM)", "(If)"))]
+    assert not [
+        label for label in labels if label.endswith(("(Conv)", "(MatMul)", "(LSTM)", "(If)"))
+    ]
 
 
 OPERATORS = ("Add", "Mul", "Sub", "Max")

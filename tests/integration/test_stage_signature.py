@@ -48,11 +48,11 @@ def described(tensors: Sequence[str]) -> list[dict[str, Any]]:
     """Return tensors as metadata has them, where sizes that profiles limit are -1."""
     return [
         {
-            "name": each.name,
-            "datatype": each.dtype,
-            "shape": [-1 if ".." in size else int(size) for size in each.shape],
+            "name": text.name,
+            "datatype": text.dtype,
+            "shape": [-1 if ".." in size else int(size) for size in text.shape],
         }
-        for each in map(TensorText.read, tensors)
+        for text in map(TensorText.read, tensors)
     ]
 
 
@@ -85,11 +85,11 @@ def test_a_server_reports_the_signature(
     assert published.signature == signature, "it fits into the termination message"
     metadata = served(place, published.key, backend)
     assert metadata["outputs"] == described(signature.outputs)
-    inputs = {each["name"]: each for each in metadata["inputs"]}
+    inputs = {item["name"]: item for item in metadata["inputs"]}
     for one, text in zip(described(signature.inputs), signature.inputs, strict=True):
         ours, theirs = one.pop("shape"), inputs[one["name"]].pop("shape")
         assert one == inputs[one["name"]]
-        profile = next((each for each in shapes if each.input == one["name"]), None)
+        profile = next((shape for shape in shapes if shape.input == one["name"]), None)
         for index, size in enumerate(TensorText.read(text).shape):
             if theirs[index] >= 0 or profile is None:
                 assert ours[index] == theirs[index]
@@ -139,12 +139,12 @@ def test_without_a_session_it_has_the_declared_sizes(tmp_path: Path) -> None:
             (signature.outputs, declared.outputs),
         ):
             read = [TensorText.read(text) for text in texts]
-            assert [each.name for each in read] == [each.name for each in specs]
-            assert {each.dtype for each in read} == {"UINT16" if refused else "FP32"}
+            assert [spec.name for spec in read] == [spec.name for spec in specs]
+            assert {tensor_text.dtype for tensor_text in read} == {"UINT16" if refused else "FP32"}
             sizes = [
-                [str(d) if isinstance(d, int) else ANY_SIZE for d in each.shape] for each in specs
+                [str(d) if isinstance(d, int) else ANY_SIZE for d in spec.shape] for spec in specs
             ]
-            assert [list(each.shape) for each in read] == sizes
+            assert [list(tensor_text.shape) for tensor_text in read] == sizes
 
 
 def test_too_many_tensors_are_reported_by_digest(tmp_path: Path) -> None:

@@ -212,7 +212,7 @@ def listing(change: Callable[[list[dict[str, Any]]], object]) -> Damage:
     """Return what changes the files that the manifest lists."""
 
     def damage(place: Place) -> None:
-        files = [each.model_dump() for each in place.manifest().files]
+        files = [file.model_dump() for file in place.manifest().files]
         change(files)
         lie(files=files)(place)
 
@@ -340,7 +340,7 @@ def test_files_that_were_stored_before_are_not_stored_again(place: Place, tmp_pa
     assert place.store().find(KEY) is None
     with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
         assert publish(place.store(AWS_ENDPOINT_URL=cutter.url), KEY, folder) is False
-    assert [each for each in cutter.requests if not each.startswith(("GET", "HEAD"))] == [
+    assert [request for request in cutter.requests if not request.startswith(("GET", "HEAD"))] == [
         f"PUT /store/{tmp_path.name}/{MANIFEST}"
     ]
 
@@ -509,9 +509,9 @@ def test_old_files_without_a_manifest_are_left_over(aging: AgingPlace, tmp_path:
     assert aging.leftovers() == []
     aging.grow_old(2)
     left = aging.leftovers()
-    assert {each.name for each in left} == everything - artefact
+    assert {leftover.name for leftover in left} == everything - artefact
     inventory = aging.inventory()
-    assert all(inventory.remove(each) for each in left)
+    assert all(inventory.remove(leftover) for leftover in left)
     assert aging.objects().keys() == artefact
     aging.store().read(KEY, tmp_path / "artifact")
 
@@ -558,7 +558,7 @@ def test_a_leftover_that_a_publisher_stores_anew_stays(aging: AgingPlace, tmp_pa
     left = aging.leftovers()
     assert len(left) == len(FILES)
     assert publish(aging.store(), KEY, tmp_path / "a") is False
-    assert not any(aging.inventory().remove(each) for each in left)
+    assert not any(aging.inventory().remove(leftover) for leftover in left)
     aging.store().read(KEY, tmp_path / "artifact")
 
 
@@ -712,9 +712,9 @@ def test_a_model_is_prepared_and_fetched_without_a_volume(place: Place, tmp_path
     assert "reports/job-1/publish.json" in place.objects()
     assert not (tmp_path / "store").exists()
     (digest,) = {
-        each["sha256"]
-        for each in json.loads(place.objects()[f"prepared/{key}/manifest.json"])["files"]
-        if each["path"] == "model/model.onnx"
+        item["sha256"]
+        for item in json.loads(place.objects()[f"prepared/{key}/manifest.json"])["files"]
+        if item["path"] == "model/model.onnx"
     }
     whole = place.objects()[f"files/{digest}"]
     place.put(f"files/{digest}", whole[:-1] + b"\0")

@@ -59,7 +59,7 @@ def gc(place: Place, *keep: str, **fields: object) -> Collection:
 
 
 def find_stored(place: Place, key: str = KEY) -> Stored:
-    (one,) = [each for each in medium(place).stored([PREPARED]) if each.artifact.key == key]
+    (one,) = [stored for stored in medium(place).stored([PREPARED]) if stored.artifact.key == key]
     return one
 
 
@@ -108,8 +108,8 @@ def test_a_part_that_namespaces_shared_stays_as_it_is(
 ) -> None:
     """Whatever is collected in a namespace's own part, into which its artefacts are copied."""
     shared, own = (replace(place, uri=f"{place.uri}/{part}") for part in ("_research", "team-a"))
-    for number, each in enumerate((shared, own)):
-        publish(each.store(), KEY, content(tmp_path / f"{number}"))
+    for number, aging_place in enumerate((shared, own)):
+        publish(aging_place.store(), KEY, content(tmp_path / f"{number}"))
     record_use(medium(shared), "one")
     shared.put("reports/team-a.m-prepare-1/publish.json", b"{}")
     place.grow_old(200)
@@ -178,10 +178,10 @@ def test_a_cluster_that_prepares_its_first_model_is_known_to_others(
     with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
         uses = BucketMedium(place.uri, Secret({**place.secret, "AWS_ENDPOINT_URL": cutter.url}))
         record_use(uses, "two")
-        assert [each.partition(" ")[0] for each in cutter.requests] == ["GET", "PUT"]
+        assert [request.partition(" ")[0] for request in cutter.requests] == ["GET", "PUT"]
         cutter.requests.clear()
         record_use(uses, "two")
-        assert [each.partition(" ")[0] for each in cutter.requests] == ["GET"]
+        assert [request.partition(" ")[0] for request in cutter.requests] == ["GET"]
     with pytest.raises(StageFailure, match="cluster two, last on 20"):
         gc(place, max_bytes=0, cluster="one")
     assert place.listed() == [KEY]
@@ -193,7 +193,7 @@ def test_a_manifest_that_lies_about_sizes_removes_nothing_else(
     publish(place.store(), OTHER, content(tmp_path / "other", b"other"))
     place.grow_old(1)
     publish(place.store(), KEY, content(tmp_path / "a"))
-    files = [each.model_copy(update={"size_bytes": 1 << 50}) for each in place.manifest().files]
+    files = [file.model_copy(update={"size_bytes": 1 << 50}) for file in place.manifest().files]
     lying = place.manifest().model_copy(update={"files": tuple(files)})
     place.put(MANIFEST, lying.to_json().encode())
     place.grow_old(1)
@@ -207,7 +207,9 @@ def requests(place: Place, act: Callable[[Place], object]) -> list[str]:
     """Return the requests for the manifest that an act sends."""
     with Cutter(place.secret["AWS_ENDPOINT_URL"]) as cutter:
         act(Place(place.uri, place.secret | {"AWS_ENDPOINT_URL": cutter.url}))
-        return [each.split()[0] for each in cutter.requests if each.endswith("manifest.json")]
+        return [
+            request.split()[0] for request in cutter.requests if request.endswith("manifest.json")
+        ]
 
 
 def test_an_artefact_that_a_job_finds_is_used(place: AgingPlace, tmp_path: Path) -> None:

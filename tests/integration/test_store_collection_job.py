@@ -40,7 +40,7 @@ def test_only_unnamed_artefacts_are_removed(tmp_path: Path) -> None:
     job = collection(replace(facts(), now=now), "collect-1", needed, now, None)
     assert not isinstance(job, Blocked)
     (container,) = job["spec"]["template"]["spec"]["containers"]  # type: ignore[index]  # JSON
-    env = {each["name"]: each["value"] for each in container["env"]}
+    env = {item["name"]: item["value"] for item in container["env"]}
     done = run_program(
         [sys.executable, "-m", "enginewright_runtime", *container["command"][1:]],
         env={**os.environ, "ENGINEWRIGHT_ROOT": str(tmp_path), **env},
@@ -57,4 +57,4 @@ def test_only_unnamed_artefacts_are_removed(tmp_path: Path) -> None:
         2,
         1,
     )
-    assert {each.parent.name for each in root.glob("prepared/*/manifest.json")} == {WANTED, KEPT}
+    assert {path.parent.name for path in root.glob("prepared/*/manifest.json")} == {WANTED, KEPT}

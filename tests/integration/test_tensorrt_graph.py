@@ -73,7 +73,7 @@ def test_captured_values_are_inputs_and_stay_outputs() -> None:
         [if] y = If (flag) <then_branch = body {body}, else_branch = body {body}> }}"""
     )
     read = Scope(model.graph).nodes[1].consumes()
-    assert {each.name for each in read} == {"flag", "outer", "x"}
+    assert {item.name for item in read} == {"flag", "outer", "x"}
     assert graph.labels(model.graph.node[1]) == ["if (If)", "inner (Add)", "inner (Add)"]
     first = graph.Cutter(model, types(model)).part([0])
     second = graph.Cutter(model, types(model) | {"flag": TensorType(TensorProto.BOOL, ())}).part(
@@ -102,7 +102,7 @@ def composed(model: ModelProto, parts: list[Part]) -> ModelProto | None:
         )
         for index, part in enumerate(parts)
     ]
-    nodes = [context.node(each, RTX, "1.7.1.116", "8.9") for each in contexts]
+    nodes = [context.node(item, RTX, "1.7.1.116", "8.9") for item in contexts]
     return context.compose(model, contexts, nodes, types(model))
 
 
@@ -112,9 +112,9 @@ def test_parts_that_need_each_other_are_no_model() -> None:
         [a1] a1 = Relu(x) [b1] b1 = Exp(x) [a2] a2 = Add(b1, x)
         [b2] y = Add(a1, a2) [out] z = Neg(y) }"""
     )
-    crossed = [graph.Cutter(model, types(model)).part(each) for each in ([0, 2], [1, 3])]
+    crossed = [graph.Cutter(model, types(model)).part(row) for row in ([0, 2], [1, 3])]
     assert composed(model, [part for part in crossed if part]) is None
-    straight = [graph.Cutter(model, types(model)).part(each) for each in ([0, 1, 2], [3])]
+    straight = [graph.Cutter(model, types(model)).part(row) for row in ([0, 1, 2], [3])]
     made = present(composed(model, [part for part in straight if part]))
     assert [node.name for node in made.graph.node] == ["part-0", "part-1", "out"]
 
@@ -131,7 +131,7 @@ def test_the_wrapper_has_the_models_face() -> None:
     assert (made.ir_version, made.metadata_props) == (model.ir_version, model.metadata_props)
     assert not made.graph.initializer
     attributes = {
-        each.name: helper.get_attribute_value(each) for each in made.graph.node[0].attribute
+        item.name: helper.get_attribute_value(item) for item in made.graph.node[0].attribute
     }
     assert attributes == {
         "main_context": 1,
@@ -152,7 +152,7 @@ def test_inputs_that_are_weights_are_no_inputs_of_the_wrapper() -> None:
     whole = context.whole(model, "model", "model.engine")
     assert whole.inputs == ("x",)
     made = present(context.compose(model, [whole], [context.node(whole, RTX, "1", "8.9")], {}))
-    assert [each.name for each in made.graph.input] == ["x"]
+    assert [item.name for item in made.graph.input] == ["x"]
 
 
 def test_remaining_weights_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,4 +192,4 @@ def test_names_that_stand_for_several_sizes() -> None:
     assert graph.contradicts(model, profiles) == {"?"}
     graph.forget(model, {"?"})
     shape = model.graph.input[0].type.tensor_type.shape
-    assert [each.dim_param for each in shape.dim] == ["", "", "s"]
+    assert [item.dim_param for item in shape.dim] == ["", "", "s"]

@@ -57,7 +57,7 @@ def test_the_file_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         )
     layers.write(tmp_path / "layers.json", "L 1", engines, {"b.engine": ["k"] * 9})
     listed = report(tmp_path)["engines"]
-    assert [(each["total"], len(each["layers"]), each["kernels"]) for each in listed] == [
+    assert [(item["total"], len(item["layers"]), item["kernels"]) for item in listed] == [
         (90, 3, []),
         (90, 2, []),
     ]

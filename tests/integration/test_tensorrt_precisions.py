@@ -34,8 +34,8 @@ def model(precision: str) -> ModelProto:
     if precision in FLOATS:
         kind = FLOATS[precision]
         given = [
-            helper.make_tensor(name, kind, each.shape, each.reshape(-1))
-            for name, each in (("kernel", kernel), ("matrix", matrix))
+            helper.make_tensor(name, kind, array.shape, array.reshape(-1))
+            for name, array in (("kernel", kernel), ("matrix", matrix))
         ]
         nodes = f"""[to] x_d = Cast <to = {kind}> (x)
             [conv] c = Conv <pads = [1, 1, 1, 1]> (x_d, kernel) [multiply] m = MatMul(c, matrix)"""

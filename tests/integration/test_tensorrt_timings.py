@@ -55,7 +55,7 @@ def test_timings_of_a_concurrent_build_are_kept(
     asked = []
 
     def merge(call: Call[..., Any], *, timings: list[Path], target: Path, **_: object) -> None:
-        asked.append((call.function, [each.read_bytes() for each in timings]))
+        asked.append((call.function, [timing.read_bytes() for timing in timings]))
         target.write_bytes(b"both")
 
     monkeypatch.setattr(Call, "run", merge)

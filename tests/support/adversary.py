@@ -92,10 +92,10 @@ def _rewritten(
     document = json.loads(body[:length])
     at = length
     tensors: Tensors = {}
-    for each in document["outputs"]:
-        size = each["parameters"]["binary_data_size"]
+    for item in document["outputs"]:
+        size = item["parameters"]["binary_data_size"]
         flat = np.frombuffer(body[at : at + size], np.float32)
-        tensors[each["name"]] = flat.reshape(each["shape"])
+        tensors[item["name"]] = flat.reshape(item["shape"])
         at += size
     changed = change(tensors)
     document["outputs"] = [

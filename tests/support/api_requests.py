@@ -160,20 +160,20 @@ class ApiRequests:
                 title = group["metadata"].get("name", "")
                 for version in group["versions"]:
                     api_version = f"{title}/{version['version']}" if title else version["version"]
-                    for each in version.get("resources", ()):
+                    for item in version.get("resources", ()):
                         kind = Kind(
                             prefix=f"{root}/{api_version}",
                             api_version=api_version,
-                            name=each["responseKind"]["kind"],
-                            plural=each["resource"],
-                            namespaced=each["scope"] == "Namespaced",
+                            name=item["responseKind"]["kind"],
+                            plural=item["resource"],
+                            namespaced=item["scope"] == "Namespaced",
                         )
                         names = [
                             kind.plural,
                             f"{kind.plural}.{title}",
                             f"{kind.name}.{api_version}",
                         ]
-                        names += [each.get("singularResource", ""), *each.get("shortNames", ())]
+                        names += [item.get("singularResource", ""), *item.get("shortNames", ())]
                         for name in names:
                             kinds.setdefault(name, kind)
         return kinds

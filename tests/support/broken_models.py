@@ -38,7 +38,7 @@ def build(
         helper.make_graph(list(nodes), "graph", list(inputs), list(outputs), list(weights)),
         opset_imports=[
             helper.make_opsetid("", opset),
-            *(helper.make_opsetid(*each) for each in domains),
+            *(helper.make_opsetid(*domain) for domain in domains),
         ],
         ir_version=ir_version,
     )

@@ -28,7 +28,7 @@ class Loaded:
             {
                 "role": node["role"]["value"],
                 "name": node.get("name", {}).get("value", ""),
-                **{each["name"]: each["value"].get("value") for each in node.get("properties", ())},
+                **{item["name"]: item["value"].get("value") for item in node.get("properties", ())},
             }
             for node in session.send("Accessibility.getFullAXTree")["nodes"]
             if not node["ignored"]

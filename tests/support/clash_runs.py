@@ -82,5 +82,5 @@ def in_a_child(clash: Clash, backend: str, folder: Path, threads: int) -> dict[s
 
 if __name__ == "__main__":
     name, place, count = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    selected = [each for each in clashes() if each.name in sys.argv[4:] or len(sys.argv) == 4]
-    print(json.dumps({each.name: in_a_child(each, name, place, count) for each in selected}))
+    selected = [item for item in clashes() if item.name in sys.argv[4:] or len(sys.argv) == 4]
+    print(json.dumps({item.name: in_a_child(item, name, place, count) for item in selected}))

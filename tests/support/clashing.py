@@ -79,12 +79,12 @@ def _clash(
     output; `more` are weights (an array, or the shape of ones) and attributes.
     """
     weights = {
-        key: np.ones(each, np.float32) if isinstance(each, tuple) else each
-        for key, each in more.items()
-        if isinstance(each, (tuple, np.ndarray))
+        key: np.ones(item, np.float32) if isinstance(item, tuple) else item
+        for key, item in more.items()
+        if isinstance(item, (tuple, np.ndarray))
     }
-    attributes = {key: each for key, each in more.items() if key not in weights}
-    named = [each.partition(":") for each in inputs.split()]
+    attributes = {key: item for key, item in more.items() if key not in weights}
+    named = [part.partition(":") for part in inputs.split()]
     kinds = {key: kind for key, _, kind in named if kind}
     order = ["" if key == "-" else key for key, _, _ in named]
     operator = name.split(maxsplit=1)[0]

@@ -69,5 +69,6 @@ class Collector:
 def attributes(owner: Any) -> dict[str, Any]:
     """Return the attributes of a span or resource."""
     return {
-        each.key: getattr(each.value, each.value.WhichOneof("value")) for each in owner.attributes
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value"))
+        for attribute in owner.attributes
     }

@@ -117,7 +117,7 @@ class World(Simulation):
     @override
     def pass_once(self) -> bool:
         self.watch()
-        names = [each["metadata"]["name"] for each in self.all("InferenceEngine")]
+        names = [entry["metadata"]["name"] for entry in self.all("InferenceEngine")]
         keys = [EngineKey(self.namespace, name) for name in names]
         return any(at_once(self.engines.reconcile(key)).requeue for key in keys)
 
@@ -132,7 +132,11 @@ class World(Simulation):
         writer = asyncio.create_task(self.recorder.run())
         await asyncio.wait_for(self.recorder.drain(), 5)
         writer.cancel()
-        return [each["reason"] for each in self.kube.objects.values() if each["kind"] == "Event"]
+        return [
+            object_["reason"]
+            for object_ in self.kube.objects.values()
+            if object_["kind"] == "Event"
+        ]
 
     def count(self, name: str, **labels: str) -> float:
         """Return a metric of the operator; 0 where it has no such series."""

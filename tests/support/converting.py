@@ -105,7 +105,7 @@ def feeds(model: ModelProto, size: int = 2, low: float = 0.0) -> dict[str, NDArr
     generator = np.random.default_rng(1)
     return {
         spec.name: generator.uniform(
-            low, 1.0, [each if isinstance(each, int) else size for each in spec.shape]
+            low, 1.0, [item if isinstance(item, int) else size for item in spec.shape]
         ).astype(np.dtype(spec.dtype))
         for spec in graphs.inputs_of(model)
     }
@@ -128,7 +128,7 @@ def run(
 
 def define(model: ModelProto, inputs: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
     """Return the outputs by ONNX's reference implementation."""
-    return [np.asarray(each) for each in ReferenceEvaluator(model).run(None, inputs)]
+    return [np.asarray(item) for item in ReferenceEvaluator(model).run(None, inputs)]
 
 
 def same(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], share: float = 1e-5) -> None:
@@ -161,7 +161,9 @@ def place(root: Path, model: ModelProto | Path, asked: Recipe) -> Path:
     path.write_bytes(model.read_bytes() if isinstance(model, Path) else model.SerializeToString())
     source = onnx.load(path, load_external_data=False)
     inputs = graphs.inputs_of(source)
-    unranked = frozenset(each.name for each in inputs if not graphs.has_rank(source, each.name))
+    unranked = frozenset(
+        input_.name for input_ in inputs if not graphs.has_rank(source, input_.name)
+    )
     resolved = resolve(inputs, asked.shapes, unranked)
     assert not resolved.findings
     Validated(

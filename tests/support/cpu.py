@@ -48,6 +48,6 @@ def _of_running() -> float:
     descendants = {os.getpid()}
     running = descendants
     while running:
-        running = {each for each, parent in parents.items() if parent in descendants} - descendants
+        running = {key for key, parent in parents.items() if parent in descendants} - descendants
         descendants = descendants | running
-    return sum(ticks[each] for each in descendants - {os.getpid()}) / _TICKS
+    return sum(ticks[descendant] for descendant in descendants - {os.getpid()}) / _TICKS

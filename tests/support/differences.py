@@ -42,19 +42,19 @@ def comparable(obj: Json) -> Json:
     Of statuses only a model's, which the operator writes.
     """
     metadata = dict(obj["metadata"])
-    metadata["ownerReferences"] = [each["name"] for each in metadata.get("ownerReferences", ())]
+    metadata["ownerReferences"] = [item["name"] for item in metadata.get("ownerReferences", ())]
     if revision_outcome := RevisionOutcome.read(metadata.get("annotations") or {}):
         outcome = revision_outcome.model_dump(mode="json", exclude={"at"})
         metadata["annotations"] = {**metadata["annotations"], OUTCOME: outcome}
     status = {"status": copy.deepcopy(obj["status"])} if obj["kind"] == InferenceModel.kind else {}
-    for each in status.values():
+    for item in status.values():
         # not known any more of a revision that was restored; also if another was never recorded
-        each["applied"].pop("specHash", None)
+        item["applied"].pop("specHash", None)
     rest: Json = _stripped(
         {
             "metadata": metadata,
             **status,
-            **{key: each for key, each in obj.items() if key in ("spec", "data")},
+            **{key: item for key, item in obj.items() if key in ("spec", "data")},
         }
     )
     return rest
@@ -76,7 +76,7 @@ def _stripped(value: Any) -> Any:
     if isinstance(value, str):
         return re.sub(r"[\d.]+ times|limit [\d.]+", "…", value)
     if isinstance(value, dict):
-        return {key: _stripped(each) for key, each in value.items() if key not in _TIMES | _SERVERS}
+        return {key: _stripped(item) for key, item in value.items() if key not in _TIMES | _SERVERS}
     if isinstance(value, list | tuple):
-        return [_stripped(each) for each in value]
+        return [_stripped(item) for item in value]
     return value

@@ -29,7 +29,7 @@ def compile_library(folder: Path, *defined: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "library.so"
     command = ["gcc", "-shared", "-fPIC", "-O1", "-o", str(path), str(SOURCE)]
-    subprocess.run([*command, *(f"-D{each}" for each in defined)], check=True, timeout=60)
+    subprocess.run([*command, *(f"-D{item}" for item in defined)], check=True, timeout=60)
     return place(path, folder)
 
 

@@ -106,7 +106,7 @@ class FakeKube:
         self._applied.pop((kind, namespace, name), None)
         for key, obj in list(self.objects.items()):
             owners = obj["metadata"].get("ownerReferences") or ()
-            if key in self.objects and any(each["uid"] == uid for each in owners):
+            if key in self.objects and any(owner["uid"] == uid for owner in owners):
                 self.remove(*key)
 
     def listing(
@@ -160,7 +160,7 @@ class FakeKube:
             if first or _count(obj) not in (None, _count(existing)):
                 raise Conflict(f"Apply failed with 1 conflict: {key[2]}", code=409)
         applied = self._applied.setdefault(key, {})
-        others = [each for name, each in applied.items() if name != manager]
+        others = [entry for name, entry in applied.items() if name != manager]
         merged = _merged(existing or {}, applied.get(manager, {}), obj, others)
         if existing is not None:
             _refuse_immutable(existing, merged)
@@ -215,13 +215,13 @@ class FakeKube:
     def _owns_count(self, only: str, stored: JsonObject) -> None:
         """Note in managedFields who owns spec.replicas: `only` one, or all that applied it."""
         applied = self._applied[_key(stored)]
-        for manager, each in applied.items():
+        for manager, entry in applied.items():
             if only not in ("", manager):
-                each.get("spec", {}).pop("replicas", None)
+                entry.get("spec", {}).pop("replicas", None)
         stored["metadata"]["managedFields"] = [
             {"manager": manager, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
-            for manager, each in sorted(applied.items())
-            if "replicas" in each.get("spec", {})
+            for manager, entry in sorted(applied.items())
+            if "replicas" in entry.get("spec", {})
         ]
 
     def _known(self, key: Key) -> JsonObject:
@@ -303,18 +303,18 @@ def _merged(existing: Any, before: Any, desired: Any, others: Sequence[Any]) -> 
     if not isinstance(existing, Mapping) or not isinstance(desired, Mapping):
         return copied(desired)
     applied = before if isinstance(before, Mapping) else {}
-    theirs = [each for each in others if isinstance(each, Mapping)]
+    theirs = [item for item in others if isinstance(item, Mapping)]
     kept = {
-        key: each
-        for key, each in existing.items()
-        if key not in applied or any(key in each for each in theirs)
+        key: item
+        for key, item in existing.items()
+        if key not in applied or any(key in their for their in theirs)
     }
     return {
         **kept,
         **{
             key: _merged(
-                existing.get(key), applied.get(key), each, [other.get(key) for other in theirs]
+                existing.get(key), applied.get(key), item, [other.get(key) for other in theirs]
             )
-            for key, each in desired.items()
+            for key, item in desired.items()
         },
     }

@@ -18,6 +18,8 @@ def code_of(library: Path) -> Code:
     capabilities: dict[int, set[str]] = {PTX: set(), MACHINE_CODE: set()}
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         for entries in containers(data):
-            for each in entries:
-                capabilities[each.kind].add(f"{each.architecture // 10}.{each.architecture % 10}")
+            for entry in entries:
+                capabilities[entry.kind].add(
+                    f"{entry.architecture // 10}.{entry.architecture % 10}"
+                )
     return Code(frozenset(capabilities[MACHINE_CODE]), frozenset(capabilities[PTX]))

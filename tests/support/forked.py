@@ -29,7 +29,7 @@ _running: list[
 def _fork_server(python: str) -> ForkServer:
     """Start the fork server of an interpreter, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    modules = (*_PRELOAD, *(f"enginewright_runtime.{each}" for each in _SERVING))
+    modules = (*_PRELOAD, *(f"enginewright_runtime.{item}" for item in _SERVING))
     number = str(theirs.fileno())
     with theirs:
         process = subprocess.Popen(

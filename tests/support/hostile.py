@@ -174,7 +174,7 @@ def empty_blocks(count: int) -> bytes:
     order = (16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1)  # of lengths of codes
     fields = [(0, 1), (2, 2)]  # not the last block; dynamic codes
     fields += [(0, 5), (0, 5), (len(order) - 4, 4)]  # 257 codes of data, 1 of distances
-    fields += [({18: 1, 0: 2, 1: 2}.get(each, 0), 3) for each in order]
+    fields += [({18: 1, 0: 2, 1: 2}.get(number, 0), 3) for number in order]
     zeros = (0, 1)  # symbol 18: 11 zeros and as many as the next 7 bits say
     fields += [zeros, (127, 7), zeros, (256 - 138 - 11, 7), (3, 2), (1, 2)]  # then a 1 and a 0
     fields += [(0, 1)]  # the only code: the end of the block

@@ -42,7 +42,7 @@ def frame(kind: int, flags: int = 0, stream: int = 0, payload: bytes = b"") -> b
 
 def settings(*values: tuple[int, int]) -> bytes:
     """Return SETTINGS with any identifiers and values."""
-    return frame(frames.SETTINGS, payload=b"".join(struct.pack(">HL", *each) for each in values))
+    return frame(frames.SETTINGS, payload=b"".join(struct.pack(">HL", *value) for value in values))
 
 
 def message(content: bytes, flag: int = 0) -> bytes:
@@ -86,18 +86,18 @@ class Client:
     def responses(self, received: bytes) -> dict[int, "Response"]:
         """Return the responses in what the server has sent since its beginning, by stream."""
         by_stream: dict[int, Response] = {}
-        for each in split(received):
-            if each.kind not in (frames.HEADERS, frames.DATA, frames.RST_STREAM):
+        for item in split(received):
+            if item.kind not in (frames.HEADERS, frames.DATA, frames.RST_STREAM):
                 continue
-            response = by_stream.setdefault(each.stream, Response())
-            if each.kind == frames.HEADERS:
-                fields = self.decoder.decode(each.payload, raw=True)
+            response = by_stream.setdefault(item.stream, Response())
+            if item.kind == frames.HEADERS:
+                fields = self.decoder.decode(item.payload, raw=True)
                 response.headers |= {name.decode(): value.decode() for name, value in fields}
-            elif each.kind == frames.DATA:
-                response.body += each.payload
+            elif item.kind == frames.DATA:
+                response.body += item.payload
             else:
-                response.reset = each.code
-            response.ended |= bool(each.flags & frames.END_STREAM) and each.kind in (0, 1)
+                response.reset = item.code
+            response.ended |= bool(item.flags & frames.END_STREAM) and item.kind in (0, 1)
         return by_stream
 
 

@@ -124,7 +124,7 @@ class Peer:
 
     def of(self, kind: int) -> list[http2.Frame]:
         """Return the frames of one type that the server has sent."""
-        return [each for each in self.frames if each.kind == kind]
+        return [frame for frame in self.frames if frame.kind == kind]
 
     def responses(self) -> dict[int, http2.Response]:
         """Return all responses so far; only once, as header compression has a state."""

@@ -106,7 +106,7 @@ class Inputs:
 
     def engines(self, *existing: InferenceEngine) -> Engines:
         """Return the engines that the model needs, where some exist."""
-        facts = self.known({each.metadata.name: each for each in existing})
+        facts = self.known({engine.metadata.name: engine for engine in existing})
         target = resolve(facts)
         assert isinstance(target, Target), target
         return wanted_engines(facts, target, self._prepared(target, facts))

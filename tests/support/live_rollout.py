@@ -111,7 +111,9 @@ class LiveRollout(PlayedNamespace):
         await self.create(made("InferenceModel", MODEL, self.name, spec=spec))
         for _ in range(LIMIT):
             await self._tick()
-            if ("Ready", "True") in ((each["type"], each["status"]) for each in self._conditions):
+            if ("Ready", "True") in (
+                (condition["type"], condition["status"]) for condition in self._conditions
+            ):
                 self._serves = True
                 self._stopping.log.clear()
                 return
@@ -131,10 +133,12 @@ class LiveRollout(PlayedNamespace):
     async def _end(self) -> Ended:
         ends = {}
         for resource in _KINDS:
-            for each in (await self.client.list(resource, self.name)).items:
-                ends[f"{resource.kind} {each['metadata']['name']}"] = comparable(each)
+            for item in (await self.client.list(resource, self.name)).items:
+                ends[f"{resource.kind} {item['metadata']['name']}"] = comparable(item)
         end = json.loads(json.dumps(ends).replace(self.name, "NAMESPACE"))
-        (ready,) = (each["reason"] for each in self._conditions if each["type"] == "Ready")
+        (ready,) = (
+            condition["reason"] for condition in self._conditions if condition["type"] == "Ready"
+        )
         return Ended(self._stopping.log, ready, self._carried, end)
 
     @property
@@ -190,8 +194,8 @@ class LiveRollout(PlayedNamespace):
         """Check, after each write, that clients are served, and by nothing that has not shown that it may."""
         if not self._serves:
             return
-        canary = [each for each in self.views(POD) if each.label(TRACK) == CANARY]
-        if any(each.ready for each in canary):
+        canary = [view for view in self.views(POD) if view.label(TRACK) == CANARY]
+        if any(view.ready for view in canary):
             self._first_ready = self._first_ready or self.now
         for deployment in self.views(DEPLOYMENT):
             if deployment.is_serving:
@@ -204,9 +208,9 @@ class LiveRollout(PlayedNamespace):
                     assert self._first_ready
                     assert self.now >= self._first_ready + HOLD, "promoted before its hold ended"
         selector = self.get(SERVICES, MODEL)["spec"]["selector"].items()
-        behind = [each for each in self.views(POD) if selector <= each.labels.items()]
-        lasting = [each for each in behind if each.label(TRACK) != CANARY]
-        assert sum(each.ready for each in lasting) >= REPLICAS, "too few ready endpoints"
+        behind = [view for view in self.views(POD) if selector <= view.labels.items()]
+        lasting = [view for view in behind if view.label(TRACK) != CANARY]
+        assert sum(view.ready for view in lasting) >= REPLICAS, "too few ready endpoints"
         assert lasting == behind or self._first_ready, "an unproven canary gets requests"
 
     def _is_second(self, revision: str) -> bool:

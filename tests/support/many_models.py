@@ -211,7 +211,7 @@ class ManyModels(Simulation):
         return conditions_of(self.model(name))["Ready"]
 
     def message(self, name: str) -> str:
-        conditions = {each["type"]: each for each in self.status(name)["conditions"]}
+        conditions = {item["type"]: item for item in self.status(name)["conditions"]}
         return str(conditions["Ready"]["message"])
 
     def leading(self) -> list[str]:
@@ -228,9 +228,9 @@ class ManyModels(Simulation):
     def prepared(self) -> list[str]:
         """Return the models that have a prepared model."""
         return [
-            each["metadata"]["name"]
-            for each in self.all("InferenceModel")
-            if each.get("status", {}).get("prepared")
+            entry["metadata"]["name"]
+            for entry in self.all("InferenceModel")
+            if entry.get("status", {}).get("prepared")
         ]
 
     def at(self) -> str:

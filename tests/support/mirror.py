@@ -16,7 +16,7 @@ from tests.support.serving import Answer, model
 
 Arrays = Mapping[str, NDArray[Any]]
 
-DTYPES: Final = {each.name: each.dtype for each in DATATYPES}
+DTYPES: Final = {entry.name: entry.dtype for entry in DATATYPES}
 WITHOUT_TYPED: Final = ("FP16", "BF16")  # have no typed contents
 BINARY_LENGTH: Final = "Inference-Header-Content-Length"
 _ONNX: Final = {
@@ -35,7 +35,7 @@ _TYPED: Final = {
 
 def mirror_model(names: Iterable[str]) -> onnx.ModelProto:
     """Return NAME -> NAME_out for each datatype; no rank is declared."""
-    kinds = {each.name: _kind(each.onnx) for each in DATATYPES}
+    kinds = {datatype.name: _kind(datatype.onnx) for datatype in DATATYPES}
     names = list(names)
     return model(
         [helper.make_node("Identity", [name], [f"{name}_out"]) for name in names],
@@ -142,7 +142,7 @@ def in_json(array: NDArray[Any]) -> list[Any]:
     flat = array.ravel()
     if flat.dtype.kind != "f":
         return flat.tolist()
-    return [float(each) if np.isfinite(each) else None for each in flat]
+    return [float(item) if np.isfinite(item) else None for item in flat]
 
 
 # gRPC.
@@ -194,5 +194,5 @@ def _elements(array: NDArray[Any]) -> list[Any]:
 def typed_array(name: str, elements: list[Any]) -> bytes:
     """Return typed contents as the raw bytes of the same tensor."""
     if name == "BYTES":
-        return b"".join(len(each).to_bytes(4, "little") + each for each in elements)
+        return b"".join(len(element).to_bytes(4, "little") + element for element in elements)
     return np.array(elements, DTYPES[name]).tobytes()

@@ -128,8 +128,8 @@ class Mixture:
         with ExitStack() as stack:
             count = self._random.choice([1, 30])
             wires = [stack.enter_context(self._server.wire()) for _ in range(count)]
-            for each in wires:
-                each.send(self._get(path, self._auth, 5_000))
+            for wire in wires:
+                wire.send(self._get(path, self._auth, 5_000))
             if self._is(0.5):
                 self._note(wires[0])
 
@@ -142,7 +142,7 @@ class Mixture:
 
     def _send_chunks(self) -> None:
         head, _, body = self._request().partition(b"\r\n\r\n")
-        lines = [each for each in head.split(b"\r\n") if not each.startswith(b"Content-Length")]
+        lines = [data for data in head.split(b"\r\n") if not data.startswith(b"Content-Length")]
         with self._server.wire() as wire:
             wire.send(b"\r\n".join([*lines, b"Transfer-Encoding: chunked", b"", b""]))
             for at in range(0, len(body), CHUNK):
@@ -202,8 +202,8 @@ class Mixture:
         with self._channel() as channel:
             seconds = self._random.choice([0.002, 0.02, 5, 5])
             count = self._random.choice([1, 6])
-            for each in self._begin(channel, count, timeout=seconds, compression=compression):
-                self.answers[each.code().name] += 1
+            for item in self._begin(channel, count, timeout=seconds, compression=compression):
+                self.answers[item.code().name] += 1
 
     def _call_in_gzip(self) -> None:
         self._call(grpc.Compression.Gzip)
@@ -212,9 +212,9 @@ class Mixture:
         with self._channel() as channel:
             sent = self._begin(channel, 4, timeout=5)
             self._pause(0, 0.001, 0.02)
-            for each in sent:
+            for item in sent:
                 if self._is(0.7):
-                    each.cancel()
+                    item.cancel()
 
     def _reset(self) -> None:
         """Send parts of messages, some compressed, and reset some of the streams."""

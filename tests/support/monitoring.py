@@ -63,9 +63,9 @@ def board_queries(name: str) -> list[BoardQuery]:
                 BoardQuery(f"variable {variable['name']}", f"count by ({label}) ({series})")
             )
     return queries + [
-        BoardQuery(f"annotation {each['name']}", each["expr"])
-        for each in board["annotations"]["list"]
-        if "expr" in each
+        BoardQuery(f"annotation {item['name']}", item["expr"])
+        for item in board["annotations"]["list"]
+        if "expr" in item
     ]
 
 
@@ -100,7 +100,7 @@ class Pods:
         return self._pod("shop", "rank-1", labels, init=self._container("sidecar", "sidecar"))
 
     def _operator(self) -> Config:
-        name = {f"app.kubernetes.io/{each}": "enginewright" for each in ("name", "instance")}
+        name = {f"app.kubernetes.io/{item}": "enginewright" for item in ("name", "instance")}
         labels = name | {"app.kubernetes.io/component": "operator"}
         return self._pod(
             config.OPERATOR_NAMESPACE, "operator-1", labels, self._container("operator", "http")
@@ -150,9 +150,9 @@ class Stack:
     def notified(self, name: str) -> list[dict[str, Any]]:
         """Return the webhook's notifications of one alert, oldest first."""
         return [
-            alert | {"receivedAt": each["time"]}
-            for each in http_json(f"{self.webhook}/")
-            for alert in each["notification"]["alerts"]
+            alert | {"receivedAt": item["time"]}
+            for item in http_json(f"{self.webhook}/")
+            for alert in item["notification"]["alerts"]
             if alert["labels"]["alertname"] == name
         ]
 
@@ -182,14 +182,14 @@ def evaluate(
         {
             "expr": expression,
             "eval_time": at,
-            "exp_samples": [{"labels": each, "value": value} for each, value in samples.items()],
+            "exp_samples": [{"labels": key, "value": value} for key, value in samples.items()],
         }
         for expression, samples in expected.items()
     ]
-    inputs = [{"series": each, "values": values} for each, values in series.items()]
+    inputs = [{"series": key, "values": values} for key, values in series.items()]
     test = {"interval": "30s", "input_series": inputs, "promql_expr_test": results}
     document = {
-        "rule_files": [str(each) for each in rules],
+        "rule_files": [str(rule) for rule in rules],
         "evaluation_interval": "30s",
         "tests": [test],
     }
@@ -256,7 +256,7 @@ def process(
     """Run a program during the context, with its output in `log`."""
     with log.open("wb") as output:
         child = subprocess.Popen(
-            [str(each) for each in command],
+            [str(item) for item in command],
             stdout=output,
             stderr=output,
             env={**os.environ, **environment},

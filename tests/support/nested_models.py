@@ -39,10 +39,10 @@ class _Drawing:
         self, name: str, around: list[str], depth: int, state: str = "", *given: Any
     ) -> GraphProto:
         """Return a graph whose last value is its output; `given` are its inputs."""
-        names = [each for each in POOL if each not in around]
+        names = [item for item in POOL if item not in around]
         if self._hides:  # what a body makes itself, it cannot read from around it
             names = sorted(self._draw(st.sets(st.sampled_from(POOL), min_size=6)))
-            around = [each for each in around if each not in names]
+            around = [item for item in around if item not in names]
         own = [state] if state else []
         weights = []
         nodes: list[NodeProto] = []
@@ -62,7 +62,7 @@ class _Drawing:
         return helper.make_graph(nodes, name, inputs, [*outputs, _value(last)], weights)
 
     def _name(self, own: list[str], names: list[str]) -> str:
-        free = [each for each in names if each not in own]
+        free = [name for name in names if name not in own]
         return self._of(free) if free else f"{own[-1]}_"
 
     def _node(self, made: str, seen: list[str], depth: int) -> NodeProto:
@@ -72,8 +72,8 @@ class _Drawing:
         match self._of(kinds):
             case "If":
                 branches = {
-                    each: self.body(each, seen, depth - 1)
-                    for each in ("then_branch", "else_branch")
+                    item: self.body(item, seen, depth - 1)
+                    for item in ("then_branch", "else_branch")
                 }
                 condition = self._of(["yes", "no"])
                 return helper.make_node("If", [condition], [made], **branches)
@@ -102,7 +102,7 @@ def nested(draw: st.DrawFn, *, hides: bool = False) -> ModelProto:
     graph.input.append(_value("x"))
     constants = {"yes": True, "no": False, "two": np.int64(2), "steps": X}
     graph.initializer.extend(
-        numpy_helper.from_array(np.asarray(each), name) for name, each in constants.items()
+        numpy_helper.from_array(np.asarray(constant), name) for name, constant in constants.items()
     )
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid(_DOMAIN, 1)]
     return helper.make_model(graph, opset_imports=opsets, functions=[_function()], ir_version=9)

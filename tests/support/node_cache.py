@@ -32,16 +32,16 @@ def path_of(content: bytes, scope: str = SCOPE) -> str:
 def node_cache_metrics(text: str) -> dict[str, float]:
     """Return the values of a cache's metrics by name, such as `bytes`, and result: `reads_total hit`."""
     samples = (
-        each
+        sample
         for family in text_string_to_metric_families(text)
-        for each in family.samples
-        if not each.name.endswith("_created")
+        for sample in family.samples
+        if not sample.name.endswith("_created")
     )
     return {
         " ".join(
-            (each.name.removeprefix("enginewright_node_cache_"), *each.labels.values())
-        ): each.value
-        for each in samples
+            (sample.name.removeprefix("enginewright_node_cache_"), *sample.labels.values())
+        ): sample.value
+        for sample in samples
     }
 
 

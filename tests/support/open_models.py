@@ -183,8 +183,8 @@ def lengths() -> ModelProto:
         l = Cast<to=1>(lengths) l2 = Unsqueeze(l, one) y = Concat<axis=1>(m, l2) }""",
         w=floats(16, 1, 400), one=ints(1),
     )  # fmt: skip
-    for each in made.graph.input:
-        for dimension in each.type.tensor_type.shape.dim:
+    for item in made.graph.input:
+        for dimension in item.type.tensor_type.shape.dim:
             dimension.ClearField("dim_param")
     return made
 

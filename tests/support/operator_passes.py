@@ -156,7 +156,7 @@ class OperatorPasses:
             writer.result()  # it was killed
 
     def _verdicts(self, pods: Iterable[PodView]) -> dict[str, Verdict]:
-        return {each.name: verdict() for each in pods if each.uid in self._polled}
+        return {pod.name: verdict() for pod in pods if pod.uid in self._polled}
 
     def _queue(self, key: ModelKey) -> None:
         self._due |= key == self._key

@@ -41,9 +41,9 @@ def chart_kubeconfig(system: Namespace, folder: Path, *values: str) -> Path:
     sets = [f"--set={value}" for value in (*needed, *values)]
     kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding")
     rendered = yaml.safe_load_all(run([program, *template, *sets]))
-    objects = [each for each in rendered if each and each["kind"] in kinds]
-    for each in objects:
-        Namespace(each["metadata"].get("namespace", "default"), system.kubeconfig).put(each)
+    objects = [item for item in rendered if item and item["kind"] in kinds]
+    for object_ in objects:
+        Namespace(object_["metadata"].get("namespace", "default"), system.kubeconfig).put(object_)
     _wait_granted(system, objects)
     token = system.token("enginewright")
     document = yaml.safe_load(system.kubeconfig.read_text())
@@ -60,9 +60,9 @@ def _wait_granted(system: Namespace, objects: list[dict[str, Any]]) -> None:
         return str(obj["metadata"].get("namespace", ""))
 
     rules = {
-        (each["kind"], place(each), each["metadata"]["name"]): each["rules"]
-        for each in objects
-        if each["kind"].endswith("Role")
+        (object_["kind"], place(object_), object_["metadata"]["name"]): object_["rules"]
+        for object_ in objects
+        if object_["kind"].endswith("Role")
     }
     for binding in objects:
         if not binding["kind"].endswith("Binding"):
@@ -303,7 +303,7 @@ class _Metrics:
 
     @property
     def writes(self) -> int:
-        return int(sum(self.total("rest_client_requests_total", method=each) for each in WRITING))
+        return int(sum(self.total("rest_client_requests_total", method=item) for item in WRITING))
 
     def passes(self, controller: str) -> int:
         return int(self.total("controller_runtime_reconcile_total", controller=controller))

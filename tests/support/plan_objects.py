@@ -24,7 +24,11 @@ OPENVINO_IMAGE: Final = "registry.example/openvino:1"
 GPU_IMAGE: Final = "registry.example/gpu:1"
 RTX_IMAGE: Final = "registry.example/rtx:1"
 DIGEST: Final = "d" * 64
-KINDS: Final = {each.kind: each for each in vars(resources).values() if isinstance(each, Resource)}
+KINDS: Final = {
+    variable.kind: variable
+    for variable in vars(resources).values()
+    if isinstance(variable, Resource)
+}
 
 
 def image_facts(variant: str, ort_version: str = "1.31.1", max_opset: int = 26) -> ImageFacts:

@@ -114,8 +114,8 @@ class World(Simulation):
         self.made: list[str] = []  # Jobs, in the order of their creation
         self.config = CONFIG
         self.classes = [
-            accelerator_class(each) if isinstance(each, str) else each
-            for each in classes or ["cpu"]
+            accelerator_class(device_class) if isinstance(device_class, str) else device_class
+            for device_class in classes or ["cpu"]
         ]
         self.nodes = [node("node-1"), node("node-2")]
         self.has_routes = True  # the CRDs of the Gateway API
@@ -177,14 +177,14 @@ class World(Simulation):
 
     def children(self) -> list[Json]:
         """Return all objects except the model, in the order of their creation."""
-        return [each for each in self.kube.objects.values() if each is not self.model]
+        return [object_ for object_ in self.kube.objects.values() if object_ is not self.model]
 
     @property
     def generation(self) -> int:
         return int(self.subject["metadata"]["generation"])
 
     def condition(self, kind: str) -> Json:
-        conditions = [each for each in self.status["conditions"] if each["type"] == kind]
+        conditions = [item for item in self.status["conditions"] if item["type"] == kind]
         assert conditions, f"no condition {kind} in {self.status}"
         return dict(conditions[0])
 
@@ -231,7 +231,9 @@ class World(Simulation):
             model=InferenceModel.model_validate(self.model),
             config=self.config,
             now=self.now,
-            classes=tuple(sorted(self.classes, key=lambda each: each.metadata.name)),
+            classes=tuple(
+                sorted(self.classes, key=lambda device_class: device_class.metadata.name)
+            ),
             nodes=tuple(map(node_view, self.nodes)),
             images=self.images,
             image_failures=self.image_failures,
@@ -239,9 +241,9 @@ class World(Simulation):
             store=claim_view(claim) if claim else None,
             jobs=jobs,
             pods=tuple(pod_view(pod) for pod in self.all("Pod") if _has_label(pod, MODEL_LABEL)),
-            deployments=tuple(each for each in deployments if each.is_serving),
-            canaries=tuple(each for each in deployments if each.is_canary),
-            trials=tuple(each for each in deployments if each.is_trial),
+            deployments=tuple(deployment for deployment in deployments if deployment.is_serving),
+            canaries=tuple(deployment for deployment in deployments if deployment.is_canary),
+            trials=tuple(deployment for deployment in deployments if deployment.is_trial),
             budgets=tuple(map(budget_view, self.all("PodDisruptionBudget"))),
             autoscalers=tuple(map(autoscaler_view, self.all("HorizontalPodAutoscaler"))),
             services=tuple(map(service_view, self.all("Service"))),
@@ -249,16 +251,16 @@ class World(Simulation):
             has_device_claims=self.has_device_claims,
             revisions=tuple(map(revision_view, self.all("ControllerRevision"))),
             engines={
-                each["metadata"]["name"]: InferenceEngine.model_validate(each)
-                for each in self.all(InferenceEngine.kind)
+                entry["metadata"]["name"]: InferenceEngine.model_validate(entry)
+                for entry in self.all(InferenceEngine.kind)
             },
             engine_pods={
-                each["name"]: tuple(
+                item["name"]: tuple(
                     pod_view(pod)
                     for pod in self.all("Pod")
-                    if pod["metadata"]["labels"].get(ENGINE_LABEL) == each["name"]
+                    if pod["metadata"]["labels"].get(ENGINE_LABEL) == item["name"]
                 )
-                for each in self.model["status"].get("engines", ())
+                for item in self.model["status"].get("engines", ())
             },
             verdicts={pod: said for pod, said in self.verdicts.items() if self.find("Pod", pod)},
             measurements=dict(self.measurements),
@@ -290,9 +292,9 @@ class World(Simulation):
             ),
             progress=dict(self.progress),
             references=tuple(
-                EngineReference.model_validate(each)
-                for each in (self.model["status"].get("engines", ()) if self.model else ())
-                if each["name"] == engine["metadata"]["name"]
+                EngineReference.model_validate(item)
+                for item in (self.model["status"].get("engines", ()) if self.model else ())
+                if item["name"] == engine["metadata"]["name"]
             ),
             users=users_of(read, self._uses()),
             prepared=self._prepared(read),
@@ -301,7 +303,7 @@ class World(Simulation):
     def _prepared(self, engine: InferenceEngine) -> tuple[Prepared, ...]:
         """Return the prepared model of the model, if it refers to an engine."""
         status = self.model["status"] if self.model else {}
-        names = {each["name"] for each in status.get("engines", ())}
+        names = {item["name"] for item in status.get("engines", ())}
         prepared = status.get("prepared") if engine.metadata.name in names else None
         return (Prepared.model_validate(prepared),) if prepared else ()
 
@@ -310,11 +312,11 @@ class World(Simulation):
         if self.model:
             references = self.model["status"].get("engines", ())
             revisions = map(revision_view, self.all("ControllerRevision"))
-            yield engine_use(MODEL, (each["name"] for each in references), revisions)
+            yield engine_use(MODEL, (reference["name"] for reference in references), revisions)
 
     def _jobs_of(self, owner: Json) -> tuple[JobView, ...]:
         views = map(job_view, self.all("Job"))
-        return tuple(each for each in views if owner["metadata"]["uid"] in each.owners.values())
+        return tuple(view for view in views if owner["metadata"]["uid"] in view.owners.values())
 
     def _carry_out(
         self, obj: Json, decide: Callable[[Any], Plan], facts: Facts | BuildFacts
@@ -326,8 +328,8 @@ class World(Simulation):
         try:
             for intent in desired.metadata:
                 self._set_metadata(intent)
-            for each in desired.apply:
-                self._apply(each)
+            for entry in desired.apply:
+                self._apply(entry)
             for handover in desired.hand_over:
                 self._hand_over(handover)
             for ref in desired.delete:
@@ -394,28 +396,28 @@ class World(Simulation):
     def _refuse_loss(self, before: list[DeploymentView], spec: InferenceModelSpec) -> None:
         """Refuse that fewer pods than before are available, unless the user asks for fewer, or allows it by Recreate."""
         engines = self.status.get("engines", ()) if spec.rollout.strategy == "Recreate" else ()
-        yielding = {each["class"] for each in engines if _yields(each)}
-        counts = {each.name: each.desired for each in self._serving()}
+        yielding = {engine["class"] for engine in engines if _yields(engine)}
+        counts = {view.name: view.desired for view in self._serving()}
         available = {
-            each.name: min(each.available, each.desired)  # others are on their way out already
-            for each in before
-            if each.accelerator_class not in yielding and self._is_good(each.revision)
+            view.name: min(view.available, view.desired)  # others are on their way out already
+            for view in before
+            if view.accelerator_class not in yielding and self._is_good(view.revision)
         }
         kept = sum(min(count, counts.get(name, 0)) for name, count in available.items())
-        asked = _asked(spec, {each.accelerator_class: each.desired for each in before})
+        asked = _asked(spec, {view.accelerator_class: view.desired for view in before})
         in_place = spec.rollout.strategy == "InPlace"  # in which the canary uses their devices
-        lent = sum(each["spec"]["replicas"] for each in self.canaries()) if in_place else 0
+        lent = sum(canary["spec"]["replicas"] for canary in self.canaries()) if in_place else 0
         assert kept >= min(sum(available.values()), asked) - lent, (available, counts, asked)
 
     def _refuse_reset(self, before: list[DeploymentView], spec: InferenceModelSpec) -> None:
         """Refuse that an autoscaled Deployment has another count than before, unless one of them is 0."""
-        counts = {each.name: each.desired for each in self._serving()}
+        counts = {view.name: view.desired for view in self._serving()}
         autoscaled = spec.serving.autoscaling is not None
-        for each in before:
-            after = counts.get(each.name, 0)
-            stopped = fixed(spec).get(each.accelerator_class, spec.replicas) == 0
-            if autoscaled and each.desired and after and not stopped:
-                assert after == each.desired, f"{each.name} had {each.desired} and has {after}"
+        for view in before:
+            after = counts.get(view.name, 0)
+            stopped = fixed(spec).get(view.accelerator_class, spec.replicas) == 0
+            if autoscaled and view.desired and after and not stopped:
+                assert after == view.desired, f"{view.name} had {view.desired} and has {after}"
 
     def _is_good(self, revision: str) -> bool:
         """Return whether a revision is desired, or has served with all its pods: others may go."""
@@ -431,8 +433,8 @@ class World(Simulation):
         self, before: list[DeploymentView], spec: InferenceModelSpec, desired_revision: str | None
     ) -> None:
         """Assert that Recreate stops no serving revision for one that is neither desired nor serving, unless a user rolls it back."""
-        carried = {each.revision for each in before}
-        others = {each.revision for each in self._serving()} - carried - {desired_revision}
+        carried = {view.revision for view in before}
+        others = {view.revision for view in self._serving()} - carried - {desired_revision}
         rolled_back = self.subject["metadata"]["annotations"].get(ROLLBACK, "").partition(" ")[0]
         if spec.rollout.strategy == "Recreate" and others and rolled_back not in carried:
             ready = self.ready_revisions()
@@ -531,7 +533,9 @@ async def _made_at_once(
 def conditions_of(obj: Json) -> dict[str, tuple[str, str]]:
     """Return status and reason by condition type."""
     conditions = obj["status"].get("conditions") or ()
-    return {each["type"]: (each["status"], each["reason"]) for each in conditions}
+    return {
+        condition["type"]: (condition["status"], condition["reason"]) for condition in conditions
+    }
 
 
 def serving(**spec: Any) -> World:
@@ -545,7 +549,7 @@ def _asked(spec: InferenceModelSpec, there: Mapping[str, int]) -> int:
     With autoscaling they ask for as many as there are, on classes that are not to have none.
     """
     own = fixed(spec)
-    names = {each.class_name for each in spec.accelerators}
+    names = {accelerator.class_name for accelerator in spec.accelerators}
     if spec.serving.autoscaling:
         selected = [name for name in names or there if own.get(name, spec.replicas)]
         return sum(there.get(name, 1) for name in selected)
@@ -558,7 +562,7 @@ def _is_as(actual: Json, desired: Mapping[str, Any]) -> bool:
         actual["metadata"]
     ):
         # a count that others own may be any
-        spec = {key: each for key, each in actual.get("spec", {}).items() if key != "replicas"}
+        spec = {key: item for key, item in actual.get("spec", {}).items() if key != "replicas"}
         actual = {**actual, **({"spec": spec} if "spec" in actual else {})}
     metadata = {"labels", "annotations", "ownerReferences"} & desired["metadata"].keys()
     return all(actual.get(part) == desired[part] for part in desired.keys() - {"metadata"}) and all(

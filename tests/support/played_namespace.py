@@ -108,8 +108,8 @@ class PlayedNamespace(abc.ABC):
         await self._set_status(PODS, f"{name}-0", {"phase": "Succeeded", **ended})
         at = timestamp(self.now)
         conditions = [
-            {"type": each, "status": "True", "reason": "Test", "lastTransitionTime": at}
-            for each in ("SuccessCriteriaMet", "Complete")
+            {"type": item, "status": "True", "reason": "Test", "lastTransitionTime": at}
+            for item in ("SuccessCriteriaMet", "Complete")
         ]
         # the API server requires the first condition before the second
         await self._set_status(JOBS, name, {"startTime": at, "conditions": conditions[:1]})
@@ -118,7 +118,9 @@ class PlayedNamespace(abc.ABC):
 
     async def _collect(self) -> None:
         """Delete the pods of deleted owners."""
-        owners = {each.uid for each in (*self.views(JOB), *self.views(DEPLOYMENT))}
+        owners = {
+            observed_object.uid for observed_object in (*self.views(JOB), *self.views(DEPLOYMENT))
+        }
         for pod in self.views(POD):
             if not owners & set(pod.owners.values()):
                 await self._delete(pod)
@@ -126,17 +128,17 @@ class PlayedNamespace(abc.ABC):
     async def _roll(self, deployment: DeploymentView) -> None:
         """Have a Deployment take one step of a rolling update, with one pod more than desired."""
         before = self._pods_of(deployment)
-        ours = [each for each in before if each.label(REVISION) == deployment.revision]
-        for each in ours:
-            if not each.ready:
-                await self._start(each, deployment)
+        ours = [view for view in before if view.label(REVISION) == deployment.revision]
+        for view in ours:
+            if not view.ready:
+                await self._start(view, deployment)
         pods = self._pods_of(deployment)
-        spare = sum(each.ready for each in pods) - deployment.desired
-        others = [each for each in pods if each.label(REVISION) != deployment.revision]
-        for each in sorted(others, key=lambda each: each.ready):
-            if not each.ready or spare > 0:
-                spare -= each.ready
-                await self._delete(each)
+        spare = sum(pod.ready for pod in pods) - deployment.desired
+        others = [pod for pod in pods if pod.label(REVISION) != deployment.revision]
+        for view in sorted(others, key=lambda pod_view: pod_view.ready):
+            if not view.ready or spare > 0:
+                spare -= view.ready
+                await self._delete(view)
         room = deployment.desired + 1 - len(self._pods_of(deployment))
         for _ in range(min(deployment.desired - len(ours), room)):
             self._pods_made += 1
@@ -158,12 +160,12 @@ class PlayedNamespace(abc.ABC):
     async def _count(self, deployment: DeploymentView) -> None:
         """Have a Deployment's status be that of its pods."""
         pods = self._pods_of(deployment)
-        ready = sum(each.ready for each in pods)
+        ready = sum(pod.ready for pod in pods)
         live = self.get(DEPLOYMENTS, deployment.name)
         status = {
             "observedGeneration": live["metadata"]["generation"],
             "replicas": len(pods),
-            "updatedReplicas": sum(each.label(REVISION) == deployment.revision for each in pods),
+            "updatedReplicas": sum(pod.label(REVISION) == deployment.revision for pod in pods),
             "readyReplicas": ready,
             "availableReplicas": ready,
         }
@@ -213,4 +215,4 @@ class PlayedNamespace(abc.ABC):
         return obj
 
     def _pods_of(self, deployment: DeploymentView) -> list[PodView]:
-        return [each for each in self.views(POD) if deployment.uid in each.owners.values()]
+        return [view for view in self.views(POD) if deployment.uid in view.owners.values()]

@@ -44,7 +44,7 @@ def python_without_vnni(root: Path) -> Path:
     for name in ("lib", "pyvenv.cfg"):
         (root / name).symlink_to(environment / name)
     path = root / "bin/python"
-    command = " ".join(f"'{each}'" for each in without_vnni("-0", str(path)))
+    command = " ".join(f"'{item}'" for item in without_vnni("-0", str(path)))
     path.write_text(f'#!/bin/sh\nexec {command} "$@"\n')
     path.chmod(0o755)
     return path

@@ -28,8 +28,8 @@ def filled(
         store.mkdir(parents=True)
         store = Store(store)
     folder.mkdir(parents=True)
-    for name, each in content.items():
-        (folder / Path(name).name).write_bytes(each)
+    for name, data in content.items():
+        (folder / Path(name).name).write_bytes(data)
     publish(store, key, folder, describe, content)
     return store
 

@@ -223,7 +223,7 @@ def work(
     proto = graphs.parse(path)
     (folder / GOLDEN_FOLDER).mkdir()
     inputs = {f"sample-{index}": feeds for index, feeds in enumerate(samples)}
-    names = [each.name for each in proto.graph.output]
+    names = [item.name for item in proto.graph.output]
     expected = outputs or [run(path, feeds) for feeds in samples]
     golden = {
         name: dict(zip(names, arrays, strict=True))
@@ -260,7 +260,7 @@ def quantized_by(
     if form.opset != dynamic_form().opset:
         names = observing.single_values(about.model)
         limits = observing.limits(about.folder / MODEL_NAME, names, [feeds])
-        ranges = {name: (each.low, each.high) for name, each in limits.items() if each.seen}
+        ranges = {name: (limit.low, limit.high) for name, limit in limits.items() if limit.seen}
         how = StaticQuantization(about, layers, ranges, form)
     how.write(root / "out")
     return root / "out" / MODEL_NAME

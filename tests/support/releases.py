@@ -70,7 +70,8 @@ def _world(world: World) -> dict[str, Any]:
         "spec": world.spec,
         "status": world.status,
         "classes": [
-            each.model_dump(mode="json", by_alias=True, exclude_none=True) for each in world.classes
+            device_class.model_dump(mode="json", by_alias=True, exclude_none=True)
+            for device_class in world.classes
         ],
         "objects": world.children(),
     }
@@ -114,10 +115,10 @@ def keys_now(kept: dict[str, Any]) -> dict[str, str]:
 def restored(kept: dict[str, Any]) -> World:
     """Return the cluster that an earlier version has left, with this version's operator in it."""
     world = World(**kept["spec"]).has_gpus()
-    world.classes = [type(world.classes[0]).model_validate(each) for each in kept["classes"]]
+    world.classes = [type(world.classes[0]).model_validate(item) for item in kept["classes"]]
     world.status = kept["status"]
-    for each in kept["objects"]:
-        at_once(world.kube.apply(world.kube.put(_owned(each, world))))
+    for item in kept["objects"]:
+        at_once(world.kube.apply(world.kube.put(_owned(item, world))))
     return world
 
 

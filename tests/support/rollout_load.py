@@ -44,7 +44,7 @@ class Load:
     def of(cls, random: Random, noise: Noise) -> "Load":
         """Return the load of 200 intervals."""
         swings = (random.random() < noise.swing_share for _ in range(200))
-        return cls(tuple(noise.swing if each else 1.0 for each in swings), noise)
+        return cls(tuple(noise.swing if swing else 1.0 for swing in swings), noise)
 
 
 def windows(
@@ -102,7 +102,7 @@ def series(
 
 def pod(*latencies: LatencySeries, since: float = START) -> Measurements:
     """Return a pod's measurements; it has answered the requests that it has measured."""
-    requests = sum(each.count for each in latencies if each.source == "requests")
+    requests = sum(latency.count for latency in latencies if latency.source == "requests")
     return Measurements(
         model="m",
         revision="r",

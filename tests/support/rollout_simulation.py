@@ -37,7 +37,7 @@ class Scenario:
     def looks(self) -> list[int]:
         """Return the measurements at each look, some between those that the analysis uses."""
         spread = {20, 30, 50, 80, 100, 150, 200, 400}
-        return sorted(each for each in spread | {self.most} if each <= self.most)
+        return sorted(number for number in spread | {self.most} if number <= self.most)
 
     def failed(self, simulations: int) -> float:
         """Return the share of the simulations that fail at any look."""
@@ -51,12 +51,12 @@ class Scenario:
                     random,
                     self.most,
                     load,
-                    seconds=0.01 * each,
+                    seconds=0.01 * ratio,
                     interval=self.interval,
                     stalls=stalls,
                     slow=self.slow,
                 )
-                for each in ratios
+                for ratio in ratios
             ]
             for ratios, stalls in (((1.0,) * len(self.ratios), 0.0), (self.ratios, self.stalls))
         ]
@@ -64,7 +64,7 @@ class Scenario:
 
     def _state(self, arms: Sequence[Sequence[list[tuple[float, float]]]], count: int) -> State:
         pods: list[Measurements] = [
-            pod(*(series(each[: count // WINDOW], str(name)) for name, each in enumerate(arm)))
+            pod(*(series(row[: count // WINDOW], str(name)) for name, row in enumerate(arm)))
             for arm in arms
         ]
         return compare([pods[0]], [pods[1]], limits(self.min_samples)).state

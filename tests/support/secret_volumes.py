@@ -22,10 +22,10 @@ def write_secret(path: Path, **contents: bytes | str) -> None:
     for name in contents:
         if not (path / name).is_symlink():
             os.symlink(f"..data/{name}", path / name)
-    for each in path.iterdir():
-        if not each.name.startswith("..") and each.name not in contents:
-            each.unlink()
+    for item in path.iterdir():
+        if not item.name.startswith("..") and item.name not in contents:
+            item.unlink()
     if before is not None:
-        for each in before.iterdir():
-            each.unlink()
+        for item in before.iterdir():
+            item.unlink()
         before.rmdir()

@@ -174,7 +174,7 @@ def write_artifact(
     proto = graphs.parse(path)
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
     outputs = [output.name for output in session.get_outputs()]
-    kinds = {each.name: each.dtype for each in graphs.outputs_of(proto)}
+    kinds = {spec.name: spec.dtype for spec in graphs.outputs_of(proto)}
 
     def run(feeds: Feeds) -> Feeds:
         return dict(zip(outputs, session.run(None, feeds), strict=True))

@@ -140,8 +140,8 @@ class Sidecar:
         kilobytes = {
             key: int(line.split()[0])
             for key, _, line in (
-                each.partition(":\t")
-                for each in Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+                item.partition(":\t")
+                for item in Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
             )
             if key in ("VmData", "VmRSS")
         }
@@ -177,7 +177,7 @@ class Sidecar:
         path.write_text(order)
 
     def check(self, check: Check) -> CheckVerdict:
-        return next(each for each in self.verdict().checks if each.check is check)
+        return next(verdict for verdict in self.verdict().checks if verdict.check is check)
 
     def metrics(self) -> dict[str, list[Sample]]:
         """Return the samples by name, read by Prometheus' own parser."""

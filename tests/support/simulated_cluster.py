@@ -153,8 +153,8 @@ def _end_job(
 ) -> None:
     now = _now()
     entries = [
-        {"type": each, "status": "True", "reason": "Test", "lastTransitionTime": now}
-        for each in conditions
+        {"type": condition, "status": "True", "reason": "Test", "lastTransitionTime": now}
+        for condition in conditions
     ]
     # The API server requires the first of the two before the second.
     _set_status(namespace, "job", name, {"conditions": entries[:1]})

@@ -32,9 +32,9 @@ from tests.support.plan_objects import (
 TIMEOUT: Final = 20  # passes in which a plan must come to rest
 # the scheduler's, where all devices of a class are taken
 NO_DEVICE: Final = "0/2 nodes are available: 1 Insufficient nvidia.com/gpu, 1 node(s) didn't match Pod's node affinity/selector."
-PERMANENT: Final = [each for each in Reason if exit_code(each) is ExitCode.PERMANENT]
-RARELY_PASSING: Final = [each for each in Reason if each.facets.repeats is Repeats.MOSTLY]
-PASSING: Final = [each for each in Reason if each.facets.repeats is Repeats.NO]
+PERMANENT: Final = [item for item in Reason if exit_code(item) is ExitCode.PERMANENT]
+RARELY_PASSING: Final = [item for item in Reason if item.facets.repeats is Repeats.MOSTLY]
+PASSING: Final = [item for item in Reason if item.facets.repeats is Repeats.NO]
 
 _FAILING_STAGE: Final = {"prepare": "validate", "engine": "build", "engine-lookup": "lookup"}
 
@@ -116,7 +116,7 @@ class Simulation(abc.ABC):
     def stages(self, of: str = "") -> tuple[str, ...]:
         """Return the stages of the Job that runs."""
         spec = self.job(of)["spec"]["template"]["spec"]
-        return tuple(each["name"] for each in (*spec["initContainers"], *spec["containers"]))
+        return tuple(item["name"] for item in (*spec["initContainers"], *spec["containers"]))
 
     def task(self, of: str = "") -> str:
         """Return the task of the Job that runs, as JSON."""
@@ -128,18 +128,18 @@ class Simulation(abc.ABC):
         return [pod for pod in self.all("Pod") if pod["metadata"]["labels"].get(label) == owner]
 
     def serving_deployments(self) -> list[Json]:
-        return [each for each in self.all("Deployment") if deployment_view(each).is_serving]
+        return [entry for entry in self.all("Deployment") if deployment_view(entry).is_serving]
 
     def canaries(self) -> list[Json]:
-        return [each for each in self.all("Deployment") if deployment_view(each).is_canary]
+        return [entry for entry in self.all("Deployment") if deployment_view(entry).is_canary]
 
     def trials(self) -> list[Json]:
-        return [each for each in self.all("Deployment") if deployment_view(each).is_trial]
+        return [entry for entry in self.all("Deployment") if deployment_view(entry).is_trial]
 
     def replicas(self) -> dict[str, int]:
         """Return how many pods each Deployment is to have."""
         return {
-            each["metadata"]["name"]: each["spec"]["replicas"] for each in self.all("Deployment")
+            entry["metadata"]["name"]: entry["spec"]["replicas"] for entry in self.all("Deployment")
         }
 
     # what Jobs and their pods do
@@ -446,7 +446,7 @@ def measurements(now: float, ratio: float = 1.0, **changes: Any) -> Measurements
     """Return what the sidecar of a pod that has run long enough has measured."""
     start = now - 4000
     windows = tuple(
-        (start + 10 * each, ratio * (0.0100 + 0.0001 * (each % 7))) for each in range(400)
+        (start + 10 * index, ratio * (0.0100 + 0.0001 * (index % 7))) for index in range(400)
     )
     series = LatencySeries(source="golden", name="s", count=4000, windows=windows)
     values: Json = {"model": "resnet", "revision": "", "since": start, "latencies": (series,)}
@@ -485,6 +485,6 @@ def statuses(stages: Sequence[str], stage: str, last: Json | None = None) -> Jso
 
 def _ended(job: Mapping[str, Any]) -> bool:
     return any(
-        each["type"] in ("Complete", "Failed") and each["status"] == "True"
-        for each in (job.get("status") or {}).get("conditions") or ()
+        item["type"] in ("Complete", "Failed") and item["status"] == "True"
+        for item in (job.get("status") or {}).get("conditions") or ()
     )

@@ -54,9 +54,9 @@ class Cutter:
 
     def __exit__(self, *_: object) -> None:
         # wakes up threads that accept or receive, which close alone does not
-        for each in (self._listener, *self._open):
+        for item in (self._listener, *self._open):
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                item.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for thread in self._threads:
             thread.join(10)

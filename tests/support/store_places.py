@@ -44,7 +44,7 @@ class Place:
 
     def listed(self) -> list[str]:
         """Return the keys of all prepared models."""
-        return [each.key for each in self.inventory().artifacts(PREPARED)]
+        return [artifact.key for artifact in self.inventory().artifacts(PREPARED)]
 
     def leftovers(self) -> list[Leftover]:
         return list(self.inventory().leftovers())
@@ -75,7 +75,11 @@ class Place:
 
     def file(self, name: str) -> str:
         """Return the object that holds a file of the artefact."""
-        (digest,) = (each.sha256 for each in self.manifest().files if each.path == name)
+        (digest,) = (
+            artifact_file.sha256
+            for artifact_file in self.manifest().files
+            if artifact_file.path == name
+        )
         return f"files/{digest}"
 
 

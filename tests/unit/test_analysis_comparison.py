@@ -19,7 +19,8 @@ LIMITED = replace(limits(), max_output_difference=0.05)
 
 def pod(*relative: float | None, failure: str = "") -> Measurements:
     outputs = tuple(
-        OutputChange(name=f"output{number}", relative=each) for number, each in enumerate(relative)
+        OutputChange(name=f"output{number}", relative=value)
+        for number, value in enumerate(relative)
     )
     answers = AnswerChange(prepared_key="k", samples=4, outputs=outputs, failure=failure)
     return Measurements(model="m", revision="r", since=START, answers=answers)
@@ -28,7 +29,7 @@ def pod(*relative: float | None, failure: str = "") -> Measurements:
 def test_the_largest_difference_of_any_pod_is_reported() -> None:
     result = compare_answers([pod(0.5, 0.1), pod(0.2, 0.3)], limits())
     assert result.state == "passed"
-    assert [(each.name, each.canary, each.canary_samples) for each in result.figures] == [
+    assert [(figure.name, figure.canary, figure.canary_samples) for figure in result.figures] == [
         ("output 'output0'", 0.5, 8),
         ("output 'output1'", 0.3, 8),
     ]
@@ -46,7 +47,7 @@ def test_the_largest_difference_of_any_pod_is_reported() -> None:
 def test_answers_fail_above_a_limit(relative: tuple[float | None, ...], causes: int) -> None:
     assert compare_answers([pod(*relative)], limits()).findings == ()
     result = compare_answers([pod(*relative)], LIMITED)
-    assert [each.reason for each in result.findings] == [Reason.ANSWERS_CHANGED] * causes
+    assert [finding.reason for finding in result.findings] == [Reason.ANSWERS_CHANGED] * causes
 
 
 def test_an_output_that_one_pod_cannot_compare_stays_so() -> None:
@@ -71,7 +72,7 @@ def of(**output: Any) -> Measurements:
 )
 def test_incomparable_answers_say_why(output: dict[str, Any], why: str) -> None:
     result = compare_answers([of(**output)], LIMITED)
-    assert [(each.reason, why in each.cause) for each in result.findings] == [
+    assert [(finding.reason, why in finding.cause) for finding in result.findings] == [
         (Reason.ANSWERS_CHANGED, True)
     ]
     assert compare_answers([of(**output)], limits()).state == "passed"
@@ -133,4 +134,4 @@ def test_errors_fail_without_any_latency() -> None:
     canary = stable.model_copy(update={"responses": {"500": 10}})
     result = compare([stable], [canary], limits())
     assert (result.state, result.waits_for) == ("failed", "")
-    assert [each.reason for each in result.findings] == [Reason.TOO_MANY_ERRORS]
+    assert [finding.reason for finding in result.findings] == [Reason.TOO_MANY_ERRORS]

@@ -39,7 +39,7 @@ def golden(result: LatencySeries) -> LatencySeries:
 
 
 def seconds(outcome: AnalysisResult) -> list[Figure]:
-    return [each for each in outcome.figures if each.unit == "seconds"]
+    return [figure for figure in outcome.figures if figure.unit == "seconds"]
 
 
 def together(
@@ -83,7 +83,7 @@ def test_a_model_that_is_slow_and_steady_need_not_reach_the_count() -> None:
     quiet = Noise(sigma=0.05, swing=1.0)
 
     def verdict(count: int) -> State:
-        stable, canary = (measured(each, count, interval=10.0, noise=quiet) for each in (1, 2))
+        stable, canary = (measured(number, count, interval=10.0, noise=quiet) for number in (1, 2))
         return together(stable, canary, min_samples=1000).state
 
     assert [verdict(count) for count in (10, 40)] == ["inconclusive", "passed"]
@@ -110,7 +110,7 @@ def test_golden_samples_with_changed_inputs_are_left_out_and_named() -> None:
     slower = of_sample(3, "min", "a"), of_sample(4, "max", "c", seconds=0.1)
     result = compare_latency([pod(*stable)], [pod(*slower)], limits())
     assert result.state == "passed"
-    assert [each.name for each in result.figures] == ["latency of golden sample 'min'"]
+    assert [figure.name for figure in result.figures] == ["latency of golden sample 'min'"]
     (note,) = result.notes
     assert "'max'" in note
     assert "'min'" not in note
@@ -121,12 +121,18 @@ def test_golden_samples_with_changed_inputs_are_left_out_and_named() -> None:
 
 def test_if_no_golden_sample_is_the_same_requests_decide() -> None:
     stable, canary = pod(of_sample(1, "min", "a")), pod(of_sample(2, "min", "b"))
-    few = [pod(*each.latencies, measured(seed, 30)) for seed, each in enumerate((stable, canary))]
+    few = [
+        pod(*measurements.latencies, measured(seed, 30))
+        for seed, measurements in enumerate((stable, canary))
+    ]
     result = compare(few[:1], [canary], limits())
     assert result.state == "inconclusive", "clients use the model"
     assert "'min'" in result.waits_for
     assert joined([result, result]).notes == result.notes
-    many = [pod(*each.latencies, measured(seed, 200)) for seed, each in enumerate((stable, canary))]
+    many = [
+        pod(*measurements.latencies, measured(seed, 200))
+        for seed, measurements in enumerate((stable, canary))
+    ]
     result = compare(many[:1], many[1:], limits())
     assert (result.state, result.basis) == (
         "passed",
@@ -187,7 +193,7 @@ def test_a_handful_of_requests_is_none(requests: int, state: State) -> None:
 
 
 def test_requests_of_many_sizes_are_requests_although_no_size_has_a_median() -> None:
-    sizes = [LatencySeries(source="requests", name=str(each), count=9) for each in range(16)]
+    sizes = [LatencySeries(source="requests", name=str(index), count=9) for index in range(16)]
     stable = pod(of_sample(1, "min", "a"), *sizes)
     canary = pod(of_sample(2, "min", "b"), *sizes)
     assert compare([stable], [canary], limits()).state == "inconclusive"
@@ -228,8 +234,8 @@ def test_samples_without_a_digest_are_compared_by_name(expected: tuple[str, str]
 
 
 def test_a_ratio_at_the_limit_is_within_it() -> None:
-    stable = series([(START + each, 1.0) for each in range(100)])
-    canary = series([(START + each, 2.0) for each in range(100)])
+    stable = series([(START + index, 1.0) for index in range(100)])
+    canary = series([(START + index, 2.0) for index in range(100)])
     at_limit = replace(limits(), max_latency_ratio=2.0)
     assert compare([pod(stable)], [pod(canary)], at_limit).state == "passed"
     below = replace(limits(), max_latency_ratio=1.99)
@@ -247,18 +253,18 @@ def test_another_mix_hides_no_regression_of_all_sizes() -> None:
     noise = Noise(sigma=0.25)
 
     def arm(seed: int, slower: float, small: int) -> list[Measurements]:
-        sizes = {each: (small, 0.01) if each < 15 else (60 - small, 0.5) for each in range(30)}
+        sizes = {index: (small, 0.01) if index < 15 else (60 - small, 0.5) for index in range(30)}
         return [
             pod(
                 *(
-                    measured(seed + each, count, str(each), seconds=took * slower, noise=noise)
-                    for each, (count, took) in sizes.items()
+                    measured(seed + key, count, str(key), seconds=took * slower, noise=noise)
+                    for key, (count, took) in sizes.items()
                 )
             )
         ]
 
     result = compare(arm(1, 1.0, 20), arm(41, 1.35, 40), limits())
-    assert "all latencies" in {each.name for each in result.figures if each.state == "failed"}
+    assert "all latencies" in {figure.name for figure in result.figures if figure.state == "failed"}
 
 
 def test_a_clock_that_saw_no_time_pass_is_left_out() -> None:
@@ -282,7 +288,7 @@ def test_golden_inferences_decide_alone_and_count_with_requests() -> None:
 
     def arm(seed: int, took: float) -> list[Measurements]:
         requests, probes = (
-            measured(each, 60, seconds=took, noise=Noise()) for each in (seed, seed + 1)
+            measured(number, 60, seconds=took, noise=Noise()) for number in (seed, seed + 1)
         )
         return [pod(requests, golden(probes))]
 
@@ -300,23 +306,23 @@ def test_another_mix_of_sizes_is_no_regression() -> None:
 
     result = compare([arm(1, 400, 40)], [arm(3, 40, 400)], limits())
     assert result.state == "passed"
-    assert [each.ratio for each in seconds(result)] == pytest.approx([1.0] * 3, rel=0.2)
+    assert [second.ratio for second in seconds(result)] == pytest.approx([1.0] * 3, rel=0.2)
 
 
 def test_a_regression_of_one_size_does_not_drown_among_others() -> None:
     def arm(seed: int, slower: float) -> Measurements:
-        small = [measured(seed + each, 400, str(each)) for each in range(6)]
+        small = [measured(seed + index, 400, str(index)) for index in range(6)]
         return pod(*small, measured(seed + 9, 200, "9000", seconds=0.5 * slower))
 
     result = compare([arm(1, 1.0)], [arm(21, 1.4)], limits())
-    assert [each.name for each in result.figures if each.state == "failed"] == [
+    assert [figure.name for figure in result.figures if figure.state == "failed"] == [
         "latency of requests of 9000 elements"
     ]
 
 
 def test_pods_of_a_revision_are_pooled() -> None:
-    stable = [pod(measured(each, 30, noise=Noise())) for each in range(1, 5)]
-    canary = [pod(measured(each, 50, noise=Noise())) for each in range(5, 7)]
+    stable = [pod(measured(index, 30, noise=Noise())) for index in range(1, 5)]
+    canary = [pod(measured(index, 50, noise=Noise())) for index in range(5, 7)]
     result = compare(stable, canary, limits(100))
     assert result.state == "passed"
     (figure,) = seconds(result)

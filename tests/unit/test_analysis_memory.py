@@ -42,7 +42,7 @@ def faster(at: float) -> float:
 def fails(stable: list[Measurements], canary: list[Measurements]) -> bool:
     result = compare_memory(stable, canary, limits())
     assert result.state == ("failed" if result.findings else "passed")
-    assert all(each.reason is Reason.MEMORY_GROWTH for each in result.findings)
+    assert all(finding.reason is Reason.MEMORY_GROWTH for finding in result.findings)
     return bool(result.findings)
 
 

@@ -31,13 +31,13 @@ def pod(*outputs: ShadowOutput, **fields: Any) -> Measurements:
 def reasons(*pods: Measurements, limited: bool = False) -> list[str]:
     result = compare_shadow(pods, [CANARY], LIMITED if limited else limits())
     assert (result.state == "failed") is bool(result.findings)
-    return [str(each.reason) for each in result.findings]
+    return [str(finding.reason) for finding in result.findings]
 
 
 def test_the_largest_difference_and_means_over_all_pods_are_reported() -> None:
     result = compare_shadow([pod(output(0.5)), pod(output(0.2, answers=30))], [CANARY], limits())
     assert result.state == "passed"
-    figures = {each.name: each for each in result.figures}
+    figures = {figure.name: figure for figure in result.figures}
     assert figures["output 'y' for requests"].canary == 0.5
     assert figures["output 'y' for requests"].canary_samples == 40
     assert figures["mean of output 'y' for requests"].canary == pytest.approx(
@@ -67,7 +67,7 @@ def test_a_size_that_depends_on_data_fails_nothing_and_is_said() -> None:
     resized = ShadowOutput(name="y", answers=10, worst=0.01, mean=0.01, resized=7)
     result = compare_shadow([pod(resized), pod(output(0.01))], [CANARY], LIMITED)
     assert result.state == "passed"
-    figures = {each.name: each for each in result.figures}
+    figures = {figure.name: figure for figure in result.figures}
     assert figures["output 'y' for requests"].canary_samples == 13
     assert figures["mean of output 'y' for requests"].canary_samples == 13
     (note,) = result.notes
@@ -107,4 +107,4 @@ def test_without_any_request_nothing_is_said() -> None:
 
 def test_it_is_part_of_all_comparisons() -> None:
     result = compare([pod(failed=50)], [CANARY], limits())
-    assert Reason.TOO_MANY_ERRORS in {each.reason for each in result.findings}
+    assert Reason.TOO_MANY_ERRORS in {finding.reason for finding in result.findings}

@@ -21,7 +21,7 @@ def pod(**fields: Any) -> Measurements:
 
 
 def reasons(outcome: AnalysisResult) -> list[Reason]:
-    return [each.reason for each in outcome.findings]
+    return [finding.reason for finding in outcome.findings]
 
 
 def answered(**codes: int) -> Measurements:
@@ -173,7 +173,7 @@ def test_an_incident_that_the_present_serving_pods_have_not_lived_through_is_not
     replaced = since(START + 1800, responses={"200": 30_000}, golden_ok=30)
     result = compared(replaced, canary)
     assert reasons(result) == []
-    assert [each.canary_samples for each in result.figures[:3]] == [3000, 3000, 30]
+    assert [figure.canary_samples for figure in result.figures[:3]] == [3000, 3000, 30]
 
 
 def test_errors_after_pods_were_replaced_are_found() -> None:
@@ -275,7 +275,7 @@ def test_incidents_of_both_while_pods_are_added_rarely_fail() -> None:
             error = share if period == incident else 0.001
             sizes = whole * (1 + 2 * period), whole
             counted = ([random.random() < error for _ in range(size)] for size in sizes)
-            stable, canary = (Share(sum(each), len(each)) for each in counted)
+            stable, canary = (Share(sum(row), len(row)) for row in counted)
             periods.append((stable, canary))
         stable, canary = (
             Share(sum(x.part for x in arm), sum(x.whole for x in arm))
@@ -295,13 +295,13 @@ def test_period_without_counts_joins_the_next(moments: list[float], begins: list
     first = since(START, *(counts(at) for at in moments))
     others = [since(START + at, *map(counts, range(at, 40, 2))) for at in (10, 20, 30)]
     periods = periods_of([first], [pod(), *others])
-    assert [each - START for each in periods] == begins
+    assert [period - START for period in periods] == begins
 
 
 def test_counts_that_go_back_are_none() -> None:
     stable = since(START - 9, counts(1, responses={"200": 90}, golden_ok=9), responses={"200": 5})
     result = compared(stable, answered(c200=1))
-    assert [each.stable_samples for each in result.figures] == [0] * 5
+    assert [figure.stable_samples for figure in result.figures] == [0] * 5
 
 
 @pytest.mark.parametrize("code", ["c503", "c504"])

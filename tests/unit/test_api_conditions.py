@@ -53,7 +53,7 @@ def test_order_is_as_wanted_and_the_unwanted_go() -> None:
     merged = merge_conditions(
         before, [wanted("Ready", "True"), wanted("Stalled", "False")], generation=1, now=NOW
     )
-    assert [each.type for each in merged] == ["Ready", "Stalled"]
+    assert [condition.type for condition in merged] == ["Ready", "Stalled"]
 
 
 def test_merging_twice_changes_nothing() -> None:

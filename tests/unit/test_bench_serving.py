@@ -89,7 +89,7 @@ def measured() -> Results:
 
 
 def judged(run: Results) -> dict[tuple[str, str], tuple[float | None, str]]:
-    return {(each.model, each.what): each.outcome(run) for each in TARGETS}
+    return {(target.model, target.what): target.outcome(run) for target in TARGETS}
 
 
 def test_targets_compare_within_the_run() -> None:

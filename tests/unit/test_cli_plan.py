@@ -48,8 +48,8 @@ def around(world: World, *, exists: bool) -> ClusterState:
     """Return what a cluster like this world would be gathered as."""
     config, store = world.config, world.config.store
     objects: list[dict[str, Any]] = [*world.children(), *world.nodes]
-    for each in world.classes:
-        body = each.model_dump(mode="json", by_alias=True, exclude_none=True)
+    for device_class in world.classes:
+        body = device_class.model_dump(mode="json", by_alias=True, exclude_none=True)
         objects.append({"apiVersion": API, "kind": "AcceleratorClass", **body})
     if exists:
         identity = world.facts().model.metadata
@@ -85,11 +85,11 @@ def forecast_in(cluster: ClusterState, applied: Applied) -> Forecast:
 
 
 def steps(plan: Forecast, kind: str) -> list[PlanStep]:
-    return [each for each in plan.steps if each.kind == kind]
+    return [step for step in plan.steps if step.kind == kind]
 
 
 def actions(plan: Forecast) -> list[str]:
-    return [f"{each.action} {each.kind}" for each in plan.steps]
+    return [f"{step.action} {step.kind}" for step in plan.steps]
 
 
 def key_of(world: World) -> str:
@@ -112,7 +112,10 @@ def test_a_new_model_and_the_jobs_that_are_then_made() -> None:
     (job,) = steps(plan, "Job")
     assert (job.stages, job.key) == (PREPARE_STAGES, None)
     assert (plan.backend, plan.policy) == ("cpu", "Forbid")
-    assert [(each.name, each.replicas, each.trouble) for each in plan.classes] == [("cpu", 2, "")]
+    assert [
+        (device_class.name, device_class.replicas, device_class.trouble)
+        for device_class in plan.classes
+    ] == [("cpu", 2, "")]
     assert plan.revision is None
     assert steps(plan, "Deployment")[0].message == "2 pods"
     world.settle()
@@ -149,7 +152,7 @@ def test_more_replicas_are_no_new_revision() -> None:
     assert actions(plan) == ["reuse Prepared", "change Deployment"]
     assert steps(plan, "Deployment")[0].message == "1 → 3 pods"
     assert plan.revision == plan.serving
-    assert [each.model_dump() for each in plan.spec] == [
+    assert [difference.model_dump() for difference in plan.spec] == [
         {"field": "spec.replicas", "before": "1", "after": "3"}
     ]
 
@@ -159,8 +162,11 @@ def test_another_opset_is_another_prepared_model_and_revision() -> None:
     rollout = {**world.spec["rollout"], "strategy": "Recreate"}
     plan = forecast_of(world, {**world.spec, "targetOpset": 18, "rollout": rollout})
     assert actions(plan) == ["make Job", "change Deployment"]
-    assert {each.field for each in plan.spec} == {"spec.targetOpset", "spec.rollout.strategy"}
-    assert {each.field for each in plan.rollout} == {"prepared model"}
+    assert {difference.field for difference in plan.spec} == {
+        "spec.targetOpset",
+        "spec.rollout.strategy",
+    }
+    assert {difference.field for difference in plan.rollout} == {"prepared model"}
     assert (plan.serving, plan.strategy) == (world.status["serving"]["revision"], "Recreate")
     (job,) = steps(plan, "Job")
     world.edit(targetOpset=18, rollout={"strategy": "Recreate"})
@@ -200,7 +206,9 @@ def test_a_failure_that_lasts_is_reported_again() -> None:
     world = World().settle().job_fails(Reason.INVALID_MODEL, message="no graph")
     plan = forecast_of(world)
     assert plan.verdict == "refused"
-    assert [(each.reason, each.message) for each in plan.refusals] == [("InvalidModel", "no graph")]
+    assert [(refusal.reason, refusal.message) for refusal in plan.refusals] == [
+        ("InvalidModel", "no graph")
+    ]
     assert actions(plan)[-1] == "refuse Job"
     assert forecast_of(world, {**world.spec, "targetOpset": 18}).verdict == "changes"
 
@@ -232,10 +240,10 @@ def test_an_engine_ahead_of_time_takes_no_device_and_is_made_once() -> None:
     job = steps(first, "Job")[-1]
     assert (job.stages, job.message) == (ENGINE_STAGES, "requests no device")
     world.settle().job_succeeds(published(str(steps(first, "Job")[0].key)))
-    assert [each.action for each in steps(forecast_of(world), "InferenceEngine")] == ["wait"]
+    assert [step.action for step in steps(forecast_of(world), "InferenceEngine")] == ["wait"]
     world.engine_built()
     other = forecast_of(world, {**world.spec, "replicas": 4})
-    assert [each.action for each in steps(other, "InferenceEngine")] == ["reuse"]
+    assert [step.action for step in steps(other, "InferenceEngine")] == ["reuse"]
 
 
 def with_engine_wanted() -> World:
@@ -249,7 +257,9 @@ async def forecast_of_edit(world: World, build: dict[str, Any]) -> Forecast:
     applied = Applied(manifest({**world.spec, "build": build}), ())
     gathered = await gather(world.kube, [(NAMESPACE, applied)])
     cluster = around(world, exists=False)
-    rest = [each for each in cluster.objects if each["kind"] in {"AcceleratorClass", "Node"}]
+    rest = [
+        object_ for object_ in cluster.objects if object_["kind"] in {"AcceleratorClass", "Node"}
+    ]
     cluster = cluster.model_copy(update={"objects": (*rest, *gathered.objects)})
     return forecast_in(cluster, applied)
 
@@ -260,7 +270,7 @@ async def test_a_build_that_runs_goes_on_whatever_is_edited(runs: bool, action: 
     if runs:
         world.stage_runs("build", ENGINE_COMPONENT)
     plan = await forecast_of_edit(world, {"timeout": "2h"})
-    assert [each.action for each in steps(plan, ENGINE)] == [action]
+    assert [step.action for step in steps(plan, ENGINE)] == [action]
     world.edit(build={"timeout": "2h"})
     timeout = world.the(ENGINE)["spec"]["build"]["timeoutSeconds"]
     assert timeout == (3600 if runs else 7200)
@@ -279,7 +289,7 @@ async def test_shared_engine_is_built_as_its_requester_says(status: str, action:
         other = manifest({"source": PINNED}, "other")
         world.kube.put({**other, "status": {"engines": [{"class": "l4", "name": name}]}})
     plan = await forecast_of_edit(world, {"timeout": "2h"})
-    assert [each.action for each in steps(plan, ENGINE)] == [action]
+    assert [step.action for step in steps(plan, ENGINE)] == [action]
 
 
 def test_without_a_digest_engines_have_no_names_yet() -> None:
@@ -319,7 +329,7 @@ def test_an_engine_that_cannot_be_built_is_refused() -> None:
 def test_interim_is_a_step(interim: str, gpus: dict[str, Any], action: str, wording: str) -> None:
     world = World(source=PINNED, build={"interim": interim}).has_gpus(**gpus)
     deployments = steps(forecast_of(world, exists=False), "Deployment")
-    assert [(each.action, each.class_name) for each in deployments] == [
+    assert [(deployment.action, deployment.class_name) for deployment in deployments] == [
         (action, "l4"),
         ("make", "l4"),
     ]
@@ -381,7 +391,7 @@ async def test_route_needs_the_gateway_api(lacks: set[str], verdict: str) -> Non
     cluster = around(world, exists=True).model_copy(update={"has_routes": gathered.has_routes})
     plan = forecast_in(cluster, applied)
     assert plan.verdict == verdict
-    reasons = [each.reason for each in plan.refusals]
+    reasons = [refusal.reason for refusal in plan.refusals]
     assert reasons == (["GatewayAPIMissing"] if lacks else [])
 
 
@@ -417,12 +427,18 @@ def test_an_engine_of_tensorrt_is_whole_or_none_and_the_plan_says_so() -> None:
     world.images[GPU_IMAGE] = world.images[GPU_IMAGE].model_copy(
         update={"backends": {"tensorrt": "10.13.3"}}
     )
-    (step,) = [each for each in forecast_of(world, exists=False).steps if each.kind == ENGINE]
+    (step,) = [
+        plan_step
+        for plan_step in forecast_of(world, exists=False).steps
+        if plan_step.kind == ENGINE
+    ]
     assert step.message.startswith(
         "must contain the whole model, whatever spec.fallback allows: ONNX"
     )
     rtx = World(source=PINNED, fallback=budget).has_gpus()
-    (step,) = [each for each in forecast_of(rtx, exists=False).steps if each.kind == ENGINE]
+    (step,) = [
+        plan_step for plan_step in forecast_of(rtx, exists=False).steps if plan_step.kind == ENGINE
+    ]
     assert step.message == ""
 
 

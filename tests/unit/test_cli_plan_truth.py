@@ -55,7 +55,7 @@ CASES = [(field, value) for field, values in CHANGES.items() for value in values
 
 def test_every_field_of_the_spec_is_changed() -> None:
     assert set(CHANGES) == {
-        each.alias or name for name, each in InferenceModelSpec.model_fields.items()
+        model_field.alias or name for name, model_field in InferenceModelSpec.model_fields.items()
     }
 
 
@@ -71,17 +71,17 @@ def serves(world: World) -> list[tuple[str, str, int]]:
     """Return what the Deployments are."""
     return [
         (
-            each["metadata"]["name"],
-            each["metadata"]["labels"]["enginewright.dev/revision"],
-            each["spec"]["replicas"],
+            entry["metadata"]["name"],
+            entry["metadata"]["labels"]["enginewright.dev/revision"],
+            entry["spec"]["replicas"],
         )
-        for each in world.all("Deployment")
+        for entry in world.all("Deployment")
     ]
 
 
 def comes_true(world: World, digest: str) -> bool:
     """Have the Job that runs end well; tell whether there was one."""
-    jobs = [each for each in world.all("Job") if not each.get("status", {}).get("conditions")]
+    jobs = [entry for entry in world.all("Job") if not entry.get("status", {}).get("conditions")]
     if not jobs:
         return False
     target = resolve(world.facts())
@@ -93,7 +93,7 @@ def comes_true(world: World, digest: str) -> bool:
 # fault: Commands | `plan` keeps a source that only a Job can read
 @pytest.mark.parametrize("bytes_of", ["as before", "others"])
 @pytest.mark.parametrize("source", [SOURCE, PINNED], ids=["unpinned", "pinned"])
-@pytest.mark.parametrize(("field", "value"), CASES, ids=lambda each: str(each)[:60])
+@pytest.mark.parametrize(("field", "value"), CASES, ids=lambda item: str(item)[:60])
 def test_predictions_come_true(
     field: str, value: Any, source: dict[str, str], bytes_of: str
 ) -> None:
@@ -108,12 +108,12 @@ def test_predictions_come_true(
     began = comes_true(world, digest)
     world.all_available()
     after = serves(world)
-    assert began == any(each.action == "make" for each in steps(plan, "Job"))
+    assert began == any(plan_step.action == "make" for plan_step in steps(plan, "Job"))
     if plan.verdict in {"refused", "waits"}:
         assert plan.refusals
         assert after == before, "what serves goes on serving"
         return
-    reported = {each.name: each for each in steps(plan, "Deployment")}
+    reported = {plan_step.name: plan_step for plan_step in steps(plan, "Deployment")}
     assert set(reported) == {name for name, _, _ in (*before, *after)}
     earlier = {name: rest for name, *rest in before}
     for name, revision, replicas in after:
@@ -145,7 +145,7 @@ def test_another_address_is_another_model_until_it_is_read() -> None:
     assert deployment.message == (
         f"revision {plan.serving} → a new one, unless the source is byte-identical"
     )
-    assert {each.field: each.after for each in plan.rollout} == {
+    assert {difference.field: difference.after for difference in plan.rollout} == {
         "prepared model": "known once it is prepared",
         "model digest": "known once it is prepared",
     }
@@ -165,5 +165,5 @@ def test_a_status_of_an_earlier_spec_says_nothing_of_this_one() -> None:
     world = brought_up(SOURCE)
     world.edit(source={"uri": OTHER_URI})
     plan = forecast_of(world, {**world.spec, "targetOpset": 18})
-    (job,) = [each for each in steps(plan, "Job") if each.action == "make"]
+    (job,) = [step for step in steps(plan, "Job") if step.action == "make"]
     assert (job.key, plan.revision) == (None, None)

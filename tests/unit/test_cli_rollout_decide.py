@@ -101,8 +101,8 @@ def test_a_revision_is_named(two: tuple[World, str, str]) -> None:
             back(world, to)
     with pytest.raises(Refused) as listed:
         back(world, "0123456789")
-    for each in (first, second, newest, "Promoted", "Rejected", "model dddddddddddd", "cpu:1"):
-        assert each in str(listed.value)
+    for item in (first, second, newest, "Promoted", "Rejected", "model dddddddddddd", "cpu:1"):
+        assert item in str(listed.value)
 
 
 def test_one_that_failed_may_be_named_and_is_reported(two: tuple[World, str, str]) -> None:
@@ -111,7 +111,7 @@ def test_one_that_failed_may_be_named_and_is_reported(two: tuple[World, str, str
     third(world).all_available()
     decision = back(world, second)
     assert any(
-        f"revision {second} failed earlier: RolledBackByUser" in each for each in decision.notes
+        f"revision {second} failed earlier: RolledBackByUser" in note for note in decision.notes
     )
     assert active(carried_out(world, decision)) == second
     assert active(world) != first
@@ -167,7 +167,7 @@ def test_a_promotion_while_paused_says_so(two: tuple[World, str, str]) -> None:
     third(world.edit(rollout={**CANARY, "paused": True}))
     assert world.status["target"]["phase"] == "Held"
     decision = promote(*known(world))
-    assert any("`enginewright resume`" in each for each in decision.notes)
+    assert any("`enginewright resume`" in note for note in decision.notes)
 
 
 def test_a_signature_that_breaks_clients_is_never_promoted(two: tuple[World, str, str]) -> None:

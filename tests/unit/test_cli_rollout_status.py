@@ -23,7 +23,7 @@ CANARY = {"canary": {"replicas": 1, "hold": "60s", "steps": ["50%"]}}
 
 def known(world: World) -> KnownModel:
     facts = world.facts()
-    newest_first = sorted(facts.revisions, key=lambda each: -each.number)
+    newest_first = sorted(facts.revisions, key=lambda revision: -revision.number)
     return KnownModel(world.subject, facts.model, tuple(newest_first))
 
 
@@ -111,15 +111,15 @@ def test_both_revisions_of_a_canary(canary: World) -> None:
     assert rollout.verdict == "progressing"
     assert rollout.stable
     assert rollout.new
-    assert [each.classes[0].ready for each in (rollout.stable, rollout.new)] == [2, 1]
-    assert [each.model_digest for each in (rollout.stable, rollout.new)] == ["d" * 64, "e" * 64]
+    assert [arm.classes[0].ready for arm in (rollout.stable, rollout.new)] == [2, 1]
+    assert [arm.model_digest for arm in (rollout.stable, rollout.new)] == ["d" * 64, "e" * 64]
     progress = rollout.progress
     assert progress
     assert (progress.phase, progress.step, progress.steps) == ("Analyzing", 1, 2)
     assert (progress.held_seconds, progress.left_seconds) == (15, 45)
     shown = text(rollout, canary)
-    for each in ("STABLE", "NEW", "Analyzing, step 1 of 2, for 15 s, 45 s left", "PROGRESSING"):
-        assert each in shown
+    for item in ("STABLE", "NEW", "Analyzing, step 1 of 2, for 15 s, 45 s left", "PROGRESSING"):
+        assert item in shown
 
 
 @pytest.mark.parametrize(("slower", "state"), [(1.0, "passed"), (2.0, "failed")])
@@ -127,7 +127,9 @@ def test_the_comparison_is_the_operators(canary: World, slower: float, state: st
     rollout = status(canary, measured(canary, slower=slower))
     assert rollout.analysis
     assert rollout.analysis.state == state
-    (latency,) = [each for each in rollout.analysis.figures if each.name.startswith("latency")]
+    (latency,) = [
+        figure for figure in rollout.analysis.figures if figure.name.startswith("latency")
+    ]
     assert (latency.state, latency.limit) == (state, 1.2)
     assert latency.ratio == pytest.approx(slower, rel=0.05)
     assert latency.stable_samples > 0
@@ -138,8 +140,8 @@ def test_the_comparison_is_the_operators(canary: World, slower: float, state: st
 
 def test_unmeasured_pods_are_a_note(canary: World) -> None:
     names = [
-        each.name
-        for each in to_measure(known(canary).model, list(map(pod_view, canary.all("Pod"))))
+        view.name
+        for view in to_measure(known(canary).model, list(map(pod_view, canary.all("Pod"))))
     ]
     assert len(names) == 3
     rollout = status(canary, dict.fromkeys(names, "you may not read measurements"))
@@ -152,16 +154,16 @@ def test_unmeasured_pods_are_a_note(canary: World) -> None:
 
 def test_golden_samples_that_are_not_compared_are_a_note(canary: World) -> None:
     others = {
-        name: each.model_copy(
+        name: item.model_copy(
             update={
                 "latencies": tuple(
                     series.model_copy(update={"inputs": str("canary" in name)})
-                    for series in each.latencies
+                    for series in item.latencies
                 )
             }
         )
-        for name, each in measured(canary).items()
-        if isinstance(each, Measurements)
+        for name, item in measured(canary).items()
+        if isinstance(item, Measurements)
     }
     rollout = status(canary, others)
     (note,) = rollout.notes
@@ -184,7 +186,7 @@ def test_a_rollback(canary: World) -> None:
     assert (rollout.verdict, rollout.reason, rollout.new) == ("rejected", "RolledBackByUser", None)
     assert rollout.last_failure
     assert (rollout.last_failure.revision, rollout.last_failure.reason) == (new, "RolledBackByUser")
-    assert {each.revision: each.outcome for each in rollout.history}[new] == "Rejected"
+    assert {revision.revision: revision.outcome for revision in rollout.history}[new] == "Rejected"
     assert to_measure(known(canary).model, list(map(pod_view, canary.all("Pod")))) == []
 
 

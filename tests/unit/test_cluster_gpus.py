@@ -46,7 +46,7 @@ def test_refuses_with_a_remedy(text: str, reason: str) -> None:
 
 def test_a_node_may_offer_several_kinds_of_slice() -> None:
     offers = gpus.parse_all(["1=a100-80gb/1g.10gb:3", "1=a100-80gb/3g.40gb:1", "2=l4:1"])
-    assert [gpus.resource(each) for each in offers] == [
+    assert [gpus.resource(offer) for offer in offers] == [
         "nvidia.com/mig-1g.10gb",
         "nvidia.com/mig-3g.40gb",
         "nvidia.com/gpu",

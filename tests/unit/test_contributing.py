@@ -16,7 +16,7 @@ CHANGED = re.findall(r"^\| (`.*?) \| `.*\|$", TEXT.partition("## What to run")[2
 def expanded(path: str) -> list[str]:
     parts = re.split(r"\{(.*?)\}", path)
     choices = [part.split(",") if index % 2 else [part] for index, part in enumerate(parts)]
-    return ["".join(each) for each in itertools.product(*choices)]
+    return ["".join(pair) for pair in itertools.product(*choices)]
 
 
 def test_every_layer_is_there() -> None:
@@ -32,7 +32,7 @@ def test_paths_of_tests_exist(pattern: str) -> None:
 
 def test_every_source_folder_has_a_row() -> None:
     named = {path for row in CHANGED for path in re.findall(r"`(.*?)`", row)}
-    paths = [path for each in named for path in expanded(each) if "/" in path]
+    paths = [path for item in named for path in expanded(item) if "/" in path]
     assert all((REPOSITORY / path).exists() for path in paths), paths
     for package in (REPOSITORY / "operator/enginewright").iterdir():
         if package.is_dir() and package.name != "__pycache__":

@@ -58,7 +58,9 @@ def test_a_new_version_with_nothing_new_in_it_is_no_change_but_is_remembered() -
 def test_owner_of_the_replicas_is_kept() -> None:
     def make_owned(version: int, *managers: str) -> dict[str, Any]:
         counted: dict[str, Any] = {"f:spec": {"f:replicas": {}}}
-        fields = [{"manager": each, "time": version, "fieldsV1": counted} for each in managers]
+        fields = [
+            {"manager": manager, "time": version, "fieldsV1": counted} for manager in managers
+        ]
         other = {"manager": "x", "fieldsV1": {"f:spec": {"f:template": {}}}}
         status = {"manager": "y", "fieldsV1": {"f:status": {"f:replicas": {}}}}
         return obj("d", version, metadata={"managedFields": [*fields, other, status]})

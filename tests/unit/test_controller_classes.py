@@ -24,7 +24,7 @@ def add_node(world: World, name: str, **labels: str) -> None:
 
 
 def classes(world: World) -> set[str]:
-    return {each["metadata"]["name"] for each in world.all("AcceleratorClass")}
+    return {entry["metadata"]["name"] for entry in world.all("AcceleratorClass")}
 
 
 def proposing(world: World, *, on: bool = True, **images: str) -> ProposalReconciler:

@@ -319,8 +319,8 @@ async def test_jobs_of_other_stores_are_not_parsed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await started(world)
-    for each in ("team-b", "team-c"):
-        world.put(made("Job", "collect-1", each, labels={COMPONENT: COLLECT}))
+    for item in ("team-b", "team-c"):
+        world.put(made("Job", "collect-1", item, labels={COMPONENT: COLLECT}))
     parsed = []
 
     def view(job: Json) -> CollectionView:
@@ -356,11 +356,11 @@ def of_group(name: str, namespace: str, **status: Any) -> Json:
 def stores_of(jobs: list[Json]) -> set[str]:
     containers = (job["spec"]["template"]["spec"]["containers"] for job in jobs)
     return {
-        each["value"]
+        item["value"]
         for one in containers
         for container in one
-        for each in container["env"]
-        if each["name"] == STORE_VARIABLE
+        for item in container["env"]
+        if item["name"] == STORE_VARIABLE
     }
 
 

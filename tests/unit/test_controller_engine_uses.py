@@ -19,7 +19,9 @@ KEY = EngineKey(NAMESPACE, ENGINE)
 
 def model(name: str, *engines: str, namespace: str = NAMESPACE) -> Json:
     spec = {"source": {"uri": f"https://models.example/{name}.onnx"}}
-    references = [{"class": f"l4-{number}", "name": each} for number, each in enumerate(engines)]
+    references = [
+        {"class": f"l4-{number}", "name": engine} for number, engine in enumerate(engines)
+    ]
     status = {"engines": references}
     return made("InferenceModel", name, namespace, spec=spec, status=status)
 
@@ -210,10 +212,10 @@ def test_children_that_change_hands_count_for_the_new_owner() -> None:
         cache.observe(INFERENCE_MODELS, seen)
     for number, owner in enumerate(("a", "b"), 3):
         cache.observe(CONTROLLER_REVISIONS, stored_by(owner, number))
-    keys = {each.model: each.keys for each in uses.of_namespace(NAMESPACE)}
+    keys = {use.model: use.keys for use in uses.of_namespace(NAMESPACE)}
     assert keys == {"a": frozenset(), "b": frozenset({"f" * 64})}
     cache.observe(CONTROLLER_REVISIONS, stored_by("b", 5), deleted=True)
-    assert not any(each.keys for each in uses.of_namespace(NAMESPACE))
+    assert not any(use.keys for use in uses.of_namespace(NAMESPACE))
     assert not list(uses.of_namespace("elsewhere"))
 
 

@@ -38,7 +38,7 @@ def job_failed(world: World, message: str = "Job has reached the specified backo
 
 
 def jobs(world: World) -> list[str]:
-    return [each["metadata"]["name"] for each in world.all("Job")]
+    return [entry["metadata"]["name"] for entry in world.all("Job")]
 
 
 @pytest.fixture

@@ -133,14 +133,14 @@ async def test_a_kind_that_the_cluster_may_lack_is_found_once_it_is_installed() 
     world.add("InferenceModel", "m")
     await world.informer.first_listing()
     assert world.informer.synced
-    assert HTTP_ROUTES not in [each.resource for each in world.informer.present]
-    assert INFERENCE_MODELS in [each.resource for each in world.informer.present]
+    assert HTTP_ROUTES not in [watch.resource for watch in world.informer.present]
+    assert INFERENCE_MODELS in [watch.resource for watch in world.informer.present]
     assert not world.cache.is_known(HTTP_ROUTES)
     assert not world.informer.outdated.is_set()
     world.kube.lacks = set()
     await world.informer.list_all()
     assert world.informer.outdated.is_set()
-    assert HTTP_ROUTES in [each.resource for each in world.informer.present]
+    assert HTTP_ROUTES in [watch.resource for watch in world.informer.present]
     assert world.cache.is_known(HTTP_ROUTES)
 
 

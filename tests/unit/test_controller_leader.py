@@ -292,7 +292,7 @@ async def test_releases_with_nothing_in_common_lead_side_by_side(world: Replicas
     second = world.start("second", ELSEWHERE, frozenset({"staging", "b"}))
     third = world.start("third", ("third", "enginewright"), frozenset({"third", "b"}))
     await asyncio.sleep(30)
-    acting = [each.election.may_act() for each in (first, second, third)]
+    acting = [replica.election.may_act() for replica in (first, second, third)]
     assert acting[0]
     assert sorted(acting[1:]) == [False, True]
 
@@ -300,7 +300,7 @@ async def test_releases_with_nothing_in_common_lead_side_by_side(world: Replicas
 async def test_releases_that_start_at_once_agree_on_one(world: Replicas) -> None:
     releases = [world.start(str(n), (str(n), "enginewright")) for n in range(4)]
     await asyncio.sleep(60)
-    assert sum(each.election.may_act() for each in releases) == 1
+    assert sum(release.election.may_act() for release in releases) == 1
 
 
 async def test_unreachable_api_server_is_logged_once(
@@ -311,7 +311,9 @@ async def test_unreachable_api_server_is_logged_once(
     with caplog.at_level(logging.WARNING):
         world.start("first")
         await asyncio.sleep(30)
-    assert [each.getMessage() for each in caplog.records] == ["cannot acquire the Lease: no route"]
+    assert [log_record.getMessage() for log_record in caplog.records] == [
+        "cannot acquire the Lease: no route"
+    ]
 
 
 LIVELY: Final = 30  # seconds in which one must lead once the network has healed

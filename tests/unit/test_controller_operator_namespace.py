@@ -27,7 +27,7 @@ def with_deployment(name: str | None = "enginewright") -> World:
 def owners(world: World) -> dict[str, list[str]]:
     """Return the uids of the owners of all that there is besides the Deployment."""
     return {
-        name: [each["uid"] for each in obj["metadata"].get("ownerReferences") or ()]
+        name: [item["uid"] for item in obj["metadata"].get("ownerReferences") or ()]
         for (kind, _, name), obj in world.kube.objects.items()
         if kind != "Deployment"
     }

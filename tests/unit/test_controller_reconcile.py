@@ -147,7 +147,7 @@ async def test_a_class_that_cannot_be_read_is_left_out(world: World) -> None:
     for name, spec in (("bad", {}), ("good", {"nodeSelector": {"a": "b"}, "backends": ["cpu"]})):
         world.put(made("AcceleratorClass", name, spec=spec))
     await reconcile(world)
-    assert [each.metadata.name for each in world.seen[0].classes] == ["good"]
+    assert [device_class.metadata.name for device_class in world.seen[0].classes] == ["good"]
 
 
 @pytest.mark.parametrize(("ready", "reason"), [("False", "ApplyFailed"), ("True", "Planned")])
@@ -162,7 +162,7 @@ async def test_refused_apply_is_reported(world: World, ready: str, reason: str) 
     with pytest.raises(Forbidden):
         await reconcile(world)
     reported = world.the("InferenceModel")["status"]["conditions"]
-    assert [each["reason"] for each in reported] == [reason, reason, "Planned"]
+    assert [item["reason"] for item in reported] == [reason, reason, "Planned"]
     assert ("exceeded quota: q" in reported[0]["message"]) == (ready == "False")
     assert await world.events() == ["ApplyFailed"]
 

@@ -85,7 +85,7 @@ class Sidecars:
     def may_go(self) -> set[str]:
         """Return the pods that may become unready now."""
         now = asyncio.get_running_loop().time()
-        marks = {each["metadata"]["name"]: _mark(each) for each in self.kube.all("Pod")}
+        marks = {entry["metadata"]["name"]: _mark(entry) for entry in self.kube.all("Pod")}
         return {name for name, until in marks.items() if until > now}
 
     async def get(self, pod: PodAddress, path: str, query: str = "") -> bytes:
@@ -481,8 +481,8 @@ def test_a_verdict_of_a_later_version_is_read_as_far_as_it_is_known() -> None:
     fallback = {"active": True, "kind": "NodeFallback", "reason": "Entangled"}
     reported = verdict(checks=[golden, later, because], fallback=fallback)
     read = Verdict.model_validate_json(json.dumps(reported))
-    assert [each.check for each in read.checks] == [Check.GOLDEN, Check.SERVER]
-    assert [each.reason for each in read.checks] == [Reason.PARITY_FAILED, None]
+    assert [check.check for check in read.checks] == [Check.GOLDEN, Check.SERVER]
+    assert [check.reason for check in read.checks] == [Reason.PARITY_FAILED, None]
     assert read.fallback is not None
     assert (read.fallback.active, read.fallback.reason) == (True, None)
 

@@ -25,8 +25,8 @@ def test_an_operator_that_only_widened_its_types_needs_no_change() -> None:
     model = one("Einsum", 28, shape=("b", 4), out=("b",), equation="ij->i")
     assert plan(model, recipe()) == ConversionPlan(26)
     halves = copy(model)
-    for each in (halves.graph.input[0], halves.graph.output[0]):
-        each.type.tensor_type.elem_type = TensorProto.BFLOAT16
+    for item in (halves.graph.input[0], halves.graph.output[0]):
+        item.type.tensor_type.elem_type = TensorProto.BFLOAT16
     refusal = plan(halves, recipe()).refusal
     assert refusal is not None
     assert "node (Einsum)" in refusal.message

@@ -96,7 +96,8 @@ def test_every_column_shows_a_field(plural: str, column: Schema) -> None:
 def test_columns_of_models() -> None:
     columns = DEFINITIONS["enginewright.dev_inferencemodels.yaml"]["spec"]["versions"][0]
     names = [
-        (each["name"], each.get("priority", 0)) for each in columns["additionalPrinterColumns"]
+        (column["name"], column.get("priority", 0))
+        for column in columns["additionalPrinterColumns"]
     ]
     narrow = ["READY", "REASON", "BACKEND", "PLACEMENT", "CLASSES", "P99", "REVISION", "AGE"]
     wide = ["DIGEST", "OPSET", "CANARY", "IMAGE", "MOVE", "CHOICE"]
@@ -106,7 +107,8 @@ def test_columns_of_models() -> None:
 def test_columns_of_engines() -> None:
     columns = DEFINITIONS["enginewright.dev_inferenceengines.yaml"]["spec"]["versions"][0]
     names = [
-        (each["name"], each.get("priority", 0)) for each in columns["additionalPrinterColumns"]
+        (column["name"], column.get("priority", 0))
+        for column in columns["additionalPrinterColumns"]
     ]
     narrow = ["READY", "REASON", "CLASS", "BACKEND", "CAPABILITY", "SIZE", "BUILD", "NODES", "AGE"]
     wide = ["KEY", "SHA256", "USERS", "LAST USED"]

@@ -73,7 +73,7 @@ def test_end_of_all_runs_keeps_their_results() -> None:
 def test_clues_of_many_inputs_cost_no_more_than_their_nodes() -> None:
     """A decoder's past is hundreds of inputs, and its graph thousands of nodes: not their product."""
     count = 400
-    values = [helper.make_tensor_value_info(f"x{each}", 1, ["n", 4]) for each in range(count)]
+    values = [helper.make_tensor_value_info(f"x{number}", 1, ["n", 4]) for number in range(count)]
     nodes = [
         helper.make_node("MatMul", [f"x{index % count}", f"w{index % count}"], [f"y{index}"])
         for index in range(5 * count)
@@ -83,7 +83,7 @@ def test_clues_of_many_inputs_cost_no_more_than_their_nodes() -> None:
         for index in range(count)
     ]
     model = helper.make_model(helper.make_graph(nodes, "g", values, [], weights))
-    names = [each.name for each in values]
+    names = [value.name for value in values]
     began = time.process_time()
     one = graph.read(model, names[:1])
     of_one = time.process_time() - began

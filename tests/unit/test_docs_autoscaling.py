@@ -14,7 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs/autoscaling.md").read_text()
 
 
 def blocks() -> list[Any]:
-    return [yaml.safe_load(each.partition("```")[0]) for each in PAGE.split("```yaml\n")[1:]]
+    return [yaml.safe_load(part.partition("```")[0]) for part in PAGE.split("```yaml\n")[1:]]
 
 
 def test_the_model_is_one() -> None:

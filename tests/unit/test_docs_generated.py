@@ -30,7 +30,7 @@ def test_every_table_is_shown_somewhere() -> None:
 def test_no_remedy_that_the_code_has_is_written_by_hand() -> None:
     for file in ALERTS:
         by_hand = " ".join(docs.REMEDY.sub("", file.read_text()).split())
-        assert [each for each in Reason if each.remedy in by_hand] == []
+        assert [reason for reason in Reason if reason.remedy in by_hand] == []
 
 
 def test_stages_match_the_code() -> None:

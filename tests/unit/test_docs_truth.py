@@ -26,7 +26,7 @@ TEXT = textwrap.dedent("""
 @pytest.mark.parametrize(("kind", "page"), [("fault", "truth"), ("event", "events")])
 def test_every_section_is_on_its_page(kind: str, page: str) -> None:
     shown = re.findall(rf"<!-- hack/docs: {kind}s (.+) -->", (DOCS / f"{page}.md").read_text())
-    sections = {each.section for each in proofs.marks() if each.kind == kind}
+    sections = {mark.section for mark in proofs.marks() if mark.kind == kind}
     assert sorted(shown) == sorted(sections)
 
 

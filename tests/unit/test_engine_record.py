@@ -107,8 +107,8 @@ def test_of_a_long_report_reasons_are_cut_before_medians_are_lost() -> None:
     }
     image = f"registry.example.com:5000/enginewright/artifacts/a-long-team-name@sha256:{'a' * 64}"
     engine = reported(image, backends=BACKENDS, latencies=LATENCIES, **long)["engine"]
-    assert [each["backend"] for each in engine["backends"]] == ["tensorrt", "cuda", "cpu"]
-    assert [each.get("p50Microseconds") for each in engine["backends"]] == [1235, 1235, None]
+    assert [item["backend"] for item in engine["backends"]] == ["tensorrt", "cuda", "cpu"]
+    assert [item.get("p50Microseconds") for item in engine["backends"]] == [1235, 1235, None]
     assert engine["backends"][2]["excluded"].endswith(" …")
 
 

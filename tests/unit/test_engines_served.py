@@ -42,7 +42,7 @@ def test_library_reports_its_architectures() -> None:
     members = library.ComputeCapability.__members__
     digits = [name.removeprefix("SM") for name in members if name.startswith("SM")]
     capabilities = LIBRARIES[RTX].capabilities
-    assert capabilities == Capabilities(frozenset(f"{each[:-1]}.{each[-1]}" for each in digits))
+    assert capabilities == Capabilities(frozenset(f"{digit[:-1]}.{digit[-1]}" for digit in digits))
 
 
 # fault: Engines | a GPU for which ONNX Runtime's CUDA provider has no code (V100, B200)
@@ -65,10 +65,10 @@ def test_operators_that_no_engine_holds() -> None:
     trt = importlib.import_module("tensorrt_rtx_bindings.tensorrt_rtx")
     network = trt.Builder(trt.Logger()).create_network(0)
     parser = trt.OnnxParser(network, trt.Logger())
-    assert [each for each in UNKNOWN_TO_TENSORRT if parser.supports_operator(each)] == []
+    assert [item for item in UNKNOWN_TO_TENSORRT if parser.supports_operator(item)] == []
     assert parser.supports_operator("Relu")
     newest = defs.onnx_opset_version()
-    nodes = [helper.make_node(each, [], []) for each in UNKNOWN_TO_TENSORRT]
+    nodes = [helper.make_node(item, [], []) for item in UNKNOWN_TO_TENSORRT]
     assert [node.op_type for node in nodes if is_function(node.op_type, "", newest)] == []
     assert is_function("DynamicQuantizeLinear", "", newest)
 

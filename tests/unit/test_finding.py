@@ -117,7 +117,7 @@ def test_proposal_is_data_and_can_be_pasted() -> None:
     start = "no sizes; add to spec: "
     assert finding.message.startswith(start)
     pasted = yaml.safe_load(finding.message.removeprefix(start))
-    assert tuple(ShapeProfile.model_validate(each) for each in pasted["shapes"]) == SHAPES
+    assert tuple(ShapeProfile.model_validate(item) for item in pasted["shapes"]) == SHAPES
     assert finding.message.isprintable(), "a terminal obeys nothing of a model's names"
     assert Finding.model_validate_json(finding.to_json()) == finding
 
@@ -369,7 +369,7 @@ def test_texts_and_lists_are_cut(made: dict[str, object], field: str, kept: obje
         {"published": PUBLISHED | {"data": {"samples": LONG * "0"}}},
         {"published": PUBLISHED | {"signature": {"digest": LONG * "0"}}},
         {"published": PUBLISHED | {"data": {LONG * "s": "0"}}},
-        {"published": PUBLISHED | {"data": {str(each): "0" for each in range(9)}}},
+        {"published": PUBLISHED | {"data": {str(index): "0" for index in range(9)}}},
         {"engine": ENGINE | {"key": LONG * "0"}},
         {"engine": ENGINE | {"sha256": LONG * "0"}},
     ],

@@ -65,12 +65,12 @@ class Edits:
         return self._data.draw(st.sampled_from(choices))
 
     def _node(self) -> Node:
-        return self._one([each for scope in everywhere(self.main) for each in scope.nodes])
+        return self._one([node for scope in everywhere(self.main) for node in scope.nodes])
 
     def _value(self) -> Value:
         inner = [value for scope in everywhere(self.main) for value in scope.own()]
         outside = {"x", *(value.name for value in self.main.graph.output)}
-        return self._one([each for each in inner if each.name not in outside])
+        return self._one([item for item in inner if item.name not in outside])
 
     def rename(self) -> None:
         value = self._value()
@@ -233,7 +233,7 @@ def test_a_branch_that_is_taken_brings_its_sparse_weights() -> None:
     body.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [2]))
     assert take_constant_branches(model, {})
     (weight,) = model.graph.sparse_initializer
-    (add,) = [each for each in model.graph.node if each.op_type == "Add"]
+    (add,) = [item for item in model.graph.node if item.op_type == "Add"]
     assert weight.values.name in add.input
 
 

@@ -19,7 +19,7 @@ def images() -> ModuleType:
 
 
 def sources(images: ModuleType, name: str) -> set[str]:
-    (image,) = [each for each in images.IMAGES if each.name == name]
+    (image,) = [item for item in images.IMAGES if item.name == name]
     return {path.relative_to(REPOSITORY).as_posix() for path in image._files()}
 
 
@@ -80,13 +80,13 @@ def test_copied_files_decide_the_tag(images: ModuleType, name: str, containerfil
     for entry in copied:
         path = REPOSITORY / entry
         files = path.rglob("*.py") if path.is_dir() else [path]
-        assert {each.relative_to(REPOSITORY).as_posix() for each in files} <= origins
+        assert {file.relative_to(REPOSITORY).as_posix() for file in files} <= origins
 
 
 def test_derived_image_changes_with_its_base(
     images: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gpu, nvidia = [each for each in images.IMAGES if each.name in {"gpu", "nvidia"}]
+    gpu, nvidia = [image for image in images.IMAGES if image.name in {"gpu", "nvidia"}]
     before = nvidia.tag()
     changed = replace(gpu, sources=("LICENSE",))
     monkeypatch.setattr(images, "IMAGES", (changed, nvidia))
@@ -112,8 +112,8 @@ def test_nvidia_libraries_are_built_by_name(
 def test_archives_of_images_differ(images: ModuleType) -> None:
     """`remove_older` deletes by prefix."""
     prefixes = [
-        each.archive.name.removesuffix(f"{each.tag().rpartition('-')[2]}.tar")
-        for each in images.IMAGES
+        image.archive.name.removesuffix(f"{image.tag().rpartition('-')[2]}.tar")
+        for image in images.IMAGES
     ]
     for one in prefixes:
         assert [other for other in prefixes if other.startswith(one)] == [one]
@@ -128,8 +128,8 @@ def test_nvidias_packages_are_all_locked_with_hashes(name: str) -> None:
         if not line.startswith("#")
     ]
     entries = (folder / f"{name}.txt").read_text().replace(" \\\n", " ").splitlines()
-    assert [each.partition("==")[0] for each in entries] == sorted(asked)
-    assert all(" --hash=sha256:" in each for each in entries)
+    assert [entry.partition("==")[0] for entry in entries] == sorted(asked)
+    assert all(" --hash=sha256:" in entry for entry in entries)
 
 
 def test_the_runtime_images_find_the_driver_and_ask_for_no_device_by_themselves() -> None:
@@ -181,11 +181,11 @@ def test_what_is_built_and_pushed(
         assert "usage: hack/images" in capsys.readouterr().err
     else:
         assert (read[0], read[1].path, read[3].names) == (verb, registry, architectures)
-        assert [each.name for each in read[2]] == names
+        assert [item.name for item in read[2]] == names
 
 
 def test_images_for_several_architectures_have_references_of_their_own(images: ModuleType) -> None:
-    cpu, openvino = (each for each in images.IMAGES if each.name in {"cpu", "openvino"})
+    cpu, openvino = (image for image in images.IMAGES if image.name in {"cpu", "openvino"})
     both = images.Platforms(("amd64", "arm64"))
     assert both.reference(cpu) == f"{cpu.reference}-amd64-arm64"
     assert both.reference(cpu, "arm64") == f"{cpu.reference}-amd64-arm64-on-arm64"

@@ -35,7 +35,9 @@ def different(world: ManyModels, *names: str) -> ManyModels:
 
 
 def job_of(world: ManyModels, owner: str) -> str:
-    (job,) = [each for each in world.running_jobs() if world.owner(each) == owner]
+    (job,) = [
+        running_job for running_job in world.running_jobs() if world.owner(running_job) == owner
+    ]
     return str(job["metadata"]["name"])
 
 
@@ -48,7 +50,7 @@ def succeed(world: ManyModels, owner: str) -> None:
 def test_jobs_wait_for_their_turns_in_order_of_creation() -> None:
     world = different(limited(2), *NAMES)
     assert world.leading() == ["c", "d"]
-    assert [world.ready(each) for each in "ba"] == [QUEUED, QUEUED]
+    assert [world.ready(item) for item in "ba"] == [QUEUED, QUEUED]
     assert world.message("b") == (
         "preparing the model: waits for its turn: at most 2 Jobs run at the same time (jobs.limit)"
     )
@@ -78,7 +80,7 @@ def test_place_in_the_queue_survives_a_restart() -> None:
     world = different(limited(1), "c", "b", "a")
     world.restart().settle()
     assert world.leading() == ["c"]
-    assert [world.ready(each) for each in "ba"] == [QUEUED, QUEUED]
+    assert [world.ready(item) for item in "ba"] == [QUEUED, QUEUED]
     succeed(world, "c")
     assert world.leading() == ["b"]
 
@@ -126,7 +128,7 @@ def test_a_changed_spec_gives_its_own_jobs_place_up_and_asks_again() -> None:
 def test_models_that_share_a_preparation_take_one_turn() -> None:
     world = limited(1).apply("a", "b", "c")
     assert world.leading() == ["a"]
-    assert [world.ready(each)[1] for each in "bc"] == ["SharedPreparation"] * 2
+    assert [world.ready(item)[1] for item in "bc"] == ["SharedPreparation"] * 2
     different(world, "e", "d")
     world.job_succeeds()
     assert world.prepared() == ["a", "b", "c"]
@@ -155,7 +157,7 @@ def engine(world: ManyModels, name: str) -> None:
 
 def engine_ready(world: ManyModels, name: str) -> tuple[str, str]:
     conditions = world.get("InferenceEngine", name)["status"]["conditions"]
-    (ready,) = [each for each in conditions if each["type"] == "Ready"]
+    (ready,) = [condition for condition in conditions if condition["type"] == "Ready"]
     return ready["reason"], ready["message"]
 
 
@@ -195,7 +197,7 @@ def test_engines_and_models_take_turns() -> None:
         ("e2", "engine-lookup"),
         ("e2", "engine"),
     ]
-    assert [engine_ready(world, each)[0] for each in ("e1", "e2")] == ["Built", "Built"]
+    assert [engine_ready(world, item)[0] for item in ("e1", "e2")] == ["Built", "Built"]
 
 
 def test_an_engine_that_serves_and_was_lost_is_built_at_once() -> None:
@@ -207,7 +209,7 @@ def test_an_engine_that_serves_and_was_lost_is_built_at_once() -> None:
     assert queued.apply == ()
     reference = EngineReference(class_name="l4", name="e", lost=True)
     built = plan_engine(replace(facts, references=(reference,)))
-    assert [each["kind"] for each in built.apply] == ["Job"]
+    assert [entry["kind"] for entry in built.apply] == ["Job"]
     assert not built.awaits_turn
 
 
@@ -261,17 +263,17 @@ def test_turns_fill_the_limits(
 ) -> None:
     permitted = turns(waiting, running, limits)
     assert list(permitted) == sorted(waiting)
-    begun = [each for each, why in permitted.items() if not why]
-    before, after = Counter(running), Counter(running) + Counter(each.namespace for each in begun)
+    begun = [key for key, why in permitted.items() if not why]
+    before, after = Counter(running), Counter(running) + Counter(owner.namespace for owner in begun)
     if limits.total:
         assert after.total() <= max(limits.total, before.total())
     for name in "xyz":
         if limits.per_namespace:
             assert after[name] <= max(limits.per_namespace, before[name])
-    for each, why in permitted.items():
+    for key, why in permitted.items():
         is_full = limits.total and after.total() >= limits.total
-        own_full = limits.per_namespace and after[each.namespace] >= limits.per_namespace
+        own_full = limits.per_namespace and after[key.namespace] >= limits.per_namespace
         assert not why or is_full or own_full, "every wait has a reason"
-    for each in begun:
-        earlier = [one for one in waiting if one < each and one.namespace == each.namespace]
+    for owner in begun:
+        earlier = [one for one in waiting if one < owner and one.namespace == owner.namespace]
         assert not any(permitted[one] for one in earlier), "in order"

@@ -61,8 +61,8 @@ def test_changes_the_engine(one: Inputs, other: Inputs) -> None:
 @pytest.mark.parametrize(("one", "other"), cases(ENGINE))
 def test_changes_the_engine_of_an_equal_prepared_model_alone(one: Inputs, other: Inputs) -> None:
     """Another compute capability may also decide which precisions are tried."""
-    unbound = (each.spec_of(precision="FP16") for each in (one, other))
-    before, after = (each.keys() for each in unbound)
+    unbound = (inputs.spec_of(precision="FP16") for inputs in (one, other))
+    before, after = (inputs.keys() for inputs in unbound)
     assert before.prepared == after.prepared
     assert before.engine != after.engine
 
@@ -117,11 +117,11 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     """Yield the fields of a recipe with their values, by path without indices."""
     match value:
         case dict():
-            for name, each in value.items():
-                yield from leaves(each, f"{path}.{name}")
+            for name, item in value.items():
+                yield from leaves(item, f"{path}.{name}")
         case list() if value and isinstance(value[0], dict):
-            for each in value:
-                yield from leaves(each, path)
+            for item in value:
+                yield from leaves(item, path)
         case _:
             yield path, repr(value)
 
@@ -131,7 +131,7 @@ def test_every_field_of_the_recipes_has_a_case() -> None:
     seen: dict[type[object], set[str]] = {Recipe: set(), EngineRecipe: set()}
     for table in (PREPARED, ENGINE, BOTH):
         for pair in (pair for pairs in table.values() for pair in pairs):
-            before, after = (each.keys().recipes for each in pair)
+            before, after = (inputs.keys().recipes for inputs in pair)
             for one, other in zip(before, after, strict=False):
                 differing = set(leaves(one.model_dump(mode="json"))) ^ set(
                     leaves(other.model_dump(mode="json"))

@@ -19,9 +19,9 @@ def layers(container: str) -> list[list[str]]:
     """Return the layers of a package, the highest first, as the linter holds them."""
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     (contract,) = [
-        each["layers"]
-        for each in settings["tool"]["importlinter"]["contracts"]
-        if each.get("containers") == [container]
+        setting["layers"]
+        for setting in settings["tool"]["importlinter"]["contracts"]
+        if setting.get("containers") == [container]
     ]
     return [layer.split(" | ") for layer in contract]
 

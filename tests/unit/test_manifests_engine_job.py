@@ -43,13 +43,13 @@ def pod(job: dict[str, Any]) -> dict[str, Any]:
 
 def stages(job: dict[str, Any]) -> dict[str, dict[str, Any]]:
     spec = pod(job)
-    return {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
+    return {item["name"]: item for item in (*spec["initContainers"], *spec["containers"])}
 
 
 def devices(job: dict[str, Any]) -> list[str]:
     variables = {
-        name: each.get("resources", {}).get("limits", {}).get(RESOURCE)
-        for name, each in stages(job).items()
+        name: stage.get("resources", {}).get("limits", {}).get(RESOURCE)
+        for name, stage in stages(job).items()
     }
     assert set(variables.values()) <= {None, "1"}
     return [name for name, count in variables.items() if count]
@@ -78,10 +78,10 @@ def test_it_belongs_to_the_engine_and_to_no_model(job: dict[str, Any], component
 
 def test_stages_run_in_order_in_the_image_of_the_engine() -> None:
     assert list(stages(build())) == list(ENGINE_STAGES)
-    assert [each["name"] for each in pod(build())["containers"]] == ["publish-engine"]
-    for name, each in stages(build()).items():
-        assert each["command"] == ["enginewright-runtime", "stage", name]
-        assert each["image"] == GPU_IMAGE
+    assert [item["name"] for item in pod(build())["containers"]] == ["publish-engine"]
+    for name, stage in stages(build()).items():
+        assert stage["command"] == ["enginewright-runtime", "stage", name]
+        assert stage["image"] == GPU_IMAGE
     assert list(stages(lookup())) == [LOOKUP_STAGE]
 
 
@@ -117,18 +117,18 @@ def test_deadline_starts_on_a_node(job: dict[str, Any], seconds: int) -> None:
 
 
 def test_the_build_can_be_asked_how_far_it_is() -> None:
-    ports = {name: each.get("ports") for name, each in stages(build()).items()}
+    ports = {name: stage.get("ports") for name, stage in stages(build()).items()}
     assert ports.pop("build") == [{"name": "progress", "containerPort": 8081, "protocol": "TCP"}]
     assert set(ports.values()) == {None}
 
 
 @pytest.mark.parametrize("job", [lookup(), build(), ahead()])
 def test_the_store_is_written_and_the_work_shared(job: dict[str, Any]) -> None:
-    volumes = {each["name"]: each for each in pod(job)["volumes"]}
+    volumes = {item["name"]: item for item in pod(job)["volumes"]}
     assert volumes["store"]["persistentVolumeClaim"] == {"claimName": "enginewright-store"}
     assert volumes["work"] == {"name": "work", "emptyDir": {}}
-    for each in stages(job).values():
-        paths = {one["mountPath"]: one.get("readOnly", False) for one in each["volumeMounts"]}
+    for stage in stages(job).values():
+        paths = {one["mountPath"]: one.get("readOnly", False) for one in stage["volumeMounts"]}
         assert paths == {"/tmp": False, "/work": False, "/store": False}
 
 

@@ -99,11 +99,11 @@ def containers(pod: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def container(pod: dict[str, Any], name: str) -> dict[str, Any]:
-    return next(each for each in containers(pod) if each["name"] == name)
+    return next(entry for entry in containers(pod) if entry["name"] == name)
 
 
 def mounts(of: dict[str, Any]) -> dict[str, bool]:
-    return {each["mountPath"]: each.get("readOnly", False) for each in of["volumeMounts"]}
+    return {item["mountPath"]: item.get("readOnly", False) for item in of["volumeMounts"]}
 
 
 @pytest.mark.parametrize("kind", PODS)
@@ -118,18 +118,18 @@ def test_every_pod_meets_the_restricted_standard(kind: str) -> None:
     assert security["fsGroupChangePolicy"] == "OnRootMismatch"
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not {"hostNetwork", "hostPID", "hostIPC"} & spec.keys()
-    for each in containers(pod):
-        context = each["securityContext"]
+    for entry in containers(pod):
+        context = entry["securityContext"]
         assert context["allowPrivilegeEscalation"] is False
         assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["readOnlyRootFilesystem"] is True
-        assert not any("hostPort" in port for port in each.get("ports", ()))
-        assert mounts(each)["/tmp"] is False
-        assert each["terminationMessagePolicy"] == "File"
-        assert each["resources"]["requests"].keys() >= {"cpu"}
+        assert not any("hostPort" in port for port in entry.get("ports", ()))
+        assert mounts(entry)["/tmp"] is False
+        assert entry["terminationMessagePolicy"] == "File"
+        assert entry["resources"]["requests"].keys() >= {"cpu"}
     kinds = {key for volume in spec["volumes"] for key in volume if key != "name"}
     assert kinds <= {"downwardAPI", "emptyDir", "persistentVolumeClaim", "secret"}
-    mounted = {mount["name"] for each in containers(pod) for mount in each["volumeMounts"]}
+    mounted = {mount["name"] for entry in containers(pod) for mount in entry["volumeMounts"]}
     assert mounted == {volume["name"] for volume in spec["volumes"]}
 
 
@@ -146,21 +146,21 @@ def test_no_pod_mounts_a_token(kind: str) -> None:
 
 def test_stages_run_in_order_and_publish_ends_the_pod() -> None:
     spec = prepare_pod()["spec"]
-    assert [each["name"] for each in spec["initContainers"]] == list(PREPARE_STAGES[:-1])
-    assert [each["name"] for each in spec["containers"]] == [PREPARE_STAGES[-1]]
+    assert [item["name"] for item in spec["initContainers"]] == list(PREPARE_STAGES[:-1])
+    assert [item["name"] for item in spec["containers"]] == [PREPARE_STAGES[-1]]
     assert spec["restartPolicy"] == "Never"
-    for each in containers({"spec": spec}):
-        assert each["command"] == ["enginewright-runtime", "stage", each["name"]]
-        assert each["image"] == CPU_IMAGE
-        (variable,) = each["env"]
+    for entry in containers({"spec": spec}):
+        assert entry["command"] == ["enginewright-runtime", "stage", entry["name"]]
+        assert entry["image"] == CPU_IMAGE
+        (variable,) = entry["env"]
         assert variable["name"] == contract.TASK_VARIABLE
         assert PrepareTask.model_validate_json(variable["value"]).source_uri.endswith(".onnx")
 
 
 def test_every_stage_shares_the_work_and_writes_its_report() -> None:
-    for each in containers(prepare_pod(**RICH)):
-        assert mounts(each)[contract.WORK_PATH] is False
-        assert mounts(each)[contract.STORE_PATH] is False
+    for entry in containers(prepare_pod(**RICH)):
+        assert mounts(entry)[contract.WORK_PATH] is False
+        assert mounts(entry)[contract.STORE_PATH] is False
 
 
 def test_only_fetch_sees_the_source_and_its_secrets_and_changes_nothing_there() -> None:
@@ -223,8 +223,8 @@ def test_job_ends_on_permanent_failures_and_ignores_evictions() -> None:
 
 def test_build_resources_apply_to_every_stage() -> None:
     resources = {"requests": {"cpu": "2"}, "limits": {"memory": "8Gi"}}
-    for each in containers(prepare_pod(build={"resources": resources})):
-        assert each["resources"] == resources
+    for entry in containers(prepare_pod(build={"resources": resources})):
+        assert entry["resources"] == resources
 
 
 def test_jobs_pull_with_the_models_own_secrets_too() -> None:
@@ -264,7 +264,7 @@ def test_the_sidecar_starts_before_the_server_and_gates_the_pod() -> None:
 
 def test_sidecar_reads_annotations_of_its_pod() -> None:
     pod = serving_pod()
-    (volume,) = (each for each in pod["spec"]["volumes"] if "downwardAPI" in each)
+    (volume,) = (item for item in pod["spec"]["volumes"] if "downwardAPI" in item)
     read = {
         contract.RELEASE_FILE: RELEASE_ANNOTATION,
         contract.SHADOW_FILE: SHADOW_ANNOTATION,
@@ -332,13 +332,13 @@ def test_task_names_the_artefact() -> None:
 def test_the_tokens_of_clients_are_mounted_where_they_are_read() -> None:
     pod = serving_pod(serving={"auth": {"secretRef": {"name": "clients"}}})
     fetch, sidecar, server = containers(pod)
-    for each in (server, sidecar):
-        assert mounts(each)[contract.TOKENS_PATH] is True
-        (task,) = [each for each in each["env"] if each["name"] == contract.TASK_VARIABLE]
+    for entry in (server, sidecar):
+        assert mounts(entry)[contract.TOKENS_PATH] is True
+        (task,) = [item for item in entry["env"] if item["name"] == contract.TASK_VARIABLE]
         assert ServeTask.model_validate_json(task["value"]).auth is True
         assert "clients" not in task["value"]
     assert contract.TOKENS_PATH not in mounts(fetch)
-    (volume,) = [each for each in pod["spec"]["volumes"] if "secret" in each]
+    (volume,) = [item for item in pod["spec"]["volumes"] if "secret" in item]
     assert volume["secret"] == {"secretName": "clients", "optional": True}, "the server reports it"
 
 
@@ -356,10 +356,10 @@ def test_with_tls_only_the_server_has_the_key_and_kubelets_probe_over_tls() -> N
     fetch, sidecar, server = containers(pod)
     assert mounts(server)[contract.TLS_PATH] is True
     assert contract.TLS_PATH not in mounts(sidecar) | mounts(fetch)
-    for each in (server, sidecar):
-        (task,) = [each for each in each["env"] if each["name"] == contract.TASK_VARIABLE]
+    for entry in (server, sidecar):
+        (task,) = [item for item in entry["env"] if item["name"] == contract.TASK_VARIABLE]
         assert ServeTask.model_validate_json(task["value"]).tls is True
-    (volume,) = [each for each in pod["spec"]["volumes"] if "secret" in each]
+    (volume,) = [item for item in pod["spec"]["volumes"] if "secret" in item]
     assert volume["secret"] == {"secretName": "certificate", "optional": True}
     for name in ("startupProbe", "readinessProbe", "livenessProbe"):
         assert server[name]["httpGet"]["scheme"] == "HTTPS"
@@ -381,7 +381,7 @@ def test_probes_ask_server_and_sidecar() -> None:
 def test_the_class_places_the_pod_and_the_template_adds_to_it() -> None:
     spec = serving_pod(**RICH)["spec"]
     assert spec["nodeSelector"] == {"zone": "a", "kubernetes.io/os": "linux"}, "the class wins"
-    assert [each["key"] for each in spec["tolerations"]] == ["tpu", "mine"]
+    assert [item["key"] for item in spec["tolerations"]] == ["tpu", "mine"]
     assert spec["serviceAccountName"] == "model"
     assert spec["automountServiceAccountToken"] is True
     assert spec["runtimeClassName"] == "nvidia"

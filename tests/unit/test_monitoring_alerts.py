@@ -45,7 +45,7 @@ def test_the_runbook_has_no_section_without_an_alert() -> None:
 
 
 def test_a_fallback_has_the_remedies_of_its_reasons() -> None:
-    (alert,) = [each for each in ALERTS if named(each) == "EnginewrightCPUFallback"]
+    (alert,) = [item for item in ALERTS if named(item) == "EnginewrightCPUFallback"]
     shown = dict(
         re.findall(r'eq \$labels\.reason "(\w+)" -}}\s*(.+?)\s*{{-', alert["annotations"]["remedy"])
     )

@@ -39,7 +39,7 @@ def described(files: dict[str, bytes], **fields: object) -> Manifest:
         copied: Copied = copy(io.BytesIO(content), None)
         return ArtifactFile(path=path, sha256=copied.sha256, size_bytes=copied.size_bytes)
 
-    return manifest(files=tuple(list_file(*each) for each in files.items()), **fields)
+    return manifest(files=tuple(list_file(*file) for file in files.items()), **fields)
 
 
 def content(layer: ImageLayer, files: dict[str, bytes]) -> bytes:
@@ -51,13 +51,13 @@ def content(layer: ImageLayer, files: dict[str, bytes]) -> bytes:
 
 def pushed(image: Manifest, files: dict[str, bytes]) -> tuple[list[bytes], bytes]:
     layers = layers_of(image)
-    archives = [content(each, files) for each in layers]
-    return archives, image_of(image, layers, [digest_of(each) for each in archives]).manifest
+    archives = [content(layer, files) for layer in layers]
+    return archives, image_of(image, layers, [digest_of(archive) for archive in archives]).manifest
 
 
 def unpacked(archives: list[bytes], folder: Path) -> dict[str, bytes]:
-    for each in archives:
-        with tarfile.open(fileobj=io.BytesIO(each), mode="r:") as archive:
+    for data in archives:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:") as archive:
             archive.extractall(folder, filter="data")
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -69,7 +69,7 @@ def unpacked(archives: list[bytes], folder: Path) -> dict[str, bytes]:
 def test_a_layer_is_an_archive_of_the_file_and_as_large_as_it_says(tmp_path: Path) -> None:
     image = described(FILES)
     archives, _ = pushed(image, FILES)
-    assert [len(each) for each in archives] == [each.size for each in layers_of(image)]
+    assert [len(archive) for archive in archives] == [layer.size for layer in layers_of(image)]
     assert unpacked(archives, tmp_path) == FILES
 
 
@@ -77,9 +77,9 @@ def test_every_member_can_be_read_by_every_user() -> None:
     (layer, *_) = layers_of(described(FILES))
     with tarfile.open(fileobj=io.BytesIO(content(layer, FILES)), mode="r:") as archive:
         members = archive.getmembers()
-    assert [each.isdir() for each in members] == [True, True, False]
-    assert {each.mode for each in members} == {0o755, 0o644}
-    assert {(each.uid, each.gid, each.mtime) for each in members} == {(0, 0, 0)}
+    assert [member.isdir() for member in members] == [True, True, False]
+    assert {member.mode for member in members} == {0o755, 0o644}
+    assert {(member.uid, member.gid, member.mtime) for member in members} == {(0, 0, 0)}
 
 
 def test_an_image_follows_from_the_files_whatever_their_order() -> None:
@@ -107,7 +107,7 @@ def test_no_image_has_more_layers_than_nodes_can_stack(tmp_path: Path) -> None:
     image = described(files)
     archives, _ = pushed(image, files)
     assert len(archives) == 32
-    assert [each.files[0].size_bytes for each in layers_of(image)[:2]] == [3999, 3998]
+    assert [layer.files[0].size_bytes for layer in layers_of(image)[:2]] == [3999, 3998]
     assert unpacked(archives, tmp_path) == files
 
 

@@ -52,15 +52,15 @@ def test_a_chain_takes_a_logarithm_of_its_length(wrong: int) -> None:
     drift = first_drifting(graph(CHAIN, "a999"), "a999", names(CHAIN), truth)
     assert drift == Drifting(wrong, f"a{wrong}", f"a{wrong} drifts")
     assert len(truth.asked) <= math.log2(1000) + 3
-    assert max(len(each) for each in truth.asked) == 1
+    assert max(len(row) for row in truth.asked) == 1
 
 
 def test_branches() -> None:
     """A wrong branch is not missed because the other one, later in order, agrees."""
     nodes = [
         ("start", ["x"]),
-        *((f"l{each}", [f"l{each - 1}" if each else "start"]) for each in range(20)),
-        *((f"r{each}", [f"r{each - 1}" if each else "start"]) for each in range(20)),
+        *((f"l{number}", [f"l{number - 1}" if number else "start"]) for number in range(20)),
+        *((f"r{number}", [f"r{number - 1}" if number else "start"]) for number in range(20)),
         ("end", ["l19", "r19"]),
     ]
     for wrong in ("start", "l0", "l7", "l19", "r0", "r13", "end"):
@@ -75,7 +75,7 @@ def test_nodes_beside_the_output_are_not_looked_at() -> None:
     truth = Truth(nodes, ["b", "other"])
     drift = present(first_drifting(graph(nodes, "b"), "b", names(nodes), truth))
     assert drift.tensor == "b"
-    assert all("other" not in each for each in truth.asked)
+    assert all("other" not in row for row in truth.asked)
 
 
 def test_tensors_that_one_model_lacks_are_passed_over() -> None:

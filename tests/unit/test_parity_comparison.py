@@ -417,7 +417,7 @@ def test_outputs_that_vary() -> None:
 def test_where_only_rounding_may_differ(dtype: Any, precision: str | None, agrees: bool) -> None:
     tolerances = replace(Tolerances.of(Recipe(**LIMITS), precision), rounding=True)
     want = np.linspace(1, 2, 100)
-    expected, actual = ({"a": {"y": each.astype(dtype)}} for each in (want, want * 1.004))
+    expected, actual = ({"a": {"y": array.astype(dtype)}} for array in (want, want * 1.004))
     verdict = compare(expected, actual, compared_with="source", tolerances=tolerances)
     assert verdict.agrees is agrees
     assert agrees or "by FP32 rounding" in str(verdict.description)

@@ -53,10 +53,10 @@ def test_they_come_in_one_order() -> None:
     assert [kind for kind in PASSES if kind.keep is Keep.MUST] == [first]
 
 
-@pytest.mark.parametrize("each", ALL, ids=lambda each: each.kind)
-def test_a_child_is_given_the_same_pass(each: AnyPass) -> None:
-    given = dump_arguments(run_pass, each, Path("in.onnx"), Path("out.onnx"))["rewrite"]
-    assert TypeAdapter(type(each)).validate_python(given) == each
+@pytest.mark.parametrize("each", ALL, ids=lambda item: item.kind)
+def test_a_child_is_given_the_same_pass(rewrite: AnyPass) -> None:
+    given = dump_arguments(run_pass, rewrite, Path("in.onnx"), Path("out.onnx"))["rewrite"]
+    assert TypeAdapter(type(rewrite)).validate_python(given) == rewrite
 
 
 def test_needed_passes_are_listed() -> None:
@@ -110,7 +110,7 @@ def test_refused_operators_are_expanded_first() -> None:
         opset=18,
     )
     about = Situation(recipe(), proto, {}, refused=frozenset({"Softsign", "Conv"}))
-    assert [each.operators for each in Expand.to_try(about)] == [
+    assert [expand.operators for expand in Expand.to_try(about)] == [
         ("Softsign",),
         ("Celu",),
         ("HardSwish",),

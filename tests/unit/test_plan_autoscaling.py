@@ -38,7 +38,9 @@ def autoscaled(**spec: Any) -> World:
 
 
 def autoscalers(world: World) -> dict[str, Json]:
-    return {each["metadata"]["name"]: each["spec"] for each in world.all("HorizontalPodAutoscaler")}
+    return {
+        entry["metadata"]["name"]: entry["spec"] for entry in world.all("HorizontalPodAutoscaler")
+    }
 
 
 def owners(world: World, name: str = NAME) -> set[str]:

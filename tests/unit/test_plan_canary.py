@@ -60,7 +60,7 @@ def revision(obj: Json) -> str:
 
 
 def carried(world: World) -> set[str]:
-    return {revision(each) for each in world.serving_deployments()}
+    return {revision(serving_deployment) for serving_deployment in world.serving_deployments()}
 
 
 def components(world: World) -> list[str]:
@@ -106,8 +106,8 @@ def test_its_sidecars_compare_answers_with_the_prepared_model_that_serves() -> N
     updated(world)
     spec = world.canaries()[0]["spec"]["template"]["spec"]
     tasks = {
-        each["name"]: ServeTask.model_validate_json(each["env"][0]["value"])
-        for each in (*spec["initContainers"], *spec["containers"])
+        item["name"]: ServeTask.model_validate_json(item["env"][0]["value"])
+        for item in (*spec["initContainers"], *spec["containers"])
     }
     assert tasks["fetch-artifact"].stable_key == tasks["sidecar"].stable_key == key
     assert tasks["server"].stable_key is None
@@ -181,10 +181,10 @@ def test_a_serving_pod_that_is_replaced_during_the_analysis_neither_fails_nor_st
 
 def test_steps_raise_the_share_and_each_is_held() -> None:
     world = updated(served(replicas=4, steps=["50%"])).canary_available()
-    assert [each["spec"]["replicas"] for each in world.canaries()] == [1]
+    assert [canary["spec"]["replicas"] for canary in world.canaries()] == [1]
     world.later(seconds=61)
     assert world.status["target"]["step"] == 2
-    assert [each["spec"]["replicas"] for each in world.canaries()] == [4]
+    assert [canary["spec"]["replicas"] for canary in world.canaries()] == [4]
     assert phase(world.later(seconds=61)) == "Analyzing", "its further pods are not ready"
     world.canary_available()
     assert phase(world.later(seconds=61)) == "Promoting"
@@ -230,7 +230,7 @@ def test_a_canary_without_its_secret_waits_for_it() -> None:
     (canary,) = world.canaries()
     world.crash(canary["metadata"]["name"], Reason.SECRET_UNUSABLE, index=0, restarts=7)
     world.later(hours=1)
-    assert [revision(each) for each in world.canaries()] == [new]
+    assert [revision(entry) for entry in world.canaries()] == [new]
     assert carried(world) == {old}
     assert world.conditions()["RolledBack"][0] == "False"
     assert world.conditions()["Ready"] == ("False", "SecretUnusable")
@@ -337,7 +337,7 @@ def test_steps_that_are_removed_end_with_the_first() -> None:
     world = updated(served(replicas=4, steps=["50%"])).canary_available().later(seconds=61)
     assert world.status["target"]["step"] == 2
     world.edit(rollout={"canary": CANARY_SPEC})
-    assert [each["spec"]["replicas"] for each in world.canaries()] == [1]
+    assert [canary["spec"]["replicas"] for canary in world.canaries()] == [1]
 
 
 def test_one_crash_is_no_failure() -> None:
@@ -366,7 +366,7 @@ def test_with_on_failure_pause_its_pods_stay_without_requests() -> None:
     name = world.canaries()[0]["metadata"]["name"]
     world.crash(name, Reason.BACKEND_CRASHED, index=0)
     world.settle()
-    assert [each["metadata"]["name"] for each in world.canaries()] == [name]
+    assert [canary["metadata"]["name"] for canary in world.canaries()] == [name]
     assert components(world) == [CANARY]
     assert world.conditions()["Stalled"][0] == "True"
 
@@ -397,8 +397,8 @@ def test_a_signature_that_breaks_clients_is_held_until_it_is_allowed() -> None:
     assert "x is now called pixels" in world.message()
     assert not world.canaries()
     assert carried(world) == {old}
-    assert [each["name"] for each in world.status["active"]["signature"]["inputs"]] == ["x"]
-    assert [each["name"] for each in world.status["target"]["signature"]["inputs"]] == ["pixels"]
+    assert [item["name"] for item in world.status["active"]["signature"]["inputs"]] == ["x"]
+    assert [item["name"] for item in world.status["target"]["signature"]["inputs"]] == ["pixels"]
     world.annotate(PROMOTE, world.status["revision"])
     assert phase(world) == "Held", "to promote is not to allow it"
     world.annotate(PROMOTE, None)
@@ -447,7 +447,7 @@ def test_too_few_measurements_are_waited_for() -> None:
     world.later(hours=1)
     assert phase(world) == "Analyzing"
     assert "latency" in world.status["target"]["message"]
-    assert not any(each.isdigit() for each in world.status["target"]["message"])
+    assert not any(item.isdigit() for item in world.status["target"]["message"])
 
 
 def test_each_class_is_compared_with_itself() -> None:
@@ -610,9 +610,9 @@ def test_interrupted_rollback_is_counted_once() -> None:
 
 def test_a_serving_revision_that_measures_nothing_is_no_obstacle() -> None:
     world = analysing()
-    for each in world.serving_deployments():
+    for serving_deployment in world.serving_deployments():
         for index in range(2):
-            world.measurements[f"{each['metadata']['name']}-{index:05}"] = None
+            world.measurements[f"{serving_deployment['metadata']['name']}-{index:05}"] = None
     assert phase(world.later(seconds=61)) == "Promoting"
 
 
@@ -662,11 +662,11 @@ def test_canary_without_a_device_waits_and_says_so() -> None:
 def test_event_names_the_basis_of_a_promotion() -> None:
     world = analysing().later(seconds=101)
     assert phase(world) == "Promoting"
-    (event,) = [each for each in world.events if each.reason == "Promoted"]
+    (event,) = [intent for intent in world.events if intent.reason == "Promoted"]
     assert world.status["revision"] in event.message
     assert "golden inferences" in event.message
     world.later(seconds=30).all_available()
-    assert [each.reason for each in world.events].count("Promoted") == 1
+    assert [intent.reason for intent in world.events].count("Promoted") == 1
 
 
 def cannot_start(world: World, why: str) -> None:
@@ -848,7 +848,9 @@ def test_promotion_goes_on_without_its_status() -> None:
 def test_in_place_no_serving_pod_ends_before_the_canary_is_there() -> None:
     world = updated(served("InPlace"))
     assert world.last
-    kinds = [each["metadata"]["name"] for each in world.last.apply if each["kind"] == "Deployment"]
+    kinds = [
+        entry["metadata"]["name"] for entry in world.last.apply if entry["kind"] == "Deployment"
+    ]
     assert kinds == [world.canaries()[0]["metadata"]["name"], "resnet-cpu"]
 
 

@@ -31,15 +31,15 @@ def two_served(**spec: Any) -> tuple[World, str, str]:
 
 
 def carried(world: World) -> set[str]:
-    return {each["metadata"]["labels"][REVISION] for each in world.all("Deployment")}
+    return {entry["metadata"]["labels"][REVISION] for entry in world.all("Deployment")}
 
 
 def outcome(world: World, revision: str) -> tuple[str, str]:
     """Return the state and the reason that are recorded of a revision."""
     (stored,) = [
-        each
-        for each in world.all("ControllerRevision")
-        if each["metadata"]["labels"][REVISION] == revision
+        entry
+        for entry in world.all("ControllerRevision")
+        if entry["metadata"]["labels"][REVISION] == revision
     ]
     read = RevisionOutcome.read(stored["metadata"]["annotations"])
     assert read
@@ -47,7 +47,7 @@ def outcome(world: World, revision: str) -> tuple[str, str]:
 
 
 def condition(world: World, kind: str) -> dict[str, Any]:
-    (reported,) = [each for each in world.status["conditions"] if each["type"] == kind]
+    (reported,) = [item for item in world.status["conditions"] if item["type"] == kind]
     return dict(reported)
 
 
@@ -151,7 +151,9 @@ def test_without_an_earlier_revision_it_serves_on(to: str) -> None:
     assert ("unknown" in condition(world, "RolledBack")["message"]) == (to == "unknown")
     world.later(hours=2).annotate(ROLLBACK, None)
     assert world.conditions()["RolledBack"] == ("False", "Serving")
-    assert [each.type for each in world.events if each.reason == "RolledBackByUser"] == ["Warning"]
+    assert [event.type for event in world.events if event.reason == "RolledBackByUser"] == [
+        "Warning"
+    ]
 
 
 def test_a_named_revision_that_is_not_kept_is_said_and_the_one_before_serves() -> None:

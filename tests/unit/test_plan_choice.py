@@ -62,21 +62,21 @@ def compared(*benchmarks: dict[str, Any], **spec: Any) -> World:
 
 def tasks(world: World) -> dict[str, ServeTask]:
     by_class = {}
-    for each in world.serving_deployments():
-        server = each["spec"]["template"]["spec"]["containers"][0]
+    for serving_deployment in world.serving_deployments():
+        server = serving_deployment["spec"]["template"]["spec"]["containers"][0]
         value = next(one["value"] for one in server["env"] if one["name"] == "ENGINEWRIGHT_TASK")
-        name = each["metadata"]["labels"]["enginewright.dev/class"]
+        name = serving_deployment["metadata"]["labels"]["enginewright.dev/class"]
         by_class[name] = ServeTask.model_validate_json(value)
     return by_class
 
 
 def backends(world: World) -> dict[str, str]:
-    return {name: each.backend for name, each in tasks(world).items()}
+    return {name: task.backend for name, task in tasks(world).items()}
 
 
 def choices(world: World) -> dict[str, tuple[str, str]]:
     reported = world.status.get("choices", [])
-    return {each["class"]: (each["backend"], each["message"]) for each in reported}
+    return {item["class"]: (item["backend"], item["message"]) for item in reported}
 
 
 # what is compared
@@ -84,14 +84,14 @@ def choices(world: World) -> dict[str, tuple[str, str]]:
 
 def engine_task(world: World) -> EngineTask:
     stage = world.job("engine")["spec"]["template"]["spec"]["initContainers"][0]
-    value = next(each["value"] for each in stage["env"] if each["name"] == "ENGINEWRIGHT_TASK")
+    value = next(item["value"] for item in stage["env"] if item["name"] == "ENGINEWRIGHT_TASK")
     return EngineTask.model_validate_json(value)
 
 
 def unprobed(world: World, failure: str = "") -> World:
     """Have the image of the processors not be probed, or the probe fail."""
     image = world.config.images["cpu"]
-    world.images = {each: facts for each, facts in world.images.items() if each != image}
+    world.images = {key: facts for key, facts in world.images.items() if key != image}
     world.image_failures = {image: failure} if failure else {}
     return world
 
@@ -189,7 +189,7 @@ def test_the_fastest_backend_serves_by_the_usual_rollout() -> None:
     assert choices(world) == {"l4": ("cuda", f"{why}; cpu cannot serve: no memory")}
     assert world.status["summary"]["choice"] == why
     assert world.status["summary"]["backend"] == "cuda"
-    (event,) = [each for each in world.events if each.reason == "BackendChosen"]
+    (event,) = [intent for intent in world.events if intent.reason == "BackendChosen"]
     assert event.message.startswith(f"cuda on class l4: {why}")
     world.operator_restarts()
     assert world.event_reasons().count("BackendChosen") == 1
@@ -218,7 +218,7 @@ def test_a_backend_on_processors_takes_no_device() -> None:
     world = compared(ms("tensorrt", 1), ms("cpu", 0.5))
     (deployment,) = world.serving_deployments()
     pod = deployment["spec"]["template"]["spec"]
-    assert "nvidia.com/gpu" not in str([each["resources"] for each in pod["containers"]])
+    assert "nvidia.com/gpu" not in str([item["resources"] for item in pod["containers"]])
     assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
 
 
@@ -402,7 +402,7 @@ def test_an_interim_gives_way_to_the_fastest() -> None:
     assert world.status["summary"]["backend"] == "cpu (interim)"
     world.engine_built(backends=[ms("tensorrt", 3), ms("cuda", 2)]).all_available()
     assert backends(world) == {"l4": "cuda"}
-    (event,) = [each for each in world.events if each.reason == "InterimEnded"]
+    (event,) = [intent for intent in world.events if intent.reason == "InterimEnded"]
     assert "serves on cuda in place of the interim" in event.message
 
 
@@ -487,7 +487,7 @@ def test_the_first_choice_waits_for_the_probe() -> None:
 def test_choice_does_not_wait_for_the_probe_of_a_slower_backend() -> None:
     world = prepared()
     image = world.config.images["cpu"]
-    world.images = {each: images for each, images in world.images.items() if each != image}
+    world.images = {key: images for key, images in world.images.items() if key != image}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 4)]).all_available()
     assert backends(world) == {"l4": "tensorrt"}
 
@@ -495,7 +495,7 @@ def test_choice_does_not_wait_for_the_probe_of_a_slower_backend() -> None:
 def test_a_model_is_served_if_the_image_of_a_compared_backend_cannot_be_probed() -> None:
     world = prepared()
     image = world.config.images["cpu"]
-    world.images = {each: images for each, images in world.images.items() if each != image}
+    world.images = {key: images for key, images in world.images.items() if key != image}
     world.image_failures = {image: "ErrImagePull"}
     world.engine_built(backends=[ms("tensorrt", 3), ms("cpu", 1)]).all_available()
     assert backends(world) == {"l4": "tensorrt"}
@@ -532,9 +532,9 @@ def built(world: World, cuda: Callable[[dict[str, Any]], float]) -> None:
 
 
 def crash(world: World, accelerator_class: str) -> None:
-    for each in world.serving_deployments():
-        if each["metadata"]["labels"]["enginewright.dev/class"] == accelerator_class:
-            world.crash(each["metadata"]["name"], reason=Reason.PARITY_FAILED)
+    for serving_deployment in world.serving_deployments():
+        if serving_deployment["metadata"]["labels"]["enginewright.dev/class"] == accelerator_class:
+            world.crash(serving_deployment["metadata"]["name"], reason=Reason.PARITY_FAILED)
     world.settle()
 
 
@@ -628,7 +628,7 @@ def test_engines_move_to_new_images_if_the_choice_fails(before: float) -> None:
         world.new_pod_fails(Reason.PARITY_FAILED)
     world.all_available()
     assert backends(world) == {"l4": "tensorrt"}
-    old = {each["metadata"]["name"] for each in world.all("InferenceEngine")}
+    old = {entry["metadata"]["name"] for entry in world.all("InferenceEngine")}
     with_new_gpu_image(world).job_succeeds().misses()
     built(world, lambda engine: before if engine["metadata"]["name"] in old else 2)
     assert backends(world) == {"l4": "cuda"}

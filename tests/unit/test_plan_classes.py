@@ -112,7 +112,7 @@ def proposed(
 
 
 def specs(proposals: Proposals) -> dict[str, dict[str, Any]]:
-    return {each["metadata"]["name"]: each["spec"] for each in proposals.apply}
+    return {entry["metadata"]["name"]: entry["spec"] for entry in proposals.apply}
 
 
 def test_a_proposal_is_a_whole_class() -> None:
@@ -256,8 +256,8 @@ def test_names_are_unique_dns_labels(
     st.sampled_from(["", "0", "-1", "99999", "NVIDIA-L4", "single", "é", "1" * 63, "²"]),
 ))  # fmt: skip
 def test_no_labels_are_too_odd(labels: dict[str, str]) -> None:
-    for each in proposed(node(labels)).apply:
-        AcceleratorClass.model_validate(each)
+    for entry in proposed(node(labels)).apply:
+        AcceleratorClass.model_validate(entry)
 
 
 # fault: Engines | a GPU for which ONNX Runtime's CUDA provider has no code (V100, B200)

@@ -178,7 +178,7 @@ def test_since_when_there_is_no_artefact_is_carried_on() -> None:
 
 def test_switching_off_ends_the_job() -> None:
     plan = plan_collection(facts(job(), done("collect-0"), gc={"enabled": False}))
-    assert [each.name for each in plan.delete] == ["collect-1"]
+    assert [ref.name for ref in plan.delete] == ["collect-1"]
     assert not plan.starts
     assert plan_collection(facts(gc={"enabled": False})) == CollectionSteps(exists=False)
 
@@ -191,7 +191,7 @@ def test_of_earlier_ones_the_last_and_the_last_that_succeeded_stay() -> None:
         job("collect-4", "Failed", NOW - timedelta(minutes=1), FAILURE),
     )
     plan = plan_collection(facts(*reversed(jobs)))
-    assert [each.name for each in plan.delete] == ["collect-1", "collect-3"]
+    assert [ref.name for ref in plan.delete] == ["collect-1", "collect-3"]
 
 
 def test_its_report_is_recorded() -> None:
@@ -279,9 +279,9 @@ def test_the_job_ends_and_is_kept_until_the_next_one() -> None:
     assert pod_spec["imagePullSecrets"] == [{"name": "registry"}]
     assert "runAsUser" not in pod_spec["securityContext"]
     claims = [
-        each["persistentVolumeClaim"]
-        for each in pod_spec["volumes"]
-        if "persistentVolumeClaim" in each
+        item["persistentVolumeClaim"]
+        for item in pod_spec["volumes"]
+        if "persistentVolumeClaim" in item
     ]
     assert claims == [{"claimName": "enginewright-store"}]
 
@@ -296,11 +296,11 @@ def test_a_bucket_is_reached_as_by_other_jobs() -> None:
     bucket = StoreBucket(uri="az://a/c", secret="keys", account="store")
     spec = wanted(gc={"bucket": bucket})["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    env = {each["name"]: each["value"] for each in container["env"]}
+    env = {item["name"]: item["value"] for item in container["env"]}
     assert env[STORE_VARIABLE] == f"az://a/c/{NAMESPACE}"
     assert spec["serviceAccountName"] == "store"
     assert {"secretName": "keys", "optional": True} in [
-        each.get("secret") for each in spec["volumes"]
+        item.get("secret") for item in spec["volumes"]
     ]
 
 

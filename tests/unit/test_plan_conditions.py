@@ -420,7 +420,7 @@ def test_ready_pods_do_not_hide_a_failed_one() -> None:
     world, names = two_pods()
     wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
     wrong = wrong.model_copy(update={"admitted": True})
-    (pod,) = [each for each in world.all("Pod") if each["metadata"]["name"] == names[1]]
+    (pod,) = [entry for entry in world.all("Pod") if entry["metadata"]["name"] == names[1]]
     pod["status"]["conditions"] = [{"type": "Ready", "status": "False"}]
     world.verdicts[names[1]] = wrong
     before = world.settle().status

@@ -39,8 +39,8 @@ def test_a_job_that_builds_claims_a_device_for_the_stages_that_use_it() -> None:
     world = prepared(CLAIMED)
     assert world.all("ResourceClaimTemplate") == [], "the lookup needs none"
     pod = world.misses().job("engine")["spec"]["template"]
-    stages = {each["name"]: each["resources"] for each in pod["spec"]["initContainers"]}
-    assert all(each["claims"] == [{"name": "device"}] for each in stages.values())
+    stages = {item["name"]: item["resources"] for item in pod["spec"]["initContainers"]}
+    assert all(stage["claims"] == [{"name": "device"}] for stage in stages.values())
     assert "claims" not in container_of(pod, "publish-engine")["resources"]
     template = template_of(world, pod)
     engine = world.the("InferenceEngine")
@@ -107,7 +107,7 @@ def test_a_build_waits_for_a_device_that_is_claimed_elsewhere() -> None:
     world = prepared(CLAIMED).misses()
     message = "0/3 nodes are available: 3 cannot allocate all claims."
     engine = world.unschedulable(message, of="engine").settle().the("InferenceEngine")
-    (ready,) = [each for each in engine["status"]["conditions"] if each["type"] == "Ready"]
+    (ready,) = [item for item in engine["status"]["conditions"] if item["type"] == "Ready"]
     assert ready["reason"] == "CapacityBlocked"
     assert "no device of gpu.nvidia.com" in ready["message"]
 
@@ -126,7 +126,7 @@ def test_the_request_tells_engines_and_classes_apart() -> None:
         for name in ("mig", "gpu")
     )
     assert device(whole) == "NVIDIA-L4 gpu.nvidia.com"
-    assert len({device(each) for each in (whole, one, two)}) == 3
+    assert len({device(item) for item in (whole, one, two)}) == 3
     assert device(claimed("unnamed", REQUEST)) == "", "its name identifies it"
     node = node_view(gpu_node("a", pool="gpus"))
     assert readiness(one, (two, whole), (node,)).reason == "NodesFound"

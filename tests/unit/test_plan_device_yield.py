@@ -51,7 +51,9 @@ def building(**spec: Any) -> World:
 
 
 def engine_of(world: World, name: str) -> Json:
-    (engine,) = [each for each in world.all("InferenceEngine") if each["metadata"]["name"] == name]
+    (engine,) = [
+        entry for entry in world.all("InferenceEngine") if entry["metadata"]["name"] == name
+    ]
     return engine
 
 
@@ -80,7 +82,7 @@ def test_a_build_gets_the_device_and_then_the_new_revision() -> None:
 #   | the other model; then the new revisions | Ready `CapacityBlocked`, pods of one yield the device
 def test_one_of_two_models_yields_to_the_build_of_the_engine_that_they_share() -> None:
     world = updating()
-    (engine,) = [each["name"] for each in world.status["engines"]]
+    (engine,) = [item["name"] for item in world.status["engines"]]
     world.freed_elsewhere = {engine}
     assert pods(blocked(world)) == 1
     world.freed_elsewhere = set()
@@ -197,15 +199,15 @@ def test_an_operator_that_restarts_goes_on() -> None:
 
 def without_a_node_of_the_class() -> World:
     world = updating()
-    world.nodes = [each for each in world.nodes if each["metadata"]["name"] != "gpu-1"]
+    world.nodes = [node for node in world.nodes if node["metadata"]["name"] != "gpu-1"]
     return blocked(world)
 
 
 def without_devices() -> World:
     world = updating()
-    for each in world.all("Pod"):
-        if each["metadata"]["labels"].get(COMPONENT) == SERVE:
-            each["spec"] = {}
+    for entry in world.all("Pod"):
+        if entry["metadata"]["labels"].get(COMPONENT) == SERVE:
+            entry["spec"] = {}
     return blocked(world)
 
 
@@ -272,7 +274,7 @@ def cannot_start(world: World) -> World:
     """Have the build's pod be on the node whose device it got, where its image cannot be pulled."""
     waiting = {"waiting": {"reason": "ImagePullBackOff"}}
     names = world.stages("engine")
-    every = [{"name": each, "image": "gpu:1", "state": waiting} for each in names]
+    every = [{"name": name, "image": "gpu:1", "state": waiting} for name in names]
     return world.job_pod_becomes(
         of="engine", initContainerStatuses=every[:-1], containerStatuses=every[-1:]
     )
@@ -374,9 +376,9 @@ def on_two_classes() -> World:
 
 def job_of(world: World, accelerator_class: str) -> str:
     (engine,) = [
-        each["metadata"]["name"]
-        for each in world.running_jobs()
-        if each["metadata"]["labels"][CLASS] == accelerator_class
+        running_job["metadata"]["name"]
+        for running_job in world.running_jobs()
+        if running_job["metadata"]["labels"][CLASS] == accelerator_class
     ]
     return str(engine)
 

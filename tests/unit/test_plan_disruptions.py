@@ -47,7 +47,9 @@ def has(pod: Json, selector: Json) -> bool:
 
 def is_ready(pod: Json) -> bool:
     conditions = pod["status"].get("conditions", ())
-    return any((each["type"], each["status"]) == ("Ready", "True") for each in conditions)
+    return any(
+        (condition["type"], condition["status"]) == ("Ready", "True") for condition in conditions
+    )
 
 
 def covered(world: World) -> list[Json]:
@@ -58,7 +60,7 @@ def covered(world: World) -> list[Json]:
 def evictions_allowed(world: World) -> int:
     pods = covered(world)
     owners = {pod["metadata"]["labels"]["deployment"] for pod in pods}
-    expected = sum(int(world.get("Deployment", each)["spec"]["replicas"]) for each in owners)
+    expected = sum(int(world.get("Deployment", owner)["spec"]["replicas"]) for owner in owners)
     most = world.the("PodDisruptionBudget")["spec"]["maxUnavailable"]
     return max(0, sum(map(is_ready, pods)) - (expected - int(most)))
 
@@ -94,7 +96,7 @@ def test_a_canary_that_gets_no_requests_does_not_delay_a_drain() -> None:
 
 def test_further_canary_pods_count_as_unavailable_until_they_get_requests() -> None:
     world = next_step()
-    assert sum(each["spec"]["replicas"] for each in world.canaries()) == 3
+    assert sum(canary["spec"]["replicas"] for canary in world.canaries()) == 3
     assert evictions_allowed(world) == 0
     world.canary_available()
     assert evictions_allowed(world) == 1

@@ -90,9 +90,9 @@ def test_the_task_says_all_that_decides_the_engine() -> None:
     world = on_device()
     job = world.job()
     texts = {
-        each["env"][0]["value"]
-        for each in job["spec"]["template"]["spec"]["initContainers"]
-        if each["env"][0]["name"] == TASK_VARIABLE
+        item["env"][0]["value"]
+        for item in job["spec"]["template"]["spec"]["initContainers"]
+        if item["env"][0]["name"] == TASK_VARIABLE
     }
     (text,) = texts
     task = EngineTask.model_validate_json(text)
@@ -246,7 +246,7 @@ def test_engine_is_reported_in_the_apis_units() -> None:
     assert world.message() == (
         "built: 3.5 MB for compute capability 8.9, 412 of 415 nodes, built in 0.5s"
     )
-    assert [each.reason for each in world.events] == ["LookingUp", "Queued", "Built"]
+    assert [event.reason for event in world.events] == ["LookingUp", "Queued", "Built"]
     assert world.counted == [Ended("", cached=False, build_seconds=0.512)]
 
 
@@ -313,7 +313,7 @@ def test_passing_failure_is_retried_with_growing_waits(reason: Reason) -> None:
         assert len(world.made) == made + 1
         assert len(world.all("Job")) == 1, "those of earlier attempts go"
     assert [int(wait.total_seconds() // 60) for wait in waits] == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert [each.reason for each in world.counted] == [reason] * 9
+    assert [ended.reason for ended in world.counted] == [reason] * 9
 
 
 @pytest.mark.parametrize(
@@ -361,7 +361,7 @@ def test_bad_exit_code_is_remembered_before_its_job_ends() -> None:
     writes = world.kube.writes
     world.job_ends("Failed", world.made[-1])
     assert world.kube.writes == writes
-    assert [each.reason for each in world.events][-1] == "BuildFailed"
+    assert [event.reason for event in world.events][-1] == "BuildFailed"
 
 
 def test_another_build_is_tried_and_none_twice() -> None:

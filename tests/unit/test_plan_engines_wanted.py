@@ -119,7 +119,7 @@ def test_while_a_job_runs_on_a_node_other_settings_change_nothing(component: str
 #   engine that runs on a node goes on, any other is replaced | Ready `Queued`, then `Building`
 @pytest.mark.parametrize("pod", ["none yet", "unschedulable", "without its image"])
 def test_a_job_that_waits_is_replaced_by_one_with_the_edited_resources(pod: str) -> None:
-    too_much, enough = ({"requests": {"memory": each}} for each in ("900Gi", "4Gi"))
+    too_much, enough = ({"requests": {"memory": item}} for item in ("900Gi", "4Gi"))
     world = prepared({"aheadOfTime": False}, build={"resources": too_much}).misses()
     if pod == "unschedulable":
         world.unschedulable("0/3 nodes are available: 3 Insufficient memory.", "engine")
@@ -269,7 +269,7 @@ def test_an_engine_that_the_store_has_lost_is_built_again_once() -> None:
     world.now = world.now.replace(hour=13)
     world.new_pod_fails(Reason.ENGINE_CORRUPT, "fetch-artifact", DAMAGE)
     messages = [event.message for event in world.events]
-    assert any(f"the engine for l4 is built again: {DAMAGE}" in each for each in messages)
+    assert any(f"the engine for l4 is built again: {DAMAGE}" in message for message in messages)
     again = world.the("InferenceEngine")
     assert again["metadata"]["uid"] != uid
     assert again["spec"]["key"] == engine["spec"]["key"]
@@ -285,10 +285,14 @@ def test_an_engine_that_is_lost_is_built_again_for_its_class_alone() -> None:
     changed = {"nodeSelector": selector, "aheadOfTime": True, "computeCapability": "12.0"}
     world.classes.append(accelerator_class("other", "tensorrt-rtx", "cuda", **changed))
     world.settle().job_succeeds().engine_built().all_available().later(hours=1)
-    uids = {each["spec"]["class"]: each["metadata"]["uid"] for each in world.all("InferenceEngine")}
+    uids = {
+        entry["spec"]["class"]: entry["metadata"]["uid"] for entry in world.all("InferenceEngine")
+    }
     world.crash("resnet-l4", Reason.ENGINE_CORRUPT, "fetch-artifact", DAMAGE)
     world.settle()
-    now = {each["spec"]["class"]: each["metadata"]["uid"] for each in world.all("InferenceEngine")}
+    now = {
+        entry["spec"]["class"]: entry["metadata"]["uid"] for entry in world.all("InferenceEngine")
+    }
     assert [name for name in uids if now[name] != uids[name]] == ["l4"]
 
 

@@ -216,8 +216,8 @@ class Process:
         )
 
     def sees(self, *models: Json) -> "Process":
-        for each in models:
-            self.cache.observe(INFERENCE_MODELS, each)
+        for model in models:
+            self.cache.observe(INFERENCE_MODELS, model)
         return self
 
     def takes_turn(self, name: str) -> bool:
@@ -292,7 +292,7 @@ def test_metrics_of_the_leader_count_the_models() -> None:
 
     assert value("models", state="Kept") is None
     leads[0] = True
-    counts = [value("models", state=each) for each in MoveState]
+    counts = [value("models", state=state) for state in MoveState]
     assert counts == [2, 0, 0, 1]
     assert value("halted", reason="TooManyFailures") == 1
     assert value("halted", reason="Paused") == 0
@@ -346,7 +346,7 @@ class Installation:
         """Have one worker take a model, or end with one."""
         if self.running and (len(self.running) == self.WORKERS or self.random.random() < 0.5):
             self._end(self.random.choice(sorted(self.running)))
-        elif free := [each for each in self.queue if each not in self.running]:
+        elif free := [item for item in self.queue if item not in self.running]:
             del self.queue[free[0]]
             self._begin(free[0])
 
@@ -434,12 +434,12 @@ class Installation:
         """Return the models that keep their image and that no worker has."""
         return sorted(
             name
-            for name, each in self.objects.items()
-            if each["status"]["images"]["state"] == "Kept" and name not in self.running
+            for name, object_ in self.objects.items()
+            if object_["status"]["images"]["state"] == "Kept" and name not in self.running
         )
 
     def states(self) -> Counter[str]:
-        return Counter(each["status"]["images"]["state"] for each in self.objects.values())
+        return Counter(object_["status"]["images"]["state"] for object_ in self.objects.values())
 
 
 @pytest.mark.parametrize(("seed", "limit"), [(1, 1), (2, 2), (3, 5)])
@@ -475,15 +475,15 @@ def test_all_models_move_in_their_order() -> None:
     begun: list[str] = []
     for _ in range(20_000):
         moving = fleet.moving()
-        begun += [each for each in moving if each not in begun]
+        begun += [item for item in moving if item not in begun]
         if moving and fleet.random.random() < 0.3 and moving[0] not in fleet.running:
             fleet.ends(moving[0], "Moved")
         fleet.step()
         if fleet.states() == {"Moved": fleet.MODELS}:
             break
     assert fleet.states() == {"Moved": fleet.MODELS}
-    numbers = [int(each[1:]) for each in begun]
-    ranks = [{0: 0, 1: 2}.get(each % 20, 1) for each in numbers]
+    numbers = [int(item[1:]) for item in begun]
+    ranks = [{0: 0, 1: 2}.get(number % 20, 1) for number in numbers]
     assert ranks == sorted(ranks)
     assert fleet.most == 2
 
@@ -531,35 +531,35 @@ class Members:
 
     def state(self) -> FleetState:
         views = []
-        for name, each in self.members.items():
-            assert each.model
-            move = present(move_view(each.model))
+        for name, member in self.members.items():
+            assert member.model
+            move = present(move_view(member.model))
             views.append(replace(move, name=name))
         return fleet_state(views, next(iter(self.members.values())).config.images, self.config)
 
     def upgraded(self, image: str = NEW) -> "Members":
-        for each in self.members.values():
-            each.upgraded(image)
+        for member in self.members.values():
+            member.upgraded(image)
         return self.settle()
 
     def settle(self) -> "Members":
         changed = True
         while changed:
             changed = False
-            for name, each in self.members.items():
-                each.turn = ("shop", name) in self.state().permitted
-                changed |= each.pass_once()
+            for name, member in self.members.items():
+                member.turn = ("shop", name) in self.state().permitted
+                changed |= member.pass_once()
                 assert self.state().models[MoveState.MOVING] <= self.config.limit
         return self
 
     def moving(self) -> list[str]:
-        return [name for name, each in self.members.items() if each.state()[0] == "Moving"]
+        return [name for name, member in self.members.items() if member.state()[0] == "Moving"]
 
     def states(self) -> list[str]:
-        return [each.state()[0] for each in self.members.values()]
+        return [member.state()[0] for member in self.members.values()]
 
     def running(self) -> list[str]:
-        return [name for name, each in self.members.items() if each.running_jobs()]
+        return [name for name, member in self.members.items() if member.running_jobs()]
 
 
 def test_models_are_prepared_and_rolled_out_one_after_the_other() -> None:
@@ -582,9 +582,9 @@ def test_models_that_the_image_fails_keep_theirs_and_stop_the_others_until_anoth
     fleet.settle()
     assert fleet.states() == ["Kept", "Kept", "Waiting", "Waiting"]
     assert not fleet.running()
-    for each in fleet.members.values():
-        assert each.conditions()["Ready"] == ("True", "Serving")
-        assert each.serving_images() == {CPU_IMAGE}
+    for member in fleet.members.values():
+        assert member.conditions()["Ready"] == ("True", "Serving")
+        assert member.serving_images() == {CPU_IMAGE}
     fleet.upgraded(NEWER)
     assert fleet.moving() == fleet.running() == ["m0", "m1"]
 
@@ -653,10 +653,10 @@ def test_another_spec_that_fails_with_both_images_has_no_other_begin() -> None:
 def test_an_image_like_the_one_before_moves_without_jobs() -> None:
     same = {"pipeline": "5" * 64}
     fleet = Members(2)
-    for each in fleet.members.values():
-        each.images[CPU_IMAGE] = image_facts("cpu").model_copy(update=same)
-        each.settle().job_succeeds().all_available().jobs_are_cleaned_away()
-        each.new_runtime_image(NEW, like=each.images[CPU_IMAGE])
+    for member in fleet.members.values():
+        member.images[CPU_IMAGE] = image_facts("cpu").model_copy(update=same)
+        member.settle().job_succeeds().all_available().jobs_are_cleaned_away()
+        member.new_runtime_image(NEW, like=member.images[CPU_IMAGE])
     fleet.settle()
     for name in ("m0", "m1"):
         assert fleet.moving() == [name]

@@ -62,8 +62,11 @@ class Member(World):
         return self.record["state"], self.record.get("reason", "")
 
     def serving_images(self) -> set[str]:
-        templates = [each["spec"]["template"]["spec"] for each in self.serving_deployments()]
-        return {each["image"] for spec in templates for each in spec["containers"]}
+        templates = [
+            serving_deployment["spec"]["template"]["spec"]
+            for serving_deployment in self.serving_deployments()
+        ]
+        return {item["image"] for spec in templates for item in spec["containers"]}
 
 
 def refused() -> Member:
@@ -439,7 +442,7 @@ def test_a_paused_move_stays_as_it_is_and_hands_its_turn_on() -> None:
     member.edit(rollout={**member.spec["rollout"], "paused": True}).later(hours=1)
     assert member.state() == ("Moving", "Suspended")
     assert member.status["target"]["phase"] == target["phase"] == "Analyzing"
-    assert [each["metadata"]["labels"][REVISION] for each in pods] == [target["revision"]]
+    assert [pod["metadata"]["labels"][REVISION] for pod in pods] == [target["revision"]]
     assert member.canary_pods() == pods
     member.edit(rollout={**member.spec["rollout"], "paused": False})
     assert member.state() == ("Moving", "")
@@ -503,13 +506,13 @@ def both_new(member: Member) -> Member:
 
 
 def build_images(member: Member) -> set[str]:
-    return {each["spec"]["build"]["image"] for each in member.all("InferenceEngine")}
+    return {entry["spec"]["build"]["image"] for entry in member.all("InferenceEngine")}
 
 
 def test_an_engine_for_which_an_interim_serves_is_built_with_its_image_until_its_turn() -> None:
     member = bridged()
     assert member.state() == ("Waiting", "RollingOut")
-    assert {each["variant"] for each in member.record["target"]} == {"cpu", "rtx"}
+    assert {item["variant"] for item in member.record["target"]} == {"cpu", "rtx"}
     assert (member.serving_images(), build_images(member)) == ({CPU_IMAGE}, {RTX_IMAGE})
     assert member.conditions()["Ready"] == ("True", "ServingInterim")
     member.moves()
@@ -524,7 +527,7 @@ def test_the_engine_is_built_with_its_image_also_if_the_status_is_lost() -> None
     member = bridged()
     member.the("InferenceModel")["status"] = {}
     member.settle()
-    assert {each["variant"] for each in member.record["target"]} == {"cpu", "rtx"}
+    assert {item["variant"] for item in member.record["target"]} == {"cpu", "rtx"}
     assert (member.serving_images(), build_images(member)) == ({CPU_IMAGE}, {RTX_IMAGE})
 
 
@@ -541,7 +544,7 @@ def test_an_interim_and_its_engine_move_as_one() -> None:
     member.engine_built().all_available()
     assert member.state() == ("Moved", "")
     assert member.serving_images() == {NEW_RTX}
-    assert {each["image"] for each in member.record["current"]} == {NEW, NEW_RTX}
+    assert {item["image"] for item in member.record["current"]} == {NEW, NEW_RTX}
 
 
 def test_interim_without_a_successor_is_reported_to_serve() -> None:

@@ -44,14 +44,16 @@ def task(world: World) -> ServeTask:
 
 def task_of(deployment: dict[str, Any]) -> ServeTask:
     server = deployment["spec"]["template"]["spec"]["containers"][0]
-    value = next(each["value"] for each in server["env"] if each["name"] == "ENGINEWRIGHT_TASK")
+    value = next(item["value"] for item in server["env"] if item["name"] == "ENGINEWRIGHT_TASK")
     return ServeTask.model_validate_json(value)
 
 
 def backends(world: World) -> dict[str, str]:
     return {
-        each["metadata"]["labels"]["enginewright.dev/class"]: task_of(each).backend
-        for each in world.serving_deployments()
+        serving_deployment["metadata"]["labels"]["enginewright.dev/class"]: task_of(
+            serving_deployment
+        ).backend
+        for serving_deployment in world.serving_deployments()
     }
 
 
@@ -119,7 +121,7 @@ def test_an_interim_on_the_cpu_leaves_the_device_to_the_build() -> None:
     world = building(gpus={"aheadOfTime": False})
     (deployment,) = world.serving_deployments()
     pod = deployment["spec"]["template"]["spec"]
-    assert "nvidia.com/gpu" not in str([each["resources"] for each in pod["containers"]])
+    assert "nvidia.com/gpu" not in str([item["resources"] for item in pod["containers"]])
     assert pod["nodeSelector"] == {"nvidia.com/gpu.product": "NVIDIA-L4"}
 
 
@@ -188,7 +190,7 @@ def test_an_interim_is_refused_also_if_only_a_later_candidate_needs_it() -> None
 
 def test_an_interim_without_an_image_is_refused() -> None:
     world = World(build={"interim": "CUDA"}).has_gpus(backends=BOTH)
-    images = {name: each for name, each in world.config.images.items() if name != "gpu"}
+    images = {name: image for name, image in world.config.images.items() if name != "gpu"}
     world.config = replace(world.config, images=images)
     world.settle()
     assert world.conditions()["Stalled"] == ("True", "BackendNotAllowed")
@@ -198,7 +200,7 @@ def test_an_interim_without_an_image_is_refused() -> None:
 def test_an_interim_that_is_not_needed_any_more_is_not_refused() -> None:
     world = building("CPU").engine_built().all_available()
     assert ready(world) == ("True", "Serving")
-    images = {name: each for name, each in world.config.images.items() if name != "cpu"}
+    images = {name: image for name, image in world.config.images.items() if name != "cpu"}
     world.config = replace(world.config, images=images)
     world.settle()
     assert ready(world) == ("True", "Serving")

@@ -165,10 +165,10 @@ def _digests(part: type[BaseModel], seen: set[type[BaseModel]]) -> set[str]:
     seen.add(part)
     (limit,) = get_args(Digest)[1].metadata
     digests = set[str]()
-    for name, each in part.model_fields.items():
-        if each.annotation is str and limit in each.metadata:
+    for name, model_field in part.model_fields.items():
+        if model_field.annotation is str and limit in model_field.metadata:
             digests.add(name)
-        stack = [each.annotation]
+        stack = [model_field.annotation]
         while stack:
             one = stack.pop()
             stack += get_args(one)
@@ -180,7 +180,7 @@ def _digests(part: type[BaseModel], seen: set[type[BaseModel]]) -> set[str]:
 def test_a_new_field_of_a_status_is_named_so_that_a_collection_finds_it() -> None:
     """If it holds the key of an artefact, its name must end with "key"; else it belongs into this list."""
     digests = _digests(InferenceModelStatus, set())
-    assert {each for each in digests if not each.endswith("key")} == {
+    assert {digest for digest in digests if not digest.endswith("key")} == {
         "digest",
         "inputs_hash",
         "model_digest",

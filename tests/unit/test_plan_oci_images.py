@@ -55,7 +55,7 @@ def with_images(
 
 
 def volumes(obj: Json) -> dict[str, Any]:
-    return {each["name"]: each for each in pod(obj)["spec"]["volumes"]}
+    return {item["name"]: item for item in pod(obj)["spec"]["volumes"]}
 
 
 def serving(result: Published = WITH_IMAGE) -> World:
@@ -102,9 +102,9 @@ def test_stages_that_publish_or_find_an_artefact_push_its_image() -> None:
             "name": "images",
             "secret": {"secretName": "pusher", "optional": True},
         }
-        for name, each in containers(job).items():
-            assert (PUSHING in each["env"]) == (name in stages)
-            assert (CREDENTIALS in each["volumeMounts"]) == (name in stages)
+        for name, container in containers(job).items():
+            assert (PUSHING in container["env"]) == (name in stages)
+            assert (CREDENTIALS in container["volumeMounts"]) == (name in stages)
 
 
 def test_without_a_secret_jobs_push_without_an_account() -> None:
@@ -121,8 +121,8 @@ def test_a_serving_pod_mounts_the_image_where_it_fetches_and_nowhere_else() -> N
         "name": "enginewright-image",
         "image": {"reference": REFERENCE, "pullPolicy": "IfNotPresent"},
     }
-    for name, each in containers(deployment).items():
-        assert (MOUNT in each["volumeMounts"]) == (name == "fetch-artifact")
+    for name, container in containers(deployment).items():
+        assert (MOUNT in container["volumeMounts"]) == (name == "fetch-artifact")
     assert pod(deployment)["spec"]["imagePullSecrets"] == [{"name": "registry"}, {"name": "pusher"}]
     assert "ENGINEWRIGHT_IMAGES" not in str(deployment)
 
@@ -298,7 +298,7 @@ def test_an_image_that_cannot_be_pushed_is_reported_and_pods_read_the_store() ->
     world = serving(failed)
     assert mounted(world) is None
     assert world.status["prepared"]["imageFailure"] == WHY
-    (event,) = [each for each in world.events if each.reason == "ImageNotPushed"]
+    (event,) = [intent for intent in world.events if intent.reason == "ImageNotPushed"]
     assert event.type == "Warning"
     assert event.message.endswith(f"so that pods read it from the store: {WHY}")
     assert world.conditions()["Ready"][0] == "True"

@@ -115,9 +115,9 @@ def test_a_job_that_is_refused_keeps_the_image() -> None:
 
 def test_engines_are_requested_once_the_move_is_resumed() -> None:
     world = on_a_gpu()
-    before = [each["spec"] for each in world.all("InferenceEngine")]
+    before = [entry["spec"] for entry in world.all("InferenceEngine")]
     pause(world).job_succeeds(MOVED).later(hours=1)
-    assert [each["spec"] for each in world.all("InferenceEngine")] == before
+    assert [entry["spec"] for entry in world.all("InferenceEngine")] == before
     assert moves(world) == ("Moving", "Suspended")
     assert world.conditions()["Ready"] == ("False", "Suspended")
     assert world.conditions()["EnginesReady"] == ("False", "Suspended")
@@ -164,7 +164,7 @@ def test_an_engine_that_another_model_needs_is_built(suspended: list[bool], expe
     pause(world).misses()
     facts = world.build_facts(newest_engine(world))
     (reference,) = facts.references
-    references = [reference.model_copy(update={"suspended": each}) for each in suspended]
+    references = [reference.model_copy(update={"suspended": item}) for item in suspended]
     plan = plan_engine(replace(facts, references=tuple(references)))
     assert len(plan.apply) == expected
 
@@ -260,7 +260,7 @@ def test_failure_of_serving_pods_is_not_hidden() -> None:
 @pytest.mark.parametrize("prepared", [False, True])
 def test_an_engine_that_only_its_own_image_loads_is_built_again_meanwhile(prepared: bool) -> None:
     world = on_a_gpu()
-    (serves,) = [each["metadata"]["name"] for each in world.all("InferenceEngine")]
+    (serves,) = [entry["metadata"]["name"] for entry in world.all("InferenceEngine")]
     if prepared:
         pause(world).job_succeeds(MOVED)
     else:

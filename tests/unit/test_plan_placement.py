@@ -107,7 +107,7 @@ def test_a_suspended_job_waits_and_fails_nothing(queue: str | None) -> None:
     waits = f"the queue {queue} of Kueue admits it" if queue else "it is resumed"
     assert waits in world.message()
     assert "failure" not in world.status["preparation"]
-    assert {each.type for each in world.events} == {"Normal"}
+    assert {event.type for event in world.events} == {"Normal"}
     world.job()["spec"]["suspend"] = False
     assert world.job_succeeds().status["prepared"]
 
@@ -161,8 +161,8 @@ def test_only_jobs_have_the_default_priority() -> None:
     (engine,) = world.all("InferenceEngine")
     assert engine["spec"]["podTemplate"]["priorityClassName"] == "enginewright-jobs"
     world.engine_built().all_available()
-    for each in world.all("Deployment"):
-        assert "priorityClassName" not in each["spec"]["template"]["spec"]
+    for entry in world.all("Deployment"):
+        assert "priorityClassName" not in entry["spec"]["template"]["spec"]
 
 
 # event: Jobs | the placement of Jobs changes
@@ -248,8 +248,8 @@ def of_architecture(
     probed = {"processor": Processor(architecture=reported), "architectures": several}
     world.images = {image: held.model_copy(update=probed) for image, held in world.images.items()}
     world.nodes = [node(f"node-{number}") for number, _ in enumerate(nodes)]
-    for each, name in zip(world.nodes, nodes, strict=True):
-        each["metadata"]["labels"]["kubernetes.io/arch"] = name
+    for entry, name in zip(world.nodes, nodes, strict=True):
+        entry["metadata"]["labels"]["kubernetes.io/arch"] = name
     return world
 
 

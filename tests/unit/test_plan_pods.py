@@ -83,7 +83,7 @@ def test_without_a_limit_none_is_named() -> None:
 @pytest.mark.parametrize("reason", ["ErrImagePull", "ImagePullBackOff"])
 def test_an_image_that_a_volume_mounts_is_named_where_it_cannot_be_pulled(reason: str) -> None:
     """The kubelet reports it as the reason of the container that mounts it, whose own image is there."""
-    mounted, other = (f"registry.example/images@sha256:{each * 64}" for each in "12")
+    mounted, other = (f"registry.example/images@sha256:{item * 64}" for item in "12")
     waits = {"reason": reason, "message": f'Back-off pulling image "{mounted}": not found'}
     status = {
         "phase": "Pending",
@@ -94,7 +94,7 @@ def test_an_image_that_a_volume_mounts_is_named_where_it_cannot_be_pulled(reason
     spec = {
         "volumes": [
             {"name": "tmp", "emptyDir": {}},
-            *({"name": each[-1], "image": {"reference": each}} for each in (other, mounted)),
+            *({"name": item[-1], "image": {"reference": item}} for item in (other, mounted)),
         ]
     }
     whole = made("Pod", "p", "n", spec=spec, status=status)

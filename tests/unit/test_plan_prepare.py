@@ -36,7 +36,7 @@ def test_the_claim_comes_before_the_job() -> None:
     world = World()
     world.pass_once()
     assert world.last
-    kinds = [each["kind"] for each in world.last.apply]
+    kinds = [entry["kind"] for entry in world.last.apply]
     assert kinds == ["PersistentVolumeClaim", "Job"]
 
 
@@ -396,7 +396,8 @@ def test_an_artefact_that_the_store_lost_is_prepared_again(reason: Reason) -> No
     assert world.job()["metadata"]["name"].endswith("-2")
     messages = [event.message for event in world.events]
     assert any(
-        "fetch (1/6), again: prepared model ab is not what it was" in each for each in messages
+        "fetch (1/6), again: prepared model ab is not what it was" in message
+        for message in messages
     )
     assert world.conditions()["Available"] == ("True", "Serving")
     world.now += timedelta(minutes=1)

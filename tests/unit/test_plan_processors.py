@@ -74,9 +74,9 @@ def test_the_class_decides_the_recipe_and_where_the_job_proves_it() -> None:
     assert recipe(world).int8_products == "exact"
     pod = world.job()["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
-    assert [each["key"] for each in pod["tolerations"]] == ["a"]
-    for each in (UNKNOWN, AVX2):
-        world = world_of(each, precision="INT8")
+    assert [item["key"] for item in pod["tolerations"]] == ["a"]
+    for item in (UNKNOWN, AVX2):
+        world = world_of(item, precision="INT8")
         assert recipe(world).int8_products == "any"
         assert "nodeSelector" not in world.job()["spec"]["template"]["spec"]
     assert recipe(world_of(VNNI, quantization=DATA)).int8_products == "exact"

@@ -43,7 +43,7 @@ def test_no_verdict_proves_nothing() -> None:
 
 def test_one_pod_that_has_not_looked_yet_leaves_it_unknown() -> None:
     blind = verdict().model_copy(
-        update={"checks": tuple(CheckVerdict(check=each) for each in Check), "fallback": None}
+        update={"checks": tuple(CheckVerdict(check=check) for check in Check), "fallback": None}
     )
     proof = proven([verdict(), blind], FORBID)
     assert proof.parity.status == proof.placement.status == proof.fallback.status == "Unknown"
@@ -53,9 +53,9 @@ def test_one_pod_that_has_not_looked_yet_leaves_it_unknown() -> None:
 def test_golden_inferences_that_compare_nothing_verify_nothing() -> None:
     checks = tuple(
         CheckVerdict(check=Check.GOLDEN, reason=Reason.NOTHING_COMPARED, message="no output")
-        if each.check is Check.GOLDEN
-        else each
-        for each in verdict().checks
+        if check.check is Check.GOLDEN
+        else check
+        for check in verdict().checks
     )
     proof = proven([verdict(), verdict().model_copy(update={"checks": checks})], FORBID)
     assert (proof.parity.status, proof.parity.reason) == ("Unknown", "NothingCompared")
@@ -190,7 +190,9 @@ def test_a_refusal_is_the_checks_finding_with_the_reasons_remedy() -> None:
 def lost(check: Check, reason: Reason) -> Verdict:
     changed = CheckVerdict(check=check, state="failed", reason=reason, message="CUDA failure 700")
     given = verdict()
-    checks = tuple(changed if each.check is check else each for each in given.checks)
+    checks = tuple(
+        changed if check_verdict.check is check else check_verdict for check_verdict in given.checks
+    )
     return given.model_copy(update={"checks": checks})
 
 
@@ -224,7 +226,7 @@ def test_revision_that_lost_its_provider_is_refused(promise: Promise) -> None:
 def test_a_reason_of_a_later_version_hides_no_known_one() -> None:
     of_later = CheckVerdict(check=Check.DISTRIBUTION, state="failed", message="of a later version")
     wrong = verdict(failed={Check.GOLDEN: Reason.PARITY_FAILED})
-    others = tuple(each for each in wrong.checks if each.check is not Check.DISTRIBUTION)
+    others = tuple(check for check in wrong.checks if check.check is not Check.DISTRIBUTION)
     failure = refused(wrong.model_copy(update={"checks": (of_later, *others)}), FORBID)
     assert failure.reason is Reason.PARITY_FAILED
     assert refusal(wrong.model_copy(update={"checks": (of_later,)}), FORBID) is None

@@ -211,7 +211,7 @@ class Cluster(RuleBasedStateMachine):
         super().__init__()
         self.world = world
         self.engines: dict[str, tuple[Json, Json, int]] = {}  # by uid: as last seen, Jobs so far
-        self.pool = {each.metadata.name: each for each in world.classes}
+        self.pool = {device_class.metadata.name: device_class for device_class in world.classes}
         for name in ("a", "b"):
             self.pool.setdefault(name, accelerator_class(name))
         if "l4" in self.pool:
@@ -298,7 +298,9 @@ class Cluster(RuleBasedStateMachine):
     def add_or_remove_a_class(self, which: int) -> None:
         world = self.world
         name = list(self.pool)[which % len(self.pool)]
-        kept = [each for each in world.classes if each.metadata.name != name]
+        kept = [
+            device_class for device_class in world.classes if device_class.metadata.name != name
+        ]
         is_new = len(kept) == len(world.classes)
         before = copy.deepcopy((self._templates(), world.conditions()["Ready"]))
         world.classes = [*kept, self.pool[name]] if is_new else kept
@@ -339,7 +341,7 @@ class Cluster(RuleBasedStateMachine):
     def the_cluster_changes(self, mode: str, name: str) -> None:
         for claim in self.world.all("PersistentVolumeClaim"):
             claim["spec"]["accessModes"] = [mode]
-        kept = [each for each in self.world.nodes if each["metadata"]["name"] != name]
+        kept = [node for node in self.world.nodes if node["metadata"]["name"] != name]
         joins = [gpu_node(name)] if len(kept) == len(self.world.nodes) else []
         self.world.nodes = [*kept, *joins]
         self.world.settle()
@@ -414,7 +416,7 @@ class Cluster(RuleBasedStateMachine):
     def the_queue_takes_a_job_off_its_node(self, which: int) -> None:
         name = self._job(which)
         job, stages = self.world.job(name), self.world.stages(name)
-        (owner,) = [each for each in self._ours() if _owns(each, job)]
+        (owner,) = [entry for entry in self._ours() if _owns(entry, job)]
         before = conditions_of(owner)["Ready"][1]
         job["spec"]["suspend"] = True
         killed = terminated(stages[0], code=143)
@@ -491,7 +493,10 @@ class Cluster(RuleBasedStateMachine):
     @precondition(pods_are_to_serve)
     @rule()
     def no_pod_passes_its_proofs(self) -> None:
-        for name in [each["metadata"]["name"] for each in self.world.serving_deployments()]:
+        for name in [
+            serving_deployment["metadata"]["name"]
+            for serving_deployment in self.world.serving_deployments()
+        ]:
             if not self.world.find("Deployment", name):
                 continue  # it went with the pods of another class
             self.world.partly_available(name, 0)
@@ -515,8 +520,10 @@ class Cluster(RuleBasedStateMachine):
         if not status or not self.world.model:
             self.world.operator_restarts()
             return
-        revisions = {_revision(each) for each in self.world.serving_deployments()}
-        revisions = {each for each in revisions if self._is_promoted(each)}
+        revisions = {
+            _revision(serving_deployment) for serving_deployment in self.world.serving_deployments()
+        }
+        revisions = {revision for revision in revisions if self._is_promoted(revision)}
         self.world.status = {}
         self.world.operator_restarts()
         self.last_complete = self._last_complete()
@@ -526,8 +533,8 @@ class Cluster(RuleBasedStateMachine):
 
     @invariant()
     def one_state_is_reported(self) -> None:
-        for each in self._ours():
-            states = conditions_of(each)
+        for entry in self._ours():
+            states = conditions_of(entry)
             reported = [
                 kind for kind in ("Ready", "Reconciling", "Stalled") if states[kind][0] == "True"
             ]
@@ -543,8 +550,8 @@ class Cluster(RuleBasedStateMachine):
         )
         revision = self.world.find("ControllerRevision", f"resnet-{revision_name}")
         if images.get("state") in ("Waiting", "Kept") and revision:
-            target = {each["image"] for each in images["target"]}
-            assert not target & {each["image"] for each in revision["data"]["classes"]}
+            target = {image["image"] for image in images["target"]}
+            assert not target & {item["image"] for item in revision["data"]["classes"]}
 
     @precondition(of_a_model)
     @invariant()
@@ -553,7 +560,10 @@ class Cluster(RuleBasedStateMachine):
         ready = self.world.conditions()["Ready"]
         if ready[0] == "True":
             assert ready[1] == "ScaledToZero" or status["revision"] == status["serving"]["revision"]
-            carried = {_revision(each) for each in self.world.serving_deployments()}
+            carried = {
+                _revision(serving_deployment)
+                for serving_deployment in self.world.serving_deployments()
+            }
             waits = status.get("target", {}).get("reason") == "ScaledToZero" == ready[1]
             assert carried == {status["serving"]["revision"] if waits else status["revision"]}
 
@@ -561,7 +571,9 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def what_serves_is_what_pods_are_ready_of(self) -> None:
         serving, ready = self.world.status.get("serving"), self.world.ready_revisions()
-        revisions = {_revision(each) for each in self.world.serving_deployments()}
+        revisions = {
+            _revision(serving_deployment) for serving_deployment in self.world.serving_deployments()
+        }
         if serving and ready & {*revisions, serving.get("lastRolledOut")}:
             assert serving["revision"] in ready
 
@@ -579,10 +591,10 @@ class Cluster(RuleBasedStateMachine):
         world = self.world
         target = world.status.get("target")
         pauses = world.spec.get("rollout", {}).get("onFailure") == "Pause"
-        for each in world.canaries():
-            looks_back = _revision(each) != world.status.get("revision")
+        for canary in world.canaries():
+            looks_back = _revision(canary) != world.status.get("revision")
             assert target or pauses or looks_back
-            assert not target or _revision(each) == target["revision"]
+            assert not target or _revision(canary) == target["revision"]
         for pod in world.canary_pods():
             gets_requests = pod["metadata"]["labels"][COMPONENT] == SERVE
             is_restored = world.conditions()["RolledBack"][0] == "True"
@@ -604,19 +616,22 @@ class Cluster(RuleBasedStateMachine):
         read = frozenset[str]().union(*map(keys_of_pods, deployments))
         assert read <= needed.keys
         (model,) = objects[_MODEL]
-        names = [each["name"] for each in model.get("status", {}).get("engines", ())]
-        carried = [deployment_view(each).revision for each in deployments]
+        names = [item["name"] for item in model.get("status", {}).get("engines", ())]
+        carried = [deployment_view(deployment).revision for deployment in deployments]
         revisions = map(revision_view, objects["ControllerRevision"])
         use = engine_use(model["metadata"]["name"], names, revisions, carried)
-        for each in objects["InferenceEngine"]:
-            if each["spec"]["key"] in read:
-                assert users_of(InferenceEngine.model_validate(each), [use])
+        for object_ in objects["InferenceEngine"]:
+            if object_["spec"]["key"] in read:
+                assert users_of(InferenceEngine.model_validate(object_), [use])
 
     @precondition(of_a_model)
     @invariant()
     def what_is_scaled_to_zero_has_no_canary(self) -> None:
         spec = InferenceModelSpec.model_validate(self.world.spec)
-        classes = [each["metadata"]["labels"][CLASS] for each in self.world.serving_deployments()]
+        classes = [
+            serving_deployment["metadata"]["labels"][CLASS]
+            for serving_deployment in self.world.serving_deployments()
+        ]
         assert asks_for_pods(spec, classes) or not self.world.canaries()
 
     @precondition(of_a_model)
@@ -625,7 +640,9 @@ class Cluster(RuleBasedStateMachine):
         world = self.world
         if world.conditions()["RolledBack"][0] == "True":
             deployments = map(deployment_view, world.serving_deployments())
-            revisions = {each.revision for each in deployments if not each.available}
+            revisions = {
+                deployment.revision for deployment in deployments if not deployment.available
+            }
             assert world.status["revision"] not in revisions
             assert world.conditions()["Stalled"][0] == "True"
             assert world.status["lastFailure"]["revision"] == world.status["revision"]
@@ -634,38 +651,38 @@ class Cluster(RuleBasedStateMachine):
     @invariant()
     def what_serves_is_there_and_is_what_is_asked_for(self) -> None:
         yielding = {
-            each["class"] for each in self.world.status.get("engines", ()) if "freedAt" in each
+            item["class"] for item in self.world.status.get("engines", ()) if "freedAt" in item
         }
-        for each in self.world.status.get("serving", {}).get("classes", ()):
-            deployment = self.world.find("Deployment", f"resnet-{each['class']}")
+        for item in self.world.status.get("serving", {}).get("classes", ()):
+            deployment = self.world.find("Deployment", f"resnet-{item['class']}")
             if deployment is None:  # the model has moved to other classes at 0 replicas
-                assert not each.get("replicas")
-                assert not each.get("readyReplicas")
+                assert not item.get("replicas")
+                assert not item.get("readyReplicas")
                 continue
-            if each["class"] not in yielding:
-                assert deployment["spec"]["replicas"] == each.get("replicas", 0)
+            if item["class"] not in yielding:
+                assert deployment["spec"]["replicas"] == item.get("replicas", 0)
             name = f"resnet-{_revision(deployment)}"
             assert self.world.find("ControllerRevision", name)
 
     @precondition(of_a_model)
     @invariant()
     def an_autoscaler_and_the_operator_never_set_the_same_count(self) -> None:
-        for each in self.world.all("HorizontalPodAutoscaler"):
+        for entry in self.world.all("HorizontalPodAutoscaler"):
             assert self.world.spec["serving"]["autoscaling"]
-            deployment = self.world.get("Deployment", each["metadata"]["name"])
+            deployment = self.world.get("Deployment", entry["metadata"]["name"])
             assert deployment["spec"]["replicas"]
             assert FIELD_MANAGER not in count_managers(deployment["metadata"])
 
     @precondition(of_a_model)
     @invariant()
     def pods_yield_only_to_a_build_on_their_device_or_for_minutes(self) -> None:
-        for each in self.world.status.get("engines", ()):
-            if "freedAt" not in each:
+        for item in self.world.status.get("engines", ()):
+            if "freedAt" not in item:
                 continue
-            away = self.world.now - datetime.fromisoformat(each["freedAt"])
+            away = self.world.now - datetime.fromisoformat(item["freedAt"])
             assert away < YIELD_LIMIT or any(
-                pod["metadata"]["labels"].get(JOB_NAME) == each["freedForJob"]
-                and pod["spec"].get("nodeName") in each["freedOn"]
+                pod["metadata"]["labels"].get(JOB_NAME) == item["freedForJob"]
+                and pod["spec"].get("nodeName") in item["freedOn"]
                 and pod["status"]["phase"] != "Failed"
                 and not never_ran(pod_view(pod))
                 for pod in self.world.all("Pod")
@@ -675,14 +692,17 @@ class Cluster(RuleBasedStateMachine):
     @precondition(of_a_model)
     @invariant()
     def what_no_model_needs_holds_no_device(self) -> None:
-        named = {each["name"] for each in self.world.status.get("engines", ())}
-        owners = [each["metadata"]["ownerReferences"][0] for each in self.world.running_jobs()]
-        assert {each["name"] for each in owners if each["kind"] == "InferenceEngine"} <= named
+        named = {item["name"] for item in self.world.status.get("engines", ())}
+        owners = [
+            running_job["metadata"]["ownerReferences"][0]
+            for running_job in self.world.running_jobs()
+        ]
+        assert {owner["name"] for owner in owners if owner["kind"] == "InferenceEngine"} <= named
 
     @invariant()
     def one_job_of_each_runs_at_most(self) -> None:
         running = self.world.running_jobs()
-        owners = [each["metadata"]["ownerReferences"][0]["uid"] for each in running]
+        owners = [entry["metadata"]["ownerReferences"][0]["uid"] for entry in running]
         for obj in self._ours():
             refreshes = "refreshing" in (obj["status"].get("source") or {})
             stalled = (
@@ -709,7 +729,7 @@ class Cluster(RuleBasedStateMachine):
     def what_is_built_or_cannot_be_is_not_built_again(self) -> None:
         for engine in self.world.all("InferenceEngine"):
             uid, name = engine["metadata"]["uid"], engine["metadata"]["name"]
-            made = sum(each.startswith(name) for each in self.world.made)
+            made = sum(item.startswith(name) for item in self.world.made)
             before, spec, jobs = self.engines.get(uid, ({}, {}, 0))
             if "engine" in before.get("status", {}):
                 assert conditions_of(engine)["Ready"] == ("True", "Built")
@@ -731,8 +751,8 @@ class Cluster(RuleBasedStateMachine):
 
     def _templates(self) -> dict[str, Any]:
         return {
-            each["metadata"]["name"]: each["spec"]["template"]
-            for each in self.world.serving_deployments()
+            serving_deployment["metadata"]["name"]: serving_deployment["spec"]["template"]
+            for serving_deployment in self.world.serving_deployments()
         }
 
     def _last_complete(self) -> str:
@@ -748,7 +768,9 @@ class Cluster(RuleBasedStateMachine):
     def _rejected(self) -> set[tuple[str, str]]:
         rejections = self.world.status.get("rejectedBackends", ())
         return {
-            (each["backend"], each["inputsHash"]) for each in rejections if "inputsHash" in each
+            (rejection["backend"], rejection["inputsHash"])
+            for rejection in rejections
+            if "inputsHash" in rejection
         }
 
 
@@ -758,12 +780,12 @@ def _revision(obj: Json) -> str:
 
 def _owns(owner: Json, obj: Json) -> bool:
     owners = obj["metadata"]["ownerReferences"]
-    return owner["metadata"]["uid"] in [each["uid"] for each in owners]
+    return owner["metadata"]["uid"] in [item["uid"] for item in owners]
 
 
 def _has_crashed(pod: Json) -> bool:
     kinds = ("initContainerStatuses", "containerStatuses")
-    return any("lastState" in each for kind in kinds for each in pod["status"].get(kind, ()))
+    return any("lastState" in item for kind in kinds for item in pod["status"].get(kind, ()))
 
 
 @pytest.mark.timeout(600)  # to find the shortest of failing runs

@@ -66,7 +66,7 @@ def test_its_revision_is_kept_however_many_others_are_rolled_out() -> None:
     revision = rejected(world)["revision"]
     for number in range(7):
         world.edit(podTemplate={"labels": {"edit": str(number)}}).all_available()
-    kept = {each["metadata"]["labels"][REVISION] for each in world.all("ControllerRevision")}
+    kept = {entry["metadata"]["labels"][REVISION] for entry in world.all("ControllerRevision")}
     assert revision in kept
 
 
@@ -213,16 +213,16 @@ def test_it_is_tried_as_a_canary_where_the_spec_says_so(passes: bool) -> None:
 def finds_no_node(world: World, *, stuck: bool) -> World:
     """Have no node take the new pods, for longer than the deadline if `stuck`."""
     conditions = [{"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}]
-    for each in (*world.canaries(), *world.serving_deployments()):
-        if each["metadata"]["labels"]["enginewright.dev/revision"] == world.status["revision"]:
-            name = each["metadata"]["name"]
+    for entry in (*world.canaries(), *world.serving_deployments()):
+        if entry["metadata"]["labels"]["enginewright.dev/revision"] == world.status["revision"]:
+            name = entry["metadata"]["name"]
             pod = world.serving_pod(
                 name, index=7, status={"conditions": [unschedulable(NO_DEVICE)]}
             )
             pod["spec"], pod["status"]["phase"] = {}, "Pending"
-            seen = {"observedGeneration": each["metadata"]["generation"], "replicas": 3}
-            seen |= {"availableReplicas": 0 if each in world.canaries() else 2}
-            world.set_status(each, {**seen, "conditions": conditions if stuck else []})
+            seen = {"observedGeneration": entry["metadata"]["generation"], "replicas": 3}
+            seen |= {"availableReplicas": 0 if entry in world.canaries() else 2}
+            world.set_status(entry, {**seen, "conditions": conditions if stuck else []})
     return world.settle()
 
 

@@ -91,7 +91,7 @@ def test_the_trial_serves_until_the_restored_pods_do(event: str) -> None:
     assert revision(world.canaries()[0]) == old
     assert carried(world) == {old}
     world.all_available()
-    assert [each for each in world.canaries() if revision(each) == old] == []
+    assert [canary for canary in world.canaries() if revision(canary) == old] == []
 
 
 @pytest.mark.parametrize("event", ["a third spec", "an obstacle"])

@@ -77,7 +77,7 @@ REFUSALS: Final[list[tuple[World, str, list[str]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("world", "reason", "texts"), REFUSALS, ids=[each[1] for each in REFUSALS])
+@pytest.mark.parametrize(("world", "reason", "texts"), REFUSALS, ids=[pair[1] for pair in REFUSALS])
 def test_refusal_names_the_thing_and_the_remedy(
     world: World, reason: str, texts: list[str]
 ) -> None:
@@ -308,7 +308,7 @@ def artifact_hash(world: World) -> str:
 
 def unshared(*nodes: Mapping[str, Any]) -> World:
     world = World()
-    world.nodes = [dict(each) for each in nodes]
+    world.nodes = [dict(entry) for entry in nodes]
     world.config = replace(
         world.config, store=StoreConfig("enginewright-store", "20Gi", "ReadWriteOnce", "fast")
     )
@@ -411,7 +411,7 @@ def test_the_recipe_holds_the_steps_and_the_job_their_digests() -> None:
 def test_a_digest_of_a_step_is_looked_at_again_but_changes_no_recipe() -> None:
     one, other = World(processing=STEPS), World(processing={"after": STEPS["after"]})
     unpinned = World(
-        processing={**STEPS, "before": [{"uri": each["uri"]} for each in STEPS["before"]]}
+        processing={**STEPS, "before": [{"uri": step["uri"]} for step in STEPS["before"]]}
     )
     assert recipe(one) == recipe(unpinned) != recipe(other)
     assert artifact_hash(one) != artifact_hash(unpinned)

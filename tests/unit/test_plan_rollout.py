@@ -47,10 +47,10 @@ def test_snapshot_comes_before_its_objects() -> None:
     world = World().settle()
     before = {"PersistentVolumeClaim", "Job", "Pod"}
     world.job_succeeds()
-    made = [each["kind"] for each in world.children() if each["kind"] not in before]
+    made = [child["kind"] for child in world.children() if child["kind"] not in before]
     assert made == ["ControllerRevision", "Service", "PodDisruptionBudget", "Deployment"]
     assert world.last
-    kinds = [each["kind"] for each in world.last.apply]
+    kinds = [entry["kind"] for entry in world.last.apply]
     assert kinds == ["Service", "PodDisruptionBudget", "Deployment"], "what is kept never changes"
 
 
@@ -74,9 +74,9 @@ def test_the_scale_subresource_gets_count_and_selector() -> None:
     world = two_classes("big", "small", replicas=6).all_available()
     assert world.status["replicas"] == 6
     (pod_labels,) = {
-        tuple(sorted(each["spec"]["template"]["metadata"]["labels"].items()))
-        for each in world.all("Deployment")
-        if each["metadata"]["name"] == "resnet-big"
+        tuple(sorted(entry["spec"]["template"]["metadata"]["labels"].items()))
+        for entry in world.all("Deployment")
+        if entry["metadata"]["name"] == "resnet-big"
     }
     selector = dict(part.split("=") for part in world.status["selector"].split(","))
     assert selector.items() <= dict(pod_labels).items()
@@ -300,7 +300,7 @@ def test_a_class_that_is_wanted_no_more_goes_when_the_others_serve() -> None:
     assert world.status["summary"]["classes"] == "big 1/1, small 1/1"
     world.all_available()
     assert sorted(world.replicas()) == ["resnet-cpu"]
-    budgets = [each["metadata"]["name"] for each in world.all("PodDisruptionBudget")]
+    budgets = [entry["metadata"]["name"] for entry in world.all("PodDisruptionBudget")]
     assert budgets == ["resnet-cpu"]
     assert world.conditions()["Ready"] == ("True", "Serving")
 
@@ -323,7 +323,7 @@ def test_the_newest_five_revisions_and_the_serving_one_are_kept() -> None:
     old = world.status["serving"]["revision"]
     for count in range(8):
         world.edit(podTemplate={"labels": {"try": str(count)}})
-    kept = {revision(each): each["revision"] for each in world.all("ControllerRevision")}
+    kept = {revision(entry): entry["revision"] for entry in world.all("ControllerRevision")}
     assert sorted(kept.values()) == [1, 5, 6, 7, 8, 9]
     assert kept[old] == 1
     assert kept[world.status["revision"]] == 9

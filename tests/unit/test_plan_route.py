@@ -40,7 +40,7 @@ def selected(world: World, service: str) -> set[str]:
     """Return the tracks of the pods that a Service selects."""
     selector = world.get("Service", service)["spec"]["selector"]
     labels = [pod["metadata"]["labels"] for pod in world.all("Pod")]
-    return {each.get(TRACK, "stable") for each in labels if selector.items() <= each.items()}
+    return {label.get(TRACK, "stable") for label in labels if selector.items() <= label.items()}
 
 
 def canary_service(world: World) -> str:
@@ -62,7 +62,7 @@ def gateway_says(world: World, *conditions: tuple[str, str, str]) -> World:
 def test_a_model_that_asks_for_none_has_no_route() -> None:
     world = serving()
     assert world.all("HTTPRoute") == []
-    assert [each["metadata"]["name"] for each in world.all("Service")] == ["resnet"]
+    assert [entry["metadata"]["name"] for entry in world.all("Service")] == ["resnet"]
     assert "RouteAccepted" not in world.conditions()
 
 
@@ -74,7 +74,7 @@ def test_the_route_takes_inference_requests_of_its_gateways_and_hostnames() -> N
     assert route["spec"]["hostnames"] == ["models.example.com"]
     (rule,) = route["spec"]["rules"]
     assert rule["matches"] == [{"path": {"type": "PathPrefix", "value": "/v2/models/resnet"}}]
-    assert [each["name"] for each in rule["backendRefs"]] == ["resnet", canary_service(world)]
+    assert [item["name"] for item in rule["backendRefs"]] == ["resnet", canary_service(world)]
     assert route["metadata"]["ownerReferences"][0]["name"] == "resnet"
     assert weights(world) == (WEIGHTS, 0)
 
@@ -94,7 +94,7 @@ def test_a_route_is_added_and_removed_without_a_new_revision() -> None:
     assert weights(world) == (WEIGHTS, 0)
     world.edit(serving=None)
     assert world.all("HTTPRoute") == []
-    assert [each["metadata"]["name"] for each in world.all("Service")] == ["resnet"]
+    assert [entry["metadata"]["name"] for entry in world.all("Service")] == ["resnet"]
     assert world.status["revision"] == before
     assert world.conditions()["Ready"] == ("True", "Serving")
     assert not world.canaries()
@@ -105,9 +105,9 @@ def test_service_and_route_change_to_tls_with_the_pods_that_speak_it() -> None:
 
     def ports() -> list[int]:
         (rule,) = world.the("HTTPRoute")["spec"]["rules"]
-        names = [each["name"] for each in rule["backendRefs"]]
+        names = [item["name"] for item in rule["backendRefs"]]
         opened = [world.get("Service", name)["spec"]["ports"][0]["port"] for name in names]
-        assert opened == [each["port"] for each in rule["backendRefs"]]
+        assert opened == [item["port"] for item in rule["backendRefs"]]
         return opened
 
     assert ports() == [80, 80]
@@ -182,7 +182,7 @@ def test_a_rejected_canary_gets_no_requests_from_the_same_pass_on(on_failure: st
     world.pass_once()
     assert weights(world) == (WEIGHTS, 0)
     assert world.last
-    order = [each["kind"] for each in world.last.apply]
+    order = [entry["kind"] for entry in world.last.apply]
     assert order[-1] == "HTTPRoute", "what cannot be applied stops nothing else"
     world.settle()
     assert world.conditions()["RolledBack"] == ("True", "BackendCrashed")
@@ -228,8 +228,8 @@ def test_a_gateway_that_refuses_is_reported_and_the_pods_stay_ready(kind: str, r
     assert "infra/public (https)" in message
     assert reason in message
     assert world.conditions()["Ready"] == ("True", "Serving")
-    reported = [each for each in world.events if each.reason == "RouteRejected"]
-    assert [each.type for each in reported] == ["Warning"]
+    reported = [event for event in world.events if event.reason == "RouteRejected"]
+    assert [intent.type for intent in reported] == ["Warning"]
     assert reason in reported[0].message
 
 

@@ -109,7 +109,7 @@ def test_a_canary_that_was_kept_to_be_looked_at_ends() -> None:
 def test_trial_of_the_revision_before_ends_and_a_restoration_goes_on(restored: bool) -> None:
     world, old, new = promoted()
     fails(world)
-    assert [revision(each) for each in world.canaries()] == [old]
+    assert [revision(canary) for canary in world.canaries()] == [old]
     if restored:
         world.canary_available()
     stopped(world)

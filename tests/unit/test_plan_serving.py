@@ -24,8 +24,8 @@ from tests.support.plan_world import World, serving
 
 def templates(world: World) -> dict[str, Any]:
     return {
-        each["metadata"]["name"]: copy.deepcopy(each["spec"]["template"])
-        for each in world.all("Deployment")
+        entry["metadata"]["name"]: copy.deepcopy(entry["spec"]["template"])
+        for entry in world.all("Deployment")
     }
 
 
@@ -188,7 +188,10 @@ THIRD = {"uri": "https://models.example/third.onnx"}
 
 
 def carried(world: World) -> set[str]:
-    return {each["metadata"]["labels"][REVISION] for each in world.serving_deployments()}
+    return {
+        serving_deployment["metadata"]["labels"][REVISION]
+        for serving_deployment in world.serving_deployments()
+    }
 
 
 def failing_at_zero() -> tuple[World, str, str]:
@@ -308,8 +311,8 @@ def test_two_failures_on_one_node_reject_no_backend() -> None:
 )
 def test_repeated_failures_reject_the_backend(failures: list[tuple[int, str, int]]) -> None:
     world = on_gpu()
-    for each in failures:
-        crash(world, *each)
+    for failure in failures:
+        crash(world, *failure)
     (rejected,) = world.status["rejectedBackends"]
     assert (rejected["backend"], rejected["reason"]) == ("tensorrt-rtx", "DriverMissing")
 
@@ -326,7 +329,7 @@ def refused(reason: Reason, *, ready: int = 0, nodes: int = 2) -> World:
     (deployment,) = world.serving_deployments()
     for index in range(ready):
         world.serving_pod(deployment["metadata"]["name"], index=index, ready=True)
-    (pod,) = (each for each in world.all("Pod") if each["metadata"]["name"].endswith("-00090"))
+    (pod,) = (entry for entry in world.all("Pod") if entry["metadata"]["name"].endswith("-00090"))
     world.verdicts[pod["metadata"]["name"]] = verdict("openvino", failed={Check.GOLDEN: reason})
     return world.settle()
 

@@ -33,7 +33,7 @@ def forget_file(world: World) -> None:
                 if "downwardAPI" in volume:
                     items = volume["downwardAPI"]["items"]
                     volume["downwardAPI"]["items"] = [
-                        each for each in items if each["path"] != SHADOW_FILE
+                        item for item in items if item["path"] != SHADOW_FILE
                     ]
         world.kube.changed(stored)
     world.settle().all_available()
@@ -96,7 +96,7 @@ def test_serving_pods_are_to_send_a_share_to_the_canarys_ready_pods() -> None:
     world = verifying()
     assert phase(world) == "Verifying"
     assert "shadow" in message(world)
-    assert not any(each.isdigit() for each in message(world)), "it would change at every poll"
+    assert not any(item.isdigit() for item in message(world)), "it would change at every poll"
     shadow = order(world)
     (canary,) = pods(world, canary=True)
     assert shadow.addresses == (canary["status"]["podIP"],)

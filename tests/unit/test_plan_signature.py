@@ -112,7 +112,7 @@ TENSORS = st.builds(
 
 
 def _distinct(least: int) -> st.SearchStrategy[list[TensorText]]:
-    return st.lists(TENSORS, min_size=least, unique_by=lambda each: each.name)
+    return st.lists(TENSORS, min_size=least, unique_by=lambda tensor: tensor.name)
 
 
 SIGNATURES = st.builds(PublishedSignature.of, _distinct(0), _distinct(1)).map(listed)

@@ -72,7 +72,9 @@ def test_a_new_runtime_image_prepares_the_same_bytes() -> None:
 
 def moved_to(image: str, pipelines: tuple[str | None, str | None], **spec: Any) -> World:
     """Return a world whose model serves from one image when the chart names another."""
-    before, after = (image_facts("cpu").model_copy(update={"pipeline": each}) for each in pipelines)
+    before, after = (
+        image_facts("cpu").model_copy(update={"pipeline": pipeline}) for pipeline in pipelines
+    )
     world = World(**spec)
     world.images[CPU_IMAGE] = before
     world.settle().job_succeeds().all_available()
@@ -85,9 +87,9 @@ def moved_to(image: str, pipelines: tuple[str | None, str | None], **spec: Any) 
 # event: Sources | another runtime image in the chart
 def test_under_recreate_an_image_shows_that_it_can_be_pulled_before_pods_go() -> None:
     world = moved_to("mirror.example/cpu:2", ("5" * 64, "5" * 64), rollout={"strategy": "Recreate"})
-    assert [each["metadata"]["labels"][COMPONENT] for each in world.all("Job")] == ["prepare"]
+    assert [entry["metadata"]["labels"][COMPONENT] for entry in world.all("Job")] == ["prepare"]
     (deployment,) = world.serving_deployments()
-    images = {each["image"] for each in deployment["spec"]["template"]["spec"]["containers"]}
+    images = {item["image"] for item in deployment["spec"]["template"]["spec"]["containers"]}
     assert images == {CPU_IMAGE}
 
 
@@ -99,7 +101,9 @@ def test_repushed_tag_is_another_image_to_jobs() -> None:
     (before,) = world.all("Job")
     world.images[CPU_IMAGE] = image_facts("cpu").model_copy(update={"pipeline": "6" * 64})
     world.settle()
-    assert before["metadata"]["name"] not in {each["metadata"]["name"] for each in world.all("Job")}
+    assert before["metadata"]["name"] not in {
+        entry["metadata"]["name"] for entry in world.all("Job")
+    }
 
 
 # event: Sources | another runtime image in the chart
@@ -108,10 +112,10 @@ def test_an_image_that_makes_the_same_artefacts_prepares_nothing() -> None:
     world = moved_to("mirror.example/cpu:2", ("5" * 64, "5" * 64))
     assert not world.all("Job")
     (container,) = {
-        each["image"]
+        item["image"]
         for deployment in world.serving_deployments()
-        for each in deployment["spec"]["template"]["spec"]["containers"]
-        if each["name"] == "server"
+        for item in deployment["spec"]["template"]["spec"]["containers"]
+        if item["name"] == "server"
     }
     assert container == "mirror.example/cpu:2"
 
@@ -119,7 +123,7 @@ def test_an_image_that_makes_the_same_artefacts_prepares_nothing() -> None:
 @pytest.mark.parametrize("pipelines", [("5" * 64, "6" * 64), (None, "6" * 64), (None, None)])
 def test_image_of_another_pipeline_prepares_again(pipelines: tuple[str | None, str | None]) -> None:
     world = moved_to("mirror.example/cpu:2", pipelines)
-    assert [each["metadata"]["labels"][COMPONENT] for each in world.all("Job")] == ["prepare"]
+    assert [entry["metadata"]["labels"][COMPONENT] for entry in world.all("Job")] == ["prepare"]
 
 
 # event: Sources | the spec returns to an earlier address | the current revision, until that
@@ -159,7 +163,7 @@ def test_refresh_takes_over_from_the_serving_revision() -> None:
     world.all_available()
     assert key(world) == "b" * 64
     assert running(world) == 0
-    assert ("Normal", "Refreshed") in [(each.type, each.reason) for each in world.events]
+    assert ("Normal", "Refreshed") in [(event.type, event.reason) for event in world.events]
 
 
 def test_a_refresh_that_finds_the_same_restarts_nothing() -> None:
@@ -213,8 +217,8 @@ def test_a_refresh_that_fails_takes_nothing_away(reason: Reason) -> None:
 def test_a_refresh_that_cannot_succeed_is_given_up_and_reported_once() -> None:
     world = serving().annotate(REFRESH, "1").job_fails(Reason.INVALID_MODEL)
     assert world.status["source"]["failure"]["reason"] == "InvalidModel"
-    warnings = [each for each in world.events if each.reason == "InvalidModel"]
-    assert [each.type for each in warnings] == ["Warning"]
+    warnings = [event for event in world.events if event.reason == "InvalidModel"]
+    assert [warning.type for warning in warnings] == ["Warning"]
     world.jobs_are_cleaned_away()
     assert world.all("Job") == []
     assert task(loses_artifact(world)).pinned == {"model": DIGEST}
@@ -326,7 +330,7 @@ def test_address_stands_for_its_last_content() -> None:
     world.jobs_are_cleaned_away()
     world.edit(source=FIRST)
     assert task(world).pinned == {"model": DIGEST}
-    assert [each.reason for each in world.events].count("Refreshed") == 2, "an edit is none"
+    assert [event.reason for event in world.events].count("Refreshed") == 2, "an edit is none"
 
 
 def test_model_of_an_earlier_version_is_pinned_during_a_refresh() -> None:

@@ -28,8 +28,8 @@ def loses_its_status(world: World) -> World:
 
 
 def without_deployments(world: World) -> World:
-    for each in world.all("Deployment"):
-        world.remove("Deployment", each["metadata"]["name"])
+    for entry in world.all("Deployment"):
+        world.remove("Deployment", entry["metadata"]["name"])
     return world
 
 

@@ -41,12 +41,12 @@ def pod(obj: dict[str, Any]) -> dict[str, Any]:
 
 def containers(obj: dict[str, Any]) -> dict[str, dict[str, Any]]:
     spec = pod(obj)["spec"]
-    return {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
+    return {item["name"]: item for item in (*spec["initContainers"], *spec["containers"])}
 
 
 def claims(obj: dict[str, Any]) -> list[str]:
     volumes = pod(obj)["spec"]["volumes"]
-    return [each["name"] for each in volumes if "persistentVolumeClaim" in each]
+    return [volume["name"] for volume in volumes if "persistentVolumeClaim" in volume]
 
 
 def test_each_stage_of_a_job_has_address_and_secret_and_no_claim() -> None:
@@ -61,9 +61,9 @@ def test_each_stage_of_a_job_has_address_and_secret_and_no_claim() -> None:
         assert claims(job) == []
         assert VOLUME in pod(job)["spec"]["volumes"]
         assert containers(job).keys() == set(stages)
-        for each in containers(job).values():
-            assert VARIABLE in each["env"]
-            assert MOUNT in each["volumeMounts"]
+        for container in containers(job).values():
+            assert VARIABLE in container["env"]
+            assert MOUNT in container["volumeMounts"]
     assert world.all("PersistentVolumeClaim") == []
 
 
@@ -92,8 +92,8 @@ def test_a_serving_pod_alone_reads_through_the_cache_of_its_node() -> None:
     (deployment,) = world.job_succeeds().serving_deployments()
     cached = {"name": "ENGINEWRIGHT_CACHE", "value": "cache.home.svc:8080"}
     for obj in (*jobs, deployment):
-        for name, each in containers(obj).items():
-            assert (cached in each["env"]) is (name == "fetch-artifact")
+        for name, container in containers(obj).items():
+            assert (cached in container["env"]) is (name == "fetch-artifact")
 
 
 def test_pods_that_mount_a_claim_have_no_other_cache() -> None:
@@ -114,10 +114,10 @@ def test_without_a_secret_pods_have_the_service_account_and_its_label() -> None:
     prepared = of_bucket(World(), IDENTITY).settle()
     jobs = [prepared.job(), of_bucket(World.of_engine(), IDENTITY).settle().job()]
     (deployment,) = prepared.job_succeeds().serving_deployments()
-    for each in (*jobs, deployment):
-        assert pod(each)["spec"]["serviceAccountName"] == "store-user"
-        assert pod(each)["metadata"]["labels"]["azure.workload.identity/use"] == "true"
-        assert "store" not in [volume["name"] for volume in pod(each)["spec"]["volumes"]]
+    for entry in (*jobs, deployment):
+        assert pod(entry)["spec"]["serviceAccountName"] == "store-user"
+        assert pod(entry)["metadata"]["labels"]["azure.workload.identity/use"] == "true"
+        assert "store" not in [volume["name"] for volume in pod(entry)["spec"]["volumes"]]
 
 
 def test_a_models_own_service_account_wins() -> None:
@@ -159,10 +159,10 @@ SHARED = "s3://models/team/_research"
 
 def places(deployment: Json) -> set[str]:
     return {
-        each["value"]
+        item["value"]
         for container in pod(deployment)["spec"]["initContainers"]
-        for each in container.get("env", ())
-        if each["name"] == "ENGINEWRIGHT_STORE"
+        for item in container.get("env", ())
+        if item["name"] == "ENGINEWRIGHT_STORE"
     }
 
 
@@ -182,17 +182,19 @@ def serving_from_a_shared_part() -> World:
 def test_shared_store_serves_on() -> None:
     world = serving_from_a_shared_part()
     revision, (before,) = world.status["revision"], world.serving_deployments()
-    jobs = {each["metadata"]["name"] for each in world.all("Job")}
+    jobs = {entry["metadata"]["name"] for entry in world.all("Job")}
     world.settle()
     assert world.status["serving"]["revision"] == revision != world.status["revision"]
-    assert {each["metadata"]["name"] for each in world.all("Job")} == jobs, "nothing is built again"
+    assert {entry["metadata"]["name"] for entry in world.all("Job")} == jobs, (
+        "nothing is built again"
+    )
     (after,) = world.serving_deployments()
     assert after["spec"]["replicas"] == before["spec"]["replicas"]
     assert after["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0
     # where artefacts were imported into the namespace's own part, its pods find them
     world.all_available()
     assert world.status["serving"]["revision"] == world.status["revision"] != revision
-    assert {each["metadata"]["name"] for each in world.all("Job")} == jobs
+    assert {entry["metadata"]["name"] for entry in world.all("Job")} == jobs
     (moved,) = world.serving_deployments()
     assert places(moved) == {f"s3://models/team/{NAMESPACE}"}
 
@@ -258,13 +260,13 @@ def test_the_build_that_lacked_its_model_begins_anew_once_that_is_prepared(reaso
     (job,) = world.running_jobs()
     assert containers(job).keys() == set(ENGINE_STAGES)
     world.later(hours=9)
-    assert len([each for each in world.made if "prepare" in each]) == 2
+    assert len([item for item in world.made if "prepare" in item]) == 2
 
 
 def test_an_engine_that_vanished_while_it_was_built_has_no_model_prepared() -> None:
     world = compiled().later(hours=1)
     world.job_fails(Reason.ARTIFACT_MISSING, "publish-engine", of="engine")
-    assert [each for each in world.made if "prepare" in each] == world.made[:1]
+    assert [item for item in world.made if "prepare" in item] == world.made[:1]
 
 
 def with_stable_on_a_claim(world: World) -> World:
@@ -310,8 +312,8 @@ def test_servers_and_sidecars_do_not_get_the_identity_of_the_store(uri: str) -> 
         "azure.workload.identity/skip-containers": "server;sidecar",
         "eks.amazonaws.com/skip-containers": "server,sidecar",
     }
-    for each in annotations.values():
-        assert {*re.split("[,;]", each), "fetch-artifact"} == containers(deployment).keys()
+    for annotation in annotations.values():
+        assert {*re.split("[,;]", annotation), "fetch-artifact"} == containers(deployment).keys()
 
 
 def test_other_pods_have_no_annotations_about_identities() -> None:
@@ -329,20 +331,22 @@ def test_a_models_annotations_win() -> None:
 
 
 def tasks(job: dict[str, Any]) -> list[PrepareTask]:
-    variables = [variable for each in containers(job).values() for variable in each["env"]]
-    values = [each["value"] for each in variables if each["name"] == TASK_VARIABLE]
-    return [PrepareTask.model_validate_json(each) for each in values]
+    variables = [
+        variable for container in containers(job).values() for variable in container["env"]
+    ]
+    values = [item["value"] for item in variables if item["name"] == TASK_VARIABLE]
+    return [PrepareTask.model_validate_json(value) for value in values]
 
 
 @pytest.mark.parametrize("template", [{}, {"serviceAccountName": "store-user"}])
 def test_a_source_is_not_read_with_the_identity_of_the_store(template: dict[str, str]) -> None:
     lent = tasks(of_bucket(World(podTemplate=template), IDENTITY).settle().job())
     assert len(lent) == len(PREPARE_STAGES)
-    assert all(each.anonymous_sources for each in lent)
+    assert all(task.anonymous_sources for task in lent)
 
 
 def test_a_source_is_read_with_the_pods_own_identity() -> None:
     own = of_bucket(World(podTemplate={"serviceAccountName": "own"}), IDENTITY)
     for world in (own, of_bucket(World(), SECRET), World()):
-        for each in tasks(world.settle().job()):
-            assert each.anonymous_sources is None
+        for task in tasks(world.settle().job()):
+            assert task.anonymous_sources is None

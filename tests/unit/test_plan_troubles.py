@@ -193,7 +193,7 @@ def test_missing_claim_is_a_warning(message: str, reason: str, wording: str) -> 
     assert world.conditions()["Ready"] == ("False", reason)
     assert world.conditions()["Reconciling"] == ("True", reason)
     assert wording in world.message()
-    (event,) = [each for each in world.events if each.reason == reason]
+    (event,) = [intent for intent in world.events if intent.reason == reason]
     assert event.type == "Warning"
 
 
@@ -202,4 +202,4 @@ def test_an_engine_job_without_its_claim_says_so() -> None:
     message = '0/3 nodes are available: persistentvolumeclaim "enginewright-store" not found.'
     world.unschedulable(message)
     assert world.conditions()["Ready"] == ("False", "ClaimNotFound")
-    assert any(each.type == "Warning" for each in world.events)
+    assert any(event.type == "Warning" for event in world.events)

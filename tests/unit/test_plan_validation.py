@@ -19,7 +19,7 @@ from tests.support.plan_objects import made
 )
 def test_invalid_model_spec(change: dict[str, Any], field: str, sentence: str) -> None:
     reported = problems(server.inference_model(change))
-    assert any(each.startswith(f"{field}: ") and sentence in each for each in reported), reported
+    assert any(item.startswith(f"{field}: ") and sentence in item for item in reported), reported
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,14 @@ def test_invalid_model_spec(change: dict[str, Any], field: str, sentence: str) -
 def test_invalid_class_spec(change: dict[str, Any], field: str, sentence: str) -> None:
     base = {"nodeSelector": {"a": "b"}, "backends": ["cpu"]}
     reported = problems(made("AcceleratorClass", "l4", spec=server.merged(base, change)))
-    assert any(each.startswith(f"{field}: ") and sentence in each for each in reported), reported
+    assert any(item.startswith(f"{field}: ") and sentence in item for item in reported), reported
 
 
 @pytest.mark.parametrize("name", server.BAD_NAMES)
 def test_a_name_that_cannot_be_a_services_is_refused(name: str) -> None:
     assert any(
-        each.startswith("metadata.name: ") for each in problems(server.inference_model({}, name))
+        problem.startswith("metadata.name: ")
+        for problem in problems(server.inference_model({}, name))
     )
 
 
@@ -84,8 +85,8 @@ def test_every_rule_can_be_evaluated_here() -> None:
     """A rule that uses more of CEL than is known here fails this test, not a user's plan."""
     messages = [
         rule
-        for each in definitions().values()
-        for rule in rules(each["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+        for definition in definitions().values()
+        for rule in rules(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
     ]
     assert len(messages) > 40
     for rule in messages:

@@ -151,8 +151,8 @@ class Cluster(World):
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Return a copy, quickly: it shares what is never changed."""
         kept = (self.comparisons, self.config, self.last, *self.classes)
-        for each in (*kept, *self.measurements.values(), *self.verdicts.values()):
-            memo[id(each)] = each
+        for item in (*kept, *self.measurements.values(), *self.verdicts.values()):
+            memo[id(item)] = item
         new = copy.copy(self)
         memo[id(self)] = new
         vars(new).update(copy.deepcopy(vars(self), memo))
@@ -252,15 +252,15 @@ class Cluster(World):
         if self._crashes(view):
             self._crash(deployment, pods, view)
             return
-        ours = [each for each in pods if revision_of(each) == view.revision]
+        ours = [pod for pod in pods if revision_of(pod) == view.revision]
         if not view.is_current and len(ours) < view.desired:  # its first new pod starts
             self.serving_pod(name, index=0 if view.is_canary else 90)
-            ready = [each for each in pods if pod_view(each).ready]
+            ready = [pod for pod in pods if pod_view(pod).ready]
             self._counts(deployment, len(pods) + 1, len(ours) + 1, len(ready))
             return
-        for each in pods:
-            if _number(each) >= view.desired or each not in ours:
-                self.remove("Pod", each["metadata"]["name"])
+        for pod in pods:
+            if _number(pod) >= view.desired or pod not in ours:
+                self.remove("Pod", pod["metadata"]["name"])
         for index in range(view.desired):
             self._ready(name, index, view.revision, canary=view.is_canary)
         self._counts(deployment, view.desired, view.desired, view.desired)
@@ -269,10 +269,10 @@ class Cluster(World):
         """Have the new pod of a Deployment crash, beside those of the revision before."""
         name, at = deployment["metadata"]["name"], 0 if view.is_canary else 90
         recreates = self.spec["rollout"].get("strategy") == "Recreate"
-        others = [each for each in pods if revision_of(each) != view.revision and not recreates]
-        for each in pods:
-            if each not in others and (recreates or _number(each) != at):
-                self.remove("Pod", each["metadata"]["name"])
+        others = [entry for entry in pods if revision_of(entry) != view.revision and not recreates]
+        for entry in pods:
+            if entry not in others and (recreates or _number(entry) != at):
+                self.remove("Pod", entry["metadata"]["name"])
         pod = self.find("Pod", f"{name}-{at:05}")
         labels = pod["metadata"]["labels"] if pod else {}
         self.crash(name, Reason.BACKEND_CRASHED, index=at)
@@ -306,9 +306,9 @@ class Cluster(World):
 
     def _bad(self) -> str:
         owners = [
-            revision_of(each)
-            for each in self.all("ControllerRevision")
-            if SECOND.key in str(each["data"])
+            revision_of(entry)
+            for entry in self.all("ControllerRevision")
+            if SECOND.key in str(entry["data"])
         ]
         return owners[0] if owners else ""
 
@@ -319,7 +319,10 @@ class Cluster(World):
             return False
         if not deployment.is_canary:
             return crashes == "promoted"
-        under = any(each["metadata"]["labels"][COMPONENT] == SERVE for each in self.canary_pods())
+        under = any(
+            canary_pod["metadata"]["labels"][COMPONENT] == SERVE
+            for canary_pod in self.canary_pods()
+        )
         return crashes == "canary" or (crashes == "requests" and under)
 
     # what must never be
@@ -333,23 +336,23 @@ class Cluster(World):
                 assert not (refused and labels[REVISION] == self._bad())
                 assert labels[REVISION] in self.first_ready
         if self.scenario.rollout.get("strategy") != "Recreate" and self.scenario.acts != "active":
-            for each in self.serving_deployments():
-                revision = revision_of(each)
+            for serving_deployment in self.serving_deployments():
+                revision = revision_of(serving_deployment)
                 active = self.status.get("active")
                 if active and self.second and revision == self._bad() != active["revision"]:
                     assert self.now >= self.first_ready[revision] + HOLD, "after the hold"
 
-        for each in self.serving_deployments():
-            revision = revision_of(each)
-            seen = self.carried.setdefault(each["metadata"]["name"], [])
+        for serving_deployment in self.serving_deployments():
+            revision = revision_of(serving_deployment)
+            seen = self.carried.setdefault(serving_deployment["metadata"]["name"], [])
             if revision not in seen[-1:]:
                 seen.append(revision)
 
     def _check_rest(self) -> None:
         rejected = {
-            revision_of(each)
-            for each in self.all("ControllerRevision")
-            if (outcome := RevisionOutcome.read(each["metadata"].get("annotations", {})))
+            revision_of(entry)
+            for entry in self.all("ControllerRevision")
+            if (outcome := RevisionOutcome.read(entry["metadata"].get("annotations", {})))
             and outcome.state == "Rejected"
         }
         for pod in self.all("Pod"):
@@ -414,4 +417,4 @@ def test_wherever_it_is_killed_a_rollout_ends_as_if_it_had_not_been(name: str, a
 
 def _before(starts: list[Cluster], write: int) -> Cluster:
     """Return the last state before a write."""
-    return next(each for each in reversed(starts) if len(each.stopping.log) <= write)
+    return next(start for start in reversed(starts) if len(start.stopping.log) <= write)

@@ -19,11 +19,11 @@ def pod(**spec: Any) -> dict[str, Any]:
 
 
 def containers(spec: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {each["name"]: each for each in (*spec["initContainers"], *spec["containers"])}
+    return {item["name"]: item for item in (*spec["initContainers"], *spec["containers"])}
 
 
 def variables(container: dict[str, Any]) -> dict[str, Any]:
-    return {each["name"]: each.get("value") for each in container["env"]}
+    return {item["name"]: item.get("value") for item in container["env"]}
 
 
 def startup_seconds(spec: dict[str, Any]) -> int:
@@ -90,8 +90,8 @@ def test_server_and_sidecar_have_the_environment_that_is_asked_for() -> None:
     assert "OMP_NUM_THREADS" not in variables(by_name["sidecar"])
     assert by_name["sidecar"]["env"][-1] == {"name": "KEY", "valueFrom": from_secret}
     assert variables(by_name["fetch-artifact"]).keys() == {"ENGINEWRIGHT_TASK"}
-    for each in by_name.values():
-        assert each["env"][0]["name"] == "ENGINEWRIGHT_TASK"
+    for entry in by_name.values():
+        assert entry["env"][0]["name"] == "ENGINEWRIGHT_TASK"
 
 
 def test_spreading_is_the_users_and_counts_the_pods_of_the_class() -> None:
@@ -102,9 +102,9 @@ def test_spreading_is_the_users_and_counts_the_pods_of_the_class() -> None:
     ]
     assert plain.items() >= {**asked, "maxSkew": 1}.items()
     assert rich.items() >= constraint.items()
-    for each in (plain, rich):
-        assert each["labelSelector"]["matchLabels"]["enginewright.dev/class"] == "cpu"
-        assert each["matchLabelKeys"] == ["pod-template-hash"]
+    for item in (plain, rich):
+        assert item["labelSelector"]["matchLabels"]["enginewright.dev/class"] == "cpu"
+        assert item["matchLabelKeys"] == ["pod-template-hash"]
 
 
 def test_further_volumes_are_the_servers() -> None:
@@ -112,8 +112,8 @@ def test_further_volumes_are_the_servers() -> None:
     mount = {"name": "data", "mountPath": "/data", "readOnly": True}
     spec = pod(podTemplate={"volumes": [volume], "volumeMounts": [mount]})
     assert volume in spec["volumes"]
-    for name, each in containers(spec).items():
-        assert (mount in each["volumeMounts"]) == (name == "server")
+    for name, container in containers(spec).items():
+        assert (mount in container["volumeMounts"]) == (name == "server")
 
 
 def test_the_init_container_has_the_servers_limits_and_no_device() -> None:
@@ -137,8 +137,8 @@ def test_run_as_user_may_be_set() -> None:
 
 def test_containers_may_differ_and_get_no_privileges() -> None:
     own = {"readOnlyRootFilesystem": False, "runAsUser": 1000}
-    for each in containers(pod(podTemplate={"containerSecurityContext": own})).values():
-        security = each["securityContext"]
+    for container in containers(pod(podTemplate={"containerSecurityContext": own})).values():
+        security = container["securityContext"]
         assert security.items() >= own.items()
         assert security["allowPrivilegeEscalation"] is False
         assert security["capabilities"] == {"drop": ["ALL"]}
@@ -150,8 +150,8 @@ def test_where_the_cluster_assigns_users_no_pod_names_one(own: dict[str, int]) -
     world.config = replace(world.config, openshift=True)
     job = world.settle().job()
     serving = world.job_succeeds().the("Deployment")
-    for each, expected in ((job, {}), (serving, own)):
-        security = each["spec"]["template"]["spec"]["securityContext"]
+    for entry, expected in ((job, {}), (serving, own)):
+        security = entry["spec"]["template"]["spec"]["securityContext"]
         named = {name for name in ("runAsUser", "runAsGroup", "fsGroup") if name in security}
         assert named == expected.keys()
         assert security["runAsNonRoot"] is True

@@ -76,11 +76,11 @@ def test_samples(
     shape: tuple[int | str | None, ...],
     array: tuple[int, ...],
     samples: int,
-    each: tuple[int, ...],
+    item: tuple[int, ...],
     tmp_path: Path,
 ) -> None:
     data = calibration.read(npz(tmp_path, x=random(*array)), [spec("x", *shape)])
-    assert [sample["x"].shape for sample in all_of(data)] == [each] * samples
+    assert [sample["x"].shape for sample in all_of(data)] == [item] * samples
 
 
 def test_inputs_go_together(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support.quantizing import dense
 def times(middle: float, spread: float = 0.02, *, seed: int = 0) -> Times:
     noise = np.random.default_rng(seed).normal(size=21)
     noise -= np.median(noise)
-    return Times(tuple(float(middle * (1 + spread * each)) for each in noise))
+    return Times(tuple(float(middle * (1 + spread * item)) for item in noise))
 
 
 OWN = times(10e-3)
@@ -50,7 +50,7 @@ def test_a_faster_one_that_fails_parity_is_rejected_and_reported() -> None:
         (times(9.4e-3, 0.3, seed=1), "noise"),
         (times(11e-3), "slower"),
     ],
-    ids=lambda each: each if isinstance(each, str) else "",
+    ids=lambda item: item if isinstance(item, str) else "",
 )
 def test_small_gain_is_not_worth_it(candidate: Times, why: str) -> None:
     choice = select(OWN, [TriedPrecision("INT8", times=candidate)])
@@ -61,8 +61,8 @@ def test_small_gain_is_not_worth_it(candidate: Times, why: str) -> None:
 def test_load_that_meets_both_alike_hides_nothing() -> None:
     """Rounds take from 1 to 10 times as long, those of both together."""
     load = np.random.default_rng(3).uniform(1, 10, 21)
-    own = Times(tuple(float(each) for each in load * 10e-3))
-    fast = Times(tuple(float(each) for each in load * 7e-3))
+    own = Times(tuple(float(item) for item in load * 10e-3))
+    fast = Times(tuple(float(item) for item in load * 7e-3))
     assert fast.quartiles[1] > own.quartiles[0]
     assert select(own, [TriedPrecision("INT8", times=fast)]).precision == "INT8"
     assert select(own, [TriedPrecision("INT8", times=own)]).precision is None
@@ -105,5 +105,5 @@ def test_existing_precision(
 ) -> None:
     have = existing(model)
     assert have.precision == precision
-    assert [each for each in can if have.refuses(each)] == []
-    assert [each for each in cannot if not have.refuses(each)] == []
+    assert [item for item in can if have.refuses(item)] == []
+    assert [item for item in cannot if not have.refuses(item)] == []

@@ -160,8 +160,8 @@ def test_spoilt_entry_is_replaced(
     keep(kept, asked(model), result(model))
     entries = list((tmp_path / "cache").glob("*/*.json"))
     assert len(entries) == 2
-    for each in entries:
-        each.write_bytes(content)
+    for entry in entries:
+        entry.write_bytes(content)
     assert kept.result(asked(model), HELD, INSTALLED) is None
     keep(kept, asked(model), result(model))
     assert kept.result(asked(model), HELD, INSTALLED)
@@ -195,7 +195,7 @@ def test_least_recently_used_goes_first(
             old = entry.stat().st_mtime - 100
             os.utime(entry, (old, old))
     assert kept.result(asked(paths[0]), HELD, INSTALLED)  # the oldest, used again
-    size = sum(each.stat().st_size for each in (tmp_path / "cache").glob("*/*.json"))
+    size = sum(item.stat().st_size for item in (tmp_path / "cache").glob("*/*.json"))
     monkeypatch.setattr(cached, "LIMIT", size)
     new = tmp_path / "new.onnx"
     new.write_bytes(broken.relu(opset=20).SerializeToString())
@@ -214,13 +214,13 @@ def test_writers_at_the_same_time_leave_whole_entries(kept: ResultCache, model: 
             keep(kept, asked(model), stored)
 
     writers = [threading.Thread(target=write) for _ in range(4)]
-    for each in writers:
-        each.start()
+    for writer in writers:
+        writer.start()
     seen = 0
-    while any(each.is_alive() for each in writers):
+    while any(writer.is_alive() for writer in writers):
         seen += kept.result(asked(model), HELD, INSTALLED) is not None
-    for each in writers:
-        each.join()
+    for writer in writers:
+        writer.join()
     assert kept.result(asked(model), HELD, INSTALLED)
 
 

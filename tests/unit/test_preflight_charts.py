@@ -7,7 +7,7 @@ from enginewright_cli.preflight.html.charts import Tile, treemap
 def test_tiles_fill_the_map_and_never_overlap() -> None:
     weights = [0.4, 0.2, 0.1, 0.1, 0.05, 0.05, 0.04, 0.03, 0.02, 0.01]
     groups = treemap(
-        [Tile(each, str(each), "n", f"g{i % 3}", "on") for i, each in enumerate(weights)]
+        [Tile(weight, str(weight), "n", f"g{i % 3}", "on") for i, weight in enumerate(weights)]
     )
     boxes = [box for group in groups for _, box in group.tiles]
     assert len(boxes) == len(weights)

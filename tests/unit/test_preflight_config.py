@@ -63,7 +63,7 @@ def test_entries_that_match_win_over_defaults_the_last_one_first(folder: Path) -
     assert (small.targets, small.budget) == (("cpu", "sm89"), "compute=2%,nodes=5%")
     assert large.shapes == small.shapes == ("images=1x3x64x64:8x3x64x64:32x3x64x64",)
     assert small.samples == str(folder / "samples/vision.npz")
-    assert {each.precision for each in models.values()} == {"FP16"}
+    assert {model.precision for model in models.values()} == {"FP16"}
     assert (remote.samples, remote.runtime_version) == (None, "1.24")
 
 

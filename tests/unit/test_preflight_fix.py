@@ -68,9 +68,9 @@ def result(*verdicts: str) -> Result:
             "model": ModelFacts(digest="cd" * 32, size_bytes=100),
             "targets": {
                 f"t{index}": TargetResult.model_validate(
-                    {"verdict": each, "backend": "cpu", "prepared_key": KEY}
+                    {"verdict": verdict, "backend": "cpu", "prepared_key": KEY}
                 )
-                for index, each in enumerate(verdicts)
+                for index, verdict in enumerate(verdicts)
             },
         }
     )
@@ -268,9 +268,9 @@ def test_missing_shapes_are_suggested_as_options_that_can_be_pasted(name: str) -
         ShapeProfile(input="flat", min=(1,), opt=(1,), max=(8,)),
     ]
     finding = shapes.missing(specs, (name, "mask"), working=findings)
-    wording = [shlex.split(each) for each in suggested(finding.proposal)]
-    assert [each[0] for each in wording] == ["--shapes"] * 3
-    profiles = [options.shape(each[1]) for each in wording]
+    wording = [shlex.split(item) for item in suggested(finding.proposal)]
+    assert [row[0] for row in wording] == ["--shapes"] * 3
+    profiles = [options.shape(row[1]) for row in wording]
     assert profiles == findings, "a default batch might not go with what was found"
     resolved = shapes.resolve(specs, profiles, frozenset())
     assert not resolved.findings

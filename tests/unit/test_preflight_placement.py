@@ -29,7 +29,7 @@ def engine(*inside: str, costs: tuple[NodeCost, ...] = COSTS) -> Manifest:
 
 def elsewhere(placement: Placement | None) -> dict[str, int]:
     assert placement is not None
-    return {each.label: each.elsewhere for each in placement.nodes}
+    return {node.label: node.elsewhere for node in placement.nodes}
 
 
 def test_nodes_in_no_engine_are_elsewhere() -> None:
@@ -47,11 +47,13 @@ def test_nodes_in_no_engine_are_elsewhere() -> None:
     assert placement.shape_nodes == 1
     outside = ["det (Det)", "unnamed (Relu)", "shape (Shape)", "folded (Mul)"]
     total, count, share = coverage(outside, built)
-    assert sum(each.count for each in placement.operators) == total == 7
-    assert sum(each.elsewhere for each in placement.operators) == count == 2
-    spent = sum(each.elsewhere_share or 0.0 for each in placement.operators)
+    assert sum(operator.count for operator in placement.operators) == total == 7
+    assert sum(operator.elsewhere for operator in placement.operators) == count == 2
+    spent = sum(operator.elsewhere_share or 0.0 for operator in placement.operators)
     assert spent == pytest.approx(share, abs=1e-5)
-    assert sum(each.share or 0.0 for each in placement.operators) == pytest.approx(1.0, abs=1e-5)
+    assert sum(operator.share or 0.0 for operator in placement.operators) == pytest.approx(
+        1.0, abs=1e-5
+    )
 
 
 def test_nodes_of_a_session_elsewhere() -> None:

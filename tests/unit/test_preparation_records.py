@@ -51,13 +51,13 @@ def applied(world: World, spec: Json) -> World:
 
 def again(world: World, **changes: Any) -> World:
     spec = gone(world) | changes
-    return applied(world, {name: each for name, each in spec.items() if each is not None})
+    return applied(world, {name: item for name, item in spec.items() if item is not None})
 
 
 def prepares(world: World) -> bool:
     """Return whether a Job prepares the model; if not, it is prepared."""
-    jobs = [each["metadata"]["name"] for each in world.all("Job")]
-    is_prepared = any("prepare" in each for each in jobs)
+    jobs = [entry["metadata"]["name"] for entry in world.all("Job")]
+    is_prepared = any("prepare" in job for job in jobs)
     assert is_prepared == ("prepared" not in world.status)
     return is_prepared
 
@@ -181,7 +181,7 @@ def test_artefact_that_the_store_lost_is_prepared_again() -> None:
     }
     world.now = failed + timedelta(seconds=1)
     world.settle()
-    assert any("prepare" in each["metadata"]["name"] for each in world.all("Job"))
+    assert any("prepare" in entry["metadata"]["name"] for entry in world.all("Job"))
 
 
 def prepared(record: str, key: str = "a" * 64) -> Prepared:
@@ -198,7 +198,7 @@ def prepared(record: str, key: str = "a" * 64) -> Prepared:
 
 
 def names(records: tuple[Prepared, ...]) -> list[str]:
-    return [each.record_hash for each in records]
+    return [record.record_hash for record in records]
 
 
 def test_new_records_replace_unused_ones() -> None:

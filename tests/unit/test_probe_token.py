@@ -16,15 +16,15 @@ def test_whoever_comes_first_makes_it_and_it_stays(tmp_path: Path) -> None:
         tokens.append(read_or_create(path))
 
     threads = [threading.Thread(target=start) for _ in range(8)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert len(set(tokens)) == 1
     assert len(tokens[0]) == 64
     assert read_or_create(path) == tokens[0], "after a restart of either"
     assert path.stat().st_mode & 0o077 == 0
-    assert [each.name for each in path.parent.iterdir()] == ["token"]
+    assert [item.name for item in path.parent.iterdir()] == ["token"]
     assert read_or_create(tmp_path / "another/token") != tokens[0]
 
 

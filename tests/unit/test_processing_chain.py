@@ -18,7 +18,7 @@ def chain(
         for stage, parts in (("before", before), ("after", after))
         for number, (taken, given) in enumerate(parts)
     ]
-    return connect(steps, PublishedSignature.of(*(map(TensorText.read, each) for each in model)))
+    return connect(steps, PublishedSignature.of(*(map(TensorText.read, row) for row in model)))
 
 
 TOKENIZE = (["text:BYTES[-1]"], ["ids:INT64[-1,-1]", "offsets:INT64[-1,2]"])

@@ -104,7 +104,7 @@ def test_budgets(promise: Promise, broken: bool, reported: str | None) -> None:
 
 def test_a_share_exactly_on_the_limit_keeps_the_promise() -> None:
     labels = [f"n{i} (Relu)" for i in range(100)]
-    proven = manifest([(each, 1, 0.01) for each in labels], nodes=100)
+    proven = manifest([(label, 1, 0.01) for label in labels], nodes=100)
     promise = Promise(policy="Budget", max_node_share=0.07, max_compute_share=0.07)
     assert not judge(facts(93, *labels[:7]), TENSORRT, proven, promise).broken
     assert judge(facts(92, *labels[:8]), TENSORRT, proven, promise).broken
@@ -178,7 +178,7 @@ def test_verdicts_are_in_bounds_monotone_and_by_policy(
     shape: bool,
 ) -> None:
     whole = sum(weights or []) or 1.0
-    costs = [(name, 1, each / whole) for name, each in zip(LABELS, weights or [], strict=False)]
+    costs = [(name, 1, value / whole) for name, value in zip(LABELS, weights or [], strict=False)]
     engine = None if partition is None else {"e": [x for x in partition if x not in elsewhere]}
     proven = manifest(costs, LABELS[-1:] if shape else [], engine)
     here, contexts = (1, ["e"]) if engine is not None else (len(LABELS) - len(elsewhere), [])

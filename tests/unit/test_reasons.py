@@ -24,7 +24,7 @@ RETRIED = {
 
 
 def test_the_exit_code_of_each_reason_stays() -> None:
-    codes = {str(each): exit_code(each) for each in Reason}
+    codes = {str(reason): exit_code(reason) for reason in Reason}
     assert {name for name, code in codes.items() if code is ExitCode.TRANSIENT} == RETRIED
     assert [name for name, code in codes.items() if code is ExitCode.INTERNAL] == ["InternalError"]
     assert exit_code(None) is ExitCode.OK
@@ -38,13 +38,13 @@ def test_a_reason_without_a_row_is_refused_when_it_is_defined() -> None:
 
 
 def test_each_reason_is_reported_by_the_product() -> None:
-    sources = [each for top in ("operator", "runtime_image") for each in (ROOT / top).rglob("*.py")]
-    text = "\n".join(each.read_text() for each in sources if each.name != "reasons.py")
+    sources = [path for top in ("operator", "runtime_image") for path in (ROOT / top).rglob("*.py")]
+    text = "\n".join(source.read_text() for source in sources if source.name != "reasons.py")
     alerts = (ROOT / "hack/monitoring/rules.test.yaml").read_text()
     unused = [
-        each
-        for each in Reason
-        if f"Reason.{each.name}" not in text and f"remedy {each}\n" not in alerts
+        reason
+        for reason in Reason
+        if f"Reason.{reason.name}" not in text and f"remedy {reason}\n" not in alerts
     ]
     assert unused == []
 
@@ -58,7 +58,7 @@ def test_a_name_of_the_operator_or_of_another_release_is_no_reason() -> None:
 
 
 def test_of_several_causes_the_image_comes_before_the_node_the_device_and_the_model() -> None:
-    ranked = sorted((each for each in Reason if each.facets.placement), key=causes.rank)
+    ranked = sorted((reason for reason in Reason if reason.facets.placement), key=causes.rank)
     assert ranked == [
         Reason.VERSION_MISMATCH,
         Reason.SESSION_REPLACED,
@@ -78,13 +78,13 @@ def test_of_several_causes_the_image_comes_before_the_node_the_device_and_the_mo
 
 
 def test_node_failures_do_not_repeat_everywhere() -> None:
-    of_nodes = [each for each in Reason if each.facets.fault is Fault.NODE]
+    of_nodes = [reason for reason in Reason if reason.facets.fault is Fault.NODE]
     assert Reason.PROCESSOR_MISMATCH in of_nodes
-    assert [each for each in of_nodes if each.facets.repeats is Repeats.EVERYWHERE] == []
+    assert [of_node for of_node in of_nodes if of_node.facets.repeats is Repeats.EVERYWHERE] == []
 
 
 def test_a_lack_of_memory_or_disk_says_nothing_about_the_model() -> None:
-    assert {each for each in Reason if each.lacks_resources} == {
+    assert {reason for reason in Reason if reason.lacks_resources} == {
         Reason.OUT_OF_MEMORY,
         Reason.BUILD_OUT_OF_MEMORY,
         Reason.STORAGE_FULL,

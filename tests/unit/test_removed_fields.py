@@ -40,8 +40,8 @@ def processes_of(world: World) -> set[int]:
     spec = world.the("Deployment")["spec"]["template"]["spec"]
     variables = [
         json.loads(one["value"]).get("processes", 1)
-        for each in (*spec["initContainers"], *spec["containers"])
-        for one in each["env"]
+        for item in (*spec["initContainers"], *spec["containers"])
+        for one in item["env"]
         if one["name"] == TASK_VARIABLE
     ]
     assert len(variables) == 3
@@ -49,7 +49,7 @@ def processes_of(world: World) -> set[int]:
 
 
 def built(objects: dict[Any, Any], kind: str) -> dict[str, Any]:
-    (obj,) = [each for key, each in objects.items() if key[0] == kind]
+    (obj,) = [object_ for key, object_ in objects.items() if key[0] == kind]
     return dict(obj)
 
 
@@ -79,7 +79,7 @@ def hash_with(world: World, processes: int) -> str:
 
 
 def removed(world: World) -> list[str]:
-    return [each.message for each in world.events if each.reason == "ProcessesRemoved"]
+    return [event.message for event in world.events if event.reason == "ProcessesRemoved"]
 
 
 # event: Rollouts | an upgrade from a release whose pods had several server processes (`spec.serving.processes`) |
@@ -100,7 +100,9 @@ def test_a_revision_with_processes_serves_on_as_it_was_built(world: World) -> No
 def test_its_user_is_told_how_many_replicas_replace_it(world: World) -> None:
     world.settle()
     revision = world.status["revision"]
-    assert [(each.type, each.reason) for each in world.events] == [("Warning", "ProcessesRemoved")]
+    assert [(event.type, event.reason) for event in world.events] == [
+        ("Warning", "ProcessesRemoved")
+    ]
     (message,) = removed(world)
     assert message.startswith(f"revision {revision} has 4 server processes in each pod")
     assert "4 replicas replace one of its pods (8 instead of 2 on class cpu)" in message
@@ -154,11 +156,11 @@ def test_a_canary_of_such_a_revision_is_the_one_that_runs(world: World) -> None:
     revision = Revision.read(kept)
     made = canary_deployment(world.facts().model, revision, "cpu", replicas=1, stable_key="b" * 64)
     fetch = made["spec"]["template"]["spec"]["initContainers"][0]
-    (text,) = [each["value"] for each in fetch["env"] if each["name"] == TASK_VARIABLE]
+    (text,) = [item["value"] for item in fetch["env"] if item["name"] == TASK_VARIABLE]
     data: dict[str, Any] = json.loads(text)
     assert (data["processes"], data["stable_key"]) == (4, "b" * 64)
     before = revision.templates["cpu"]["spec"]["initContainers"][0]["env"]
-    (stored,) = [each["value"] for each in before if each["name"] == TASK_VARIABLE]
+    (stored,) = [item["value"] for item in before if item["name"] == TASK_VARIABLE]
     assert text.replace(f'"stable_key":"{"b" * 64}",', "") == stored
 
 
@@ -169,7 +171,7 @@ def test_the_task_of_a_canary_is_written_as_ever() -> None:
         world.facts().model, Revision.read(kept), "cpu", replicas=1, stable_key="b" * 64
     )
     fetch = made["spec"]["template"]["spec"]["initContainers"][0]
-    (text,) = [each["value"] for each in fetch["env"] if each["name"] == TASK_VARIABLE]
+    (text,) = [item["value"] for item in fetch["env"] if item["name"] == TASK_VARIABLE]
     assert text == ServeTask.model_validate_json(text).to_json()
 
 

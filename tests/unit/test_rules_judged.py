@@ -36,7 +36,7 @@ def judge(
             "precision": precision,
         }
     )
-    return [each.model_dump(mode="json") for each in inspect_here(path, recipe).findings]
+    return [finding.model_dump(mode="json") for finding in inspect_here(path, recipe).findings]
 
 
 @pytest.mark.parametrize("case", GOOD, ids=lambda case: case[0])

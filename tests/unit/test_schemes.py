@@ -64,4 +64,4 @@ def test_platform_identity_variables_are_known(scheme: Scheme) -> None:
 def test_another_scheme_is_refused_with_the_forms_of_all() -> None:
     with pytest.raises(StageFailure) as caught:
         open_source("ftp://host/m.onnx", Path("/none"), Path("/none"))
-    assert all(each.form in caught.value.message for each in SCHEMES)
+    assert all(scheme.form in caught.value.message for scheme in SCHEMES)

@@ -64,24 +64,24 @@ class Recounted(RuleBasedStateMachine):
 
     @rule(holding=holdings, size=st.integers(0, LIMIT))
     def hold(self, holding: Holding, size: int) -> None:
-        before = {id(each): each.size for each in self.all}
-        rates = {id(each): each.progress.rate for each in self.all if each.progress}
+        before = {id(item): item.size for item in self.all}
+        rates = {id(item): item.progress.rate for item in self.all if item.progress}
         count = len(self.world.evicted)
         admitted = self.world.account.hold(holding, size)
         given_up = self.world.evicted[count:]
         assert holding not in given_up
         if not admitted:
             assert not given_up
-            assert {id(each): each.size for each in self.all} == before
+            assert {id(item): item.size for item in self.all} == before
             assert sum(before.values()) - before[id(holding)] + size > LIMIT
-        for each in given_up:
-            rate = rates[id(each)]  # only transfers are given up
-            assert not each.is_exempt
-            assert before[id(each)]
+        for item in given_up:
+            rate = rates[id(item)]  # only transfers are given up
+            assert not item.is_exempt
+            assert before[id(item)]
             assert rate < SLOW
-        for each in self.all:
-            if each is not holding and each not in given_up:
-                assert each.size == before[id(each)]
+        for item in self.all:
+            if item is not holding and item not in given_up:
+                assert item.size == before[id(item)]
         if admitted and not holding.is_exempt and size > before[id(holding)]:
             assert self.world.account.total <= LIMIT
 
@@ -96,7 +96,7 @@ class Recounted(RuleBasedStateMachine):
 
     @invariant()
     def sums_are_right(self) -> None:
-        assert self.world.account.total == sum(each.size for each in self.all)
+        assert self.world.account.total == sum(holding.size for holding in self.all)
 
 
 TestRecounted = Recounted.TestCase

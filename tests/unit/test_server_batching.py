@@ -33,7 +33,7 @@ ANY: Final = 2**31 - 1
 )
 def test_joined_arrays_are_split_again(rows: list[int], tail: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
-    requests = [{"x": rng.random((each, *tail)), "n": rng.random((each, 2))} for each in rows]
+    requests = [{"x": rng.random((row, *tail)), "n": rng.random((row, 2))} for row in rows]
     joined = join(requests)
     assert rows_of(joined) == sum(rows)
     parts = split([joined["n"], joined["x"]], rows)
@@ -138,7 +138,7 @@ def test_costly_size_changes_make_batches_useless(planning: float, on_cpu: bool,
     proof = model.prove(on_cpu=on_cpu)
     assert proof.rows == rows
     assert proof.sizes == (
-        () if on_cpu else tuple(each for each in (1, 2, 4, 8, 16, 32) if each <= rows)
+        () if on_cpu else tuple(number for number in (1, 2, 4, 8, 16, 32) if number <= rows)
     )
     assert ("where the one before had another size" in proof.off) is (rows == 1)
 

@@ -23,7 +23,7 @@ SIGNATURE: Final = Signature(
     {"x": Tensor("x", FLOAT, (-1,), ())}, {"y": Tensor("y", FLOAT, (-1,), ())}, ()
 )
 SAMPLES: Final = [
-    GoldenSample(f"s{each}", {"x": np.full(4, each + 1, np.float32)}, {}) for each in range(3)
+    GoldenSample(f"s{index}", {"x": np.full(4, index + 1, np.float32)}, {}) for index in range(3)
 ]
 MIB: Final = 1 << 20
 
@@ -104,7 +104,7 @@ def test_as_few_as_are_about_as_fast_as_any(times: dict[int, float], runs: int) 
         def run(self, outputs: list[str], feeds: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
             return [feeds["x"] * 2]
 
-    prover = TimedProver(Model(), {runs: 0.01 * each for runs, each in times.items()})
+    prover = TimedProver(Model(), {runs: 0.01 * value for runs, value in times.items()})
     assert prove(prover, threads=8).runs == runs
     assert prove(prover, threads=8, most=2).runs <= 2
 

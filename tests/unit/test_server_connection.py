@@ -217,7 +217,7 @@ async def test_a_connection_that_is_lost_loses_its_turn() -> None:
 def replaced(app: Echo, buffer: bytearray, *held: Peer) -> list[bool]:
     """Whether each of the connections that are held is closed for a new one."""
     assert not Peer(app, buffer).pipe.answers  # it is not refused
-    return [each.pipe.aborted for each in held]
+    return [peer.pipe.aborted for peer in held]
 
 
 async def test_a_client_that_pipelines_is_replaced_before_one_that_has_just_connected() -> None:

@@ -22,7 +22,7 @@ def answer(size: int) -> HttpResponse:
 
 
 def head_of(response: HttpResponse) -> ExchangeHead:
-    line = next(each for each in response.headers.split(b"\r\n") if b"Shadow" in each)
+    line = next(part for part in response.headers.split(b"\r\n") if b"Shadow" in part)
     return ExchangeHead.read(line.split(b": ")[1])
 
 

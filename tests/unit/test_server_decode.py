@@ -31,7 +31,7 @@ shapes = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 
 def signature(*datatypes: Datatype) -> Signature:
     """Return a model with an input, and an output of the same name, of each datatype."""
-    tensors = {each.name: Tensor(each.name, each, (), ()) for each in datatypes}
+    tensors = {item.name: Tensor(item.name, item, (), ()) for item in datatypes}
     return Signature(tensors, tensors, ())
 
 
@@ -174,7 +174,7 @@ OTHERS: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("datatype", IN_JSON, ids=lambda each: each.name)
+@pytest.mark.parametrize("datatype", IN_JSON, ids=lambda item: item.name)
 @pytest.mark.parametrize("at", [0, 1, 2])
 def test_one_element_of_another_type_refuses_the_request(datatype: Datatype, at: int) -> None:
     fine = {"b": True, "O": "a"}.get(datatype.dtype.kind, 1)
@@ -207,7 +207,7 @@ def test_one_element_of_another_type_refuses_the_request(datatype: Datatype, at:
     ids=str,
 )
 def test_nesting_other_than_the_shape_is_named(shape: list[int], data: Any, cause: str) -> None:
-    (datatype,) = (each for each in DATATYPES if each.name == "FP32")
+    (datatype,) = (item for item in DATATYPES if item.name == "FP32")
     with pytest.raises(RequestError) as refused:
         decode(signature(datatype), document(datatype, shape, data))
     assert cause in refused.value.message
@@ -247,7 +247,7 @@ PLACES = {
 @pytest.mark.parametrize("what", STRANGE)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_strange_value_anywhere_is_refused_in_few_words(place: str, what: str) -> None:
-    served = signature(*(each for each in DATATYPES if each.name == "FP32"))
+    served = signature(*(item for item in DATATYPES if item.name == "FP32"))
     with pytest.raises(RequestError) as refused:
         decode(served, PLACES[place] % STRANGE[what])
     assert refused.value.status in {400, 413}
@@ -280,7 +280,7 @@ def test_mutated_body_is_refused_or_read(edits: list[tuple[int, int, bytes]]) ->
     for at, removed, inserted in edits:
         body = body[:at] + inserted + body[at + removed :]
     served = signature(
-        *(each for each in DATATYPES if each.name in {"FP32", "INT8", "BYTES", "BOOL"})
+        *(entry for entry in DATATYPES if entry.name in {"FP32", "INT8", "BYTES", "BOOL"})
     )
     try:
         feeds = decode(served, body)
@@ -295,7 +295,7 @@ def test_mutated_body_is_refused_or_read(edits: list[tuple[int, int, bytes]]) ->
 
 
 def test_strings_are_limited_in_all_inputs() -> None:
-    (text,) = (each for each in DATATYPES if each is BYTES)
+    (text,) = (item for item in DATATYPES if item is BYTES)
     tensors = {name: Tensor(name, text, (), ()) for name in ("a", "b")}
     served = Signature(tensors, tensors, ())
 
@@ -378,7 +378,7 @@ def test_decoded_inputs_count_as_in_flight() -> None:
 
 
 def test_inputs_take_their_own_memory_and_the_body_once_if_they_are_views_of_it() -> None:
-    served = signature(*(each for each in DATATYPES if each.name in {"FP32", "FP64", "BYTES"}))
+    served = signature(*(item for item in DATATYPES if item.name in {"FP32", "FP64", "BYTES"}))
 
     def measure_held(**sizes: int) -> int:
         """Return what inputs take beyond the body: FP32 in binary, FP64 and BYTES in JSON."""

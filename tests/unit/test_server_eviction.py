@@ -40,9 +40,9 @@ class Table:
         self.eviction = Eviction(lambda: self.now, NEWEST)
 
     def closed(self) -> OpenConnection | None:
-        before = [each for each in self.clients if not each.aborted]
+        before = [client for client in self.clients if not client.aborted]
         victim = self.eviction.close_one(self.clients)
-        closed = [each for each in before if each.aborted]
+        closed = [connection for connection in before if connection.aborted]
         assert len(closed) == victim
         return closed[0] if closed else None
 
@@ -109,7 +109,7 @@ def test_a_storm_looks_at_few_connections_for_each_that_is_closed() -> None:
     most, storm = 1000, 5000
     table = Table(*(Counted(WaitsFor.NEW, 99.0) for _ in range(most)))
     for number in range(storm):
-        oldest = next(each for each in table.clients if not each.aborted)
+        oldest = next(client for client in table.clients if not client.aborted)
         assert table.closed() is oldest, number
         table.clients.remove(oldest)
         table.now += 0.0005

@@ -67,7 +67,7 @@ def raw_bytes(array: NDArray[Any]) -> bytes:
     if array.dtype != object:
         return array.tobytes()
     encoded = [text.encode() for text in array.flat]
-    return b"".join(len(each).to_bytes(4, "little") + each for each in encoded)
+    return b"".join(len(item).to_bytes(4, "little") + item for item in encoded)
 
 
 def parameters(**values: bool | int | str) -> list[dict[str, Any]]:
@@ -172,7 +172,9 @@ def expected_feeds(message: bytes, model: Signature) -> dict[str, NDArray[Any]]:
             else:
                 array = np.frombuffer(data, kind.dtype)
         elif kind is STRING:
-            array = np.array([each.decode() for each in item.contents.bytes_contents], object)
+            array = np.array(
+                [bytes_content.decode() for bytes_content in item.contents.bytes_contents], object
+            )
         else:
             array = np.array(item.contents.fp32_contents, np.float32)
         feeds[item.name] = array.reshape(item.shape)
@@ -396,7 +398,9 @@ def test_raw_outputs_are_written_as_protobuf_reads_them(outputs: Inputs, identif
         answer = InferResponse()
         answer.ParseFromString(b"".join(parts))
         assert (answer.model_name, answer.model_version, answer.id) == ("m", "r1", identifier)
-        described = [(each.name, each.datatype, tuple(each.shape)) for each in answer.outputs]
+        described = [
+            (output.name, output.datatype, tuple(output.shape)) for output in answer.outputs
+        ]
         assert described == [
             (f"y{at}", kind.name, array.shape) for at, (kind, array) in enumerate(outputs)
         ]
@@ -409,7 +413,7 @@ def test_outputs_have_the_form_of_the_inputs(outputs: Inputs) -> None:
     sent = request(ONE, typed=True).SerializeToString()
     plan, identifier, _ = decoder(model).read(body(sent))
     (part,) = GrpcEncoder("m", "r1", model).encode(
-        GrpcRequest(plan, identifier), [each for _, each in outputs]
+        GrpcRequest(plan, identifier), [item for _, item in outputs]
     )
     answer = InferResponse()
     answer.ParseFromString(bytes(part))

@@ -69,7 +69,7 @@ async def test_a_closed_connection_refers_to_no_transport() -> None:
 async def test_a_call_is_answered_with_headers_message_and_trailers() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, ECHO.decode(), b"hello"))
-    kinds = [(each.kind, each.flags) for each in peer.frames if each.stream == 1]
+    kinds = [(item.kind, item.flags) for item in peer.frames if item.stream == 1]
     end = frames.END_HEADERS | frames.END_STREAM
     assert kinds == [(frames.HEADERS, frames.END_HEADERS), (frames.DATA, 0), (frames.HEADERS, end)]
     response = peer.responses()[1]
@@ -83,8 +83,8 @@ async def test_a_call_is_answered_with_headers_message_and_trailers() -> None:
 async def test_a_refusal_is_trailers_only_and_its_message_percent_encoded() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, FAIL.decode(), "50% ü\n".encode()))
-    headers = [each for each in peer.of(frames.HEADERS) if each.stream == 1]
-    assert [each.flags for each in headers] == [frames.END_HEADERS | frames.END_STREAM]
+    headers = [item for item in peer.of(frames.HEADERS) if item.stream == 1]
+    assert [header.flags for header in headers] == [frames.END_HEADERS | frames.END_STREAM]
     response = peer.responses()[1]
     assert response.status == Code.INVALID_ARGUMENT
     assert response.headers["grpc-message"] == "50%25 %C3%BC%0A"
@@ -462,13 +462,13 @@ def granted(number: int, size: int) -> bytes:
 async def test_a_response_keeps_within_both_windows() -> None:
     peer = Peer()
     peer.send(peer.client.call(1, LARGE.decode(), b"200000"))
-    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
+    assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
     peer.send(granted(1, 300_000))
-    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
+    assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
     peer.send(granted(0, 10))
-    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 10
+    assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 10
     peer.send(granted(0, 300_000))
-    assert max(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_FRAME
+    assert max(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_FRAME
     response = peer.responses()[1]
     assert response.content == bytes(200_000)
     assert response.status == Code.OK
@@ -481,7 +481,7 @@ async def test_responses_take_turns_in_a_small_window() -> None:
     peer.send(peer.client.call(3, LARGE.decode(), b"1000000"))
     peer.send(granted(0, 600_000))
     sent = {
-        number: sum(len(each.payload) for each in peer.of(frames.DATA) if each.stream == number)
+        number: sum(len(item.payload) for item in peer.of(frames.DATA) if item.stream == number)
         for number in (1, 3)
     }
     assert sum(sent.values()) == frames.DEFAULT_WINDOW + 600_000
@@ -493,9 +493,9 @@ async def test_a_smaller_initial_window_applies_to_open_streams() -> None:
     peer.send(peer.client.call(1, LARGE.decode(), b"100000"))
     peer.send(granted(0, 300_000) + settings((frames.INITIAL_WINDOW_SIZE, 0)))
     peer.send(granted(1, frames.DEFAULT_WINDOW))  # to 0
-    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
+    assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW
     peer.send(granted(1, 100))
-    assert sum(len(each.payload) for each in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 100
+    assert sum(len(item.payload) for item in peer.of(frames.DATA)) == frames.DEFAULT_WINDOW + 100
 
 
 async def test_a_response_that_a_window_holds_ends_at_its_time_limit() -> None:
@@ -533,12 +533,12 @@ async def test_a_client_that_reads_a_large_response_in_small_steps_is_served() -
     seen = received = 0
     while received < 20_000_005:
         parts = [
-            each for each in split(bytes(peer.pipe.written[seen:])) if each.kind == frames.DATA
+            item for item in split(bytes(peer.pipe.written[seen:])) if item.kind == frames.DATA
         ]
         assert parts, "the server has stopped"
         seen = len(peer.pipe.written)
-        for each in parts:
-            size = len(each.payload)
+        for part in parts:
+            size = len(part.payload)
             received += size
             peer.send(granted(0, size) + granted(1, size))
         await peer.turns()
@@ -580,7 +580,7 @@ async def test_large_messages_arrive_in_any_pieces(pieces: int) -> None:
     for at in range(0, len(sent), pieces):
         peer.send(sent[at : at + pieces])
         await peer.turns()
-    assert [each.content for each in peer.responses().values()] == contents
+    assert [response.content for response in peer.responses().values()] == contents
 
 
 @pytest.mark.parametrize("pieces", [40_000, 65_536, 200_003])
@@ -751,7 +751,7 @@ async def test_bodies_that_arrive_at_once_share_the_rate() -> None:
     peer.connection.check(now + DEFAULTS.transfer_window / 2)
     assert not peer.of(frames.RST_STREAM)
     peer.connection.check(now + DEFAULTS.transfer_window * 1.01)
-    assert [each.stream for each in peer.of(frames.RST_STREAM)] == [1]
+    assert [item.stream for item in peer.of(frames.RST_STREAM)] == [1]
 
 
 async def test_a_fast_beginning_of_a_body_earns_no_time() -> None:
@@ -827,7 +827,7 @@ async def test_a_connection_goes_away_such_that_no_call_is_lost(why: str) -> Non
     assert peer.pipe.ended
     responses = peer.responses()
     assert responses.pop(3).content == b"under way"
-    assert {number: each.content for number, each in responses.items()} == (
+    assert {number: response.content for number, response in responses.items()} == (
         {} if why == "idle" else {1: b"1000"}
     )
 
@@ -859,14 +859,14 @@ async def test_connections_are_closed_in_the_order_of_their_waits() -> None:
     peers = [silent, part, sends, owed, reads, leaves]
 
     now = time.monotonic()
-    waits = [each.connection.waits(now) for each in peers]
-    ranks = [each[0] if each else None for each in waits]
+    waits = [peer.connection.waits(now) for peer in peers]
+    ranks = [wait[0] if wait else None for wait in waits]
     assert ranks[:2] == [WaitsFor.ACTIVE, WaitsFor.NEW]
     assert ranks[2:] == [WaitsFor.ACTIVE, None, WaitsFor.ACTIVE, WaitsFor.LINGERS]
-    for each in (sends, reads):
-        each.connection.check(now + 2)
-    later = [each.connection.waits(now + 2) for each in (silent, part, sends, reads)]
-    ranks = [each[0] if each else None for each in later]
+    for peer in (sends, reads):
+        peer.connection.check(now + 2)
+    later = [peer.connection.waits(now + 2) for peer in (silent, part, sends, reads)]
+    ranks = [pair[0] if pair else None for pair in later]
     assert ranks[:2] == [WaitsFor.IDLE, WaitsFor.SILENT]
     assert ranks[2:] == [WaitsFor.STALLED, WaitsFor.STALLED]
 
@@ -884,15 +884,15 @@ class CountedStreams(dict[int, Stream]):
 
     @override
     def __iter__(self) -> Iterator[int]:
-        for each in super().__iter__():
+        for number in super().__iter__():
             self.visits += 1
-            yield each
+            yield number
 
     @override
     def values(self) -> Any:
-        for each in super().values():
+        for stream in super().values():
             self.visits += 1
-            yield each
+            yield stream
 
 
 async def test_waits_are_known_without_a_walk_over_the_streams() -> None:
@@ -962,7 +962,9 @@ async def test_the_responses_that_are_owed_are_counted(name: str) -> None:
     assert ended(peer) is None
     streams = peer.connection._streams
     assert streams.owed == expected
-    walked = [each for each in streams.open.values() if not each.receiving and each.unsent is None]
+    walked = [
+        stream for stream in streams.open.values() if not stream.receiving and stream.unsent is None
+    ]
     assert len(walked) == expected
     peer.connection.connection_lost(None)
     assert streams.owed == 0
@@ -1004,12 +1006,12 @@ def begun(app: EchoApp, calls: int) -> Peer:
 async def test_calls_of_many_clients_that_leave_are_dropped_in_turns() -> None:
     app = CountingApp(DEFAULTS)
     few, *many = begun(app, 3), *(begun(app, MAX_STREAMS) for _ in range(40))
-    for each in many:
-        await each.turns()
+    for peer in many:
+        await peer.turns()
     few.connection.connection_lost(None)
     assert app.released == 3
-    for each in many:
-        each.connection.connection_lost(None)
+    for peer in many:
+        peer.connection.connection_lost(None)
     assert app.released == 3
     assert not app.connections
     everything = 3 + 40 * MAX_STREAMS

@@ -42,7 +42,7 @@ def test_blocks_are_decoded(blocks: list[list[Field]], huffman: bool, table: int
 
 @given(LISTS)
 def test_another_decoder_decodes_our_blocks(fields: list[Field]) -> None:
-    block = b"".join(literal(*each) for each in fields)
+    block = b"".join(literal(*field) for field in fields)
     assert hpack.Decoder().decode(block, raw=True) == fields
 
 

@@ -82,15 +82,15 @@ def test_runs_at_the_same_time_are_not_timed_and_lone_ones_are() -> None:
     queue = JobQueue(BatchLimits(), 2)
     first, second = Thread(queue, 0), Thread(queue, 1)
     jobs = [job() for _ in range(3)]
-    for each in jobs[:2]:
-        queue.put(each)
+    for item in jobs[:2]:
+        queue.put(item)
     assert [first.take(), second.take()] == [[jobs[0]], [jobs[1]]]
     first.finish()
     second.finish()  # it was alone at its end, but not at its beginning
     queue.put(jobs[2])
     assert first.take() == [jobs[2]]
     first.finish()
-    assert [each.alone for each in jobs] == [False, False, True]
+    assert [item.alone for item in jobs] == [False, False, True]
 
 
 def test_a_golden_inference_waits_for_the_others_and_they_for_it() -> None:
@@ -138,8 +138,8 @@ def test_under_constant_load_a_run_is_alone_now_and_then(monkeypatch: pytest.Mon
     queue = JobQueue(BatchLimits(), 2)
     threads = [Thread(queue, number) for number in range(2)]
     jobs = [job() for _ in range(60)]
-    for each in jobs:
-        queue.put(each)
+    for item in jobs:
+        queue.put(item)
     for thread in threads:
         thread.take()
     for _ in range(len(jobs) - 2):  # one ends, and takes the next while the other runs
@@ -148,8 +148,8 @@ def test_under_constant_load_a_run_is_alone_now_and_then(monkeypatch: pytest.Mon
         threads.sort(key=lambda thread: thread is ends)  # the other one is next
         ends.finish()
         ends.begin()
-        until(lambda: sum(each.taken.is_set() for each in threads) + waiting(queue) == 2)
-    alone = [number for number, each in enumerate(jobs[:-2]) if each.alone]
+        until(lambda: sum(item.taken.is_set() for item in threads) + waiting(queue) == 2)
+    alone = [number for number, item in enumerate(jobs[:-2]) if item.alone]
     assert len(alone) == 3
     assert all(later - earlier > 16 for earlier, later in pairwise(alone))
 
@@ -193,8 +193,8 @@ def test_every_job_runs_once(
     threads = [threading.Thread(target=work, args=(n,), daemon=True) for n in range(runs)]
     for thread in threads:
         thread.start()
-    for each in jobs:
-        queue.put(each)
+    for item in jobs:
+        queue.put(item)
     assert end.wait(20)
     for _ in threads:
         queue.put(ended)
@@ -211,8 +211,8 @@ def test_a_deferred_golden_inference_waits_behind_no_other_that_may_wait_longer(
     patient = job(reserved=True, latest=now + 60.0)
     urgent = job(reserved=True, latest=now)
     first, second = job(), job()
-    for each in (patient, urgent, first, second):  # requests wait at any time
-        queue.put(each)
+    for item in (patient, urgent, first, second):  # requests wait at any time
+        queue.put(item)
     assert thread.take() == [urgent]
     thread.finish()
     assert thread.take() == [first]
@@ -246,9 +246,9 @@ def test_requests_wait_no_longer_than_their_deadlines(
     queue = JobQueue(BatchLimits(rows=4, delay=60.0), 1)
     thread, jobs = Thread(queue, 0), [job(rows=1) for _ in range(2)]
     now = time.monotonic()
-    for each in jobs:
-        each.queued = now
-        queue.put(each)
+    for item in jobs:
+        item.queued = now
+        queue.put(item)
     jobs[urgent].deadline = now + 5.2
     assert thread.take() == jobs
     assert time.monotonic() < jobs[urgent].deadline

@@ -14,8 +14,8 @@ DURATION = "enginewright_request_duration_seconds"
 
 def samples(metrics: Metrics, name: str, **labels: str) -> list[float]:
     families = text_string_to_metric_families(metrics.expose().decode())
-    result = [each for family in families for each in family.samples if each.name == name]
-    return [each.value for each in result if labels.items() <= each.labels.items()]
+    result = [sample for family in families for sample in family.samples if sample.name == name]
+    return [sample.value for sample in result if labels.items() <= sample.labels.items()]
 
 
 @given(st.lists(st.integers(0, 2**40)))

@@ -71,11 +71,11 @@ def test_no_value_leaves_the_line_or_the_header(value: bytes) -> None:
 
 def test_a_request_without_an_id_gets_one() -> None:
     contexts = [RequestContext() for _ in range(100)]
-    for each in contexts:
-        each.name()
-        assert re.fullmatch(rb"[0-9a-f]{16}", each.request_id)
-        assert each.header() == b"X-Request-Id: %b\r\n" % each.request_id
-    assert len({each.request_id for each in contexts}) == 100
+    for context in contexts:
+        context.name()
+        assert re.fullmatch(rb"[0-9a-f]{16}", context.request_id)
+        assert context.header() == b"X-Request-Id: %b\r\n" % context.request_id
+    assert len({context.request_id for context in contexts}) == 100
     named = RequestContext()
     named.read(REQUEST_ID, b"mine")
     named.name()

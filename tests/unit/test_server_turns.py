@@ -49,8 +49,8 @@ async def test_a_request_that_cannot_be_answered_delays_no_other() -> None:
     turns = Turns(runs, limits, finish, hand_over=answered.append)
     jobs = [job() for _ in range(5)]
     jobs[2].answered = True  # at its timeout
-    for each in jobs:
-        turns.add(each)
+    for item in jobs:
+        turns.add(item)
     for _ in range(100):  # turns of the event loop, more than enough
         await asyncio.sleep(0)
     assert len(turns.waiting) == 0
@@ -73,11 +73,11 @@ async def test_a_request_that_is_handed_over_waits_as_if_it_had_not_run() -> Non
     x = {"x": np.ones((1, 2), np.float32)}
     responder: Any = Responder()
     jobs = [Job(InferenceCall(), Plan(["y"]), x, responder, 1.0) for _ in range(2)]
-    for each in jobs:
-        turns.add(each)
+    for job in jobs:
+        turns.add(job)
     for _ in range(100):  # turns of the event loop, more than enough
         await asyncio.sleep(0)
-    assert [(each.started, each.finished, each.error, each.ran) for each in handed] == [
+    assert [(job.started, job.finished, job.error, job.ran) for job in handed] == [
         (0.0, 0.0, None, {})
     ] * len(jobs)
 
@@ -98,12 +98,12 @@ async def test_requests_that_cannot_be_joined_run_in_the_thread(
     jobs = [Job(InferenceCall(), Plan(["y"]), x, responder, 1.0) for _ in range(3)]
     with monkeypatch.context() as patch:
         patch.setattr(Job, "joins", fail)
-        for each in jobs[:2]:
-            turns.add(each)
+        for job in jobs[:2]:
+            turns.add(job)
         await asyncio.sleep(0.01)
     assert handed == jobs[:1]
     assert done == jobs[1:2]
-    assert [each.rows for each in handed] == [0], "it joins no other there"
+    assert [job.rows for job in handed] == [0], "it joins no other there"
     turns.add(jobs[2])
     await asyncio.sleep(0.01)
     assert done == jobs[1:]
@@ -133,8 +133,8 @@ def raising(error: BaseException) -> tuple[Turns, list[Job], list[Job], list[Job
         Job(InferenceCall(), Plan(["y"]), {"x": np.full((1, 2), value)}, responder, 1.0)
         for value in range(3)
     ]
-    for each in jobs:
-        turns.add(each)
+    for job in jobs:
+        turns.add(job)
     return turns, jobs, done, handed
 
 

@@ -31,13 +31,13 @@ def filled(priorities: list[int]) -> Waiting[Job]:
     return waiting
 
 
-def place(each: Job) -> tuple[int, float]:
-    return each.priority, each.queued
+def place(item: Job) -> tuple[int, float]:
+    return item.priority, item.queued
 
 
 @given(st.lists(PRIORITIES))
 def test_higher_priorities_come_first_and_older_ones_within_a_priority(given: list[int]) -> None:
-    assert [place(each) for each in filled(given)] == sorted(
+    assert [place(item) for item in filled(given)] == sorted(
         (priority, float(number)) for number, priority in enumerate(given)
     )
 
@@ -67,7 +67,7 @@ def test_order_is_kept_and_nothing_is_lost(steps: list[tuple[int, int]]) -> None
             waiting.be_fair()
             taken.append(waiting.popleft())
             assert list(map(place, waiting)) == sorted(map(place, waiting))
-    assert sorted(each.queued for each in (*taken, *waiting)) == [float(n) for n in range(number)]
+    assert sorted(item.queued for item in (*taken, *waiting)) == [float(n) for n in range(number)]
 
 
 @given(st.lists(PRIORITIES, min_size=1, max_size=20), PRIORITIES)

@@ -11,7 +11,7 @@ def profile(name: str, low: list[int], usual: list[int], high: list[int]) -> Sha
 
 
 def sizes(points: list[tuple[str, Feeds]]) -> list[tuple[str, dict[str, tuple[int, ...]]]]:
-    return [(label, {name: each.shape for name, each in feeds.items()}) for label, feeds in points]
+    return [(label, {name: feed.shape for name, feed in feeds.items()}) for label, feeds in points]
 
 
 X = {"x": np.arange(6, dtype=np.float32).reshape(2, 3)}

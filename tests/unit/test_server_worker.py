@@ -238,10 +238,10 @@ async def test_an_error_while_a_batch_is_formed_fails_its_requests_only(
 
 def unexpected(caplog: pytest.LogCaptureFixture, bench: Bench) -> None:
     """Check that one error was logged with its trace, of which clients see the reference only."""
-    (record,) = [each for each in caplog.records if each.levelno >= logging.ERROR]
+    (record,) = [log_record for log_record in caplog.records if log_record.levelno >= logging.ERROR]
     assert record.exc_info is not None
     assert SECRET in caplog.text
-    for message in [each for _, responder in bench.jobs for each in responder.messages]:
+    for message in [item for _, responder in bench.jobs for item in responder.messages]:
         assert SECRET not in message
         assert message.split(" reference ")[1].split()[0] in record.getMessage()
 

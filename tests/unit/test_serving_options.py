@@ -42,13 +42,13 @@ def test_an_asked_option_is_in_the_revision_and_in_every_containers_task(option:
     pod = world.the("Deployment")["spec"]["template"]["spec"]
     tasks = [
         ServeTask.model_validate_json(one["value"])
-        for each in (*pod["initContainers"], *pod["containers"])
-        for one in each["env"]
+        for item in (*pod["initContainers"], *pod["containers"])
+        for one in item["env"]
         if one["name"] == TASK_VARIABLE
     ]
     assert len(tasks) == 3
-    for each in (snapshot, *tasks):
-        assert each.options() == {**ServingOptions().options(), option: asked}
+    for options in (snapshot, *tasks):
+        assert options.options() == {**ServingOptions().options(), option: asked}
 
 
 def test_the_length_of_the_queue_is_in_the_name_of_every_revision() -> None:
@@ -59,7 +59,7 @@ def test_the_length_of_the_queue_is_in_the_name_of_every_revision() -> None:
 def test_a_task_is_written_in_the_order_of_earlier_releases(world: str) -> None:
     """A template that is rendered again, as after a restoration from a backup, restarts no pods for it."""
     kept = json.loads((FOLDER / "0.1.0.json").read_text())["worlds"][world]["objects"]
-    (template,) = [each["spec"]["template"] for each in kept if each["kind"] == "Deployment"]
+    (template,) = [item["spec"]["template"] for item in kept if item["kind"] == "Deployment"]
     (text,) = [
         one["value"]
         for one in template["spec"]["containers"][0]["env"]

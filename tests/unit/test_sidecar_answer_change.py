@@ -243,5 +243,5 @@ def test_most_changed_outputs_are_reported() -> None:
     difference = most_changed([*worse, *few])
     assert len(difference) == OUTPUTS
     # without the three that changed least
-    assert [each.name for each in difference[:2]] == ["form", "nan"]
-    assert {"equal", "y0", "y1"}.isdisjoint(each.name for each in difference)
+    assert [output_change.name for output_change in difference[:2]] == ["form", "nan"]
+    assert {"equal", "y0", "y1"}.isdisjoint(output_change.name for output_change in difference)

@@ -101,8 +101,8 @@ def test_a_verdict_is_kept_until_something_changes_it() -> None:
         reported = pod.state.verdict()
         assert reported != before, number
         replayed = Pod()
-        for each in EVENTS[: number + 1]:
-            each(replayed)
+        for item in EVENTS[: number + 1]:
+            item(replayed)
         assert reported == replayed.state.verdict(), number
 
 
@@ -165,8 +165,8 @@ def test_a_verdict_is_encoded_once_however_many_ask(monkeypatch: pytest.MonkeyPa
         encoded.clear()
         answers = [asked(app, "/verdict", Client()) for _ in range(100)]
         assert encoded == [pod.state.verdict()]
-        bodies = {bytes(part) for each in answers if each for part in each.parts}
-        assert [Verdict.model_validate_json(each) for each in bodies] == [pod.state.verdict()]
+        bodies = {bytes(part) for answer in answers if answer for part in answer.parts}
+        assert [Verdict.model_validate_json(body) for body in bodies] == [pod.state.verdict()]
 
 
 async def test_metrics_are_built_once_for_concurrent_requests() -> None:
@@ -176,7 +176,7 @@ async def test_metrics_are_built_once_for_concurrent_requests() -> None:
         assert asked(app, "/metrics", client) is None
     await turns()
     assert server.scrapes == 1
-    assert [each.status for client in clients for each in client.answers] == [200] * 50
+    assert [answer.status for client in clients for answer in client.answers] == [200] * 50
 
 
 async def test_nothing_is_kept_for_a_client_that_leaves_before_it_is_answered() -> None:
@@ -200,7 +200,7 @@ async def test_metrics_are_never_older_than_the_verdict() -> None:
     asked(app, "/metrics", client)
     await turns()
     assert server.scrapes == 2
-    before, after = (bytes(each.parts[0]) for each in client.answers)
+    before, after = (bytes(answer.parts[0]) for answer in client.answers)
     assert before != after
 
 
@@ -211,5 +211,5 @@ async def test_a_refusal_before_there_are_measurements_is_not_kept() -> None:
         assert asked(app, "/measurements", client) is None
         await turns()
     assert server.measured == 2
-    assert [each.status for each in client.answers] == [503, 503]
+    assert [answer.status for answer in client.answers] == [503, 503]
     assert b"has not reported" in client.answers[0].parts[0]

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 
 def trend(*seconds: float, every: float = 1.0) -> Trend:
     recorded = Trend()
-    for index, each in enumerate(seconds):
-        recorded.add(each, index * every)
+    for index, second in enumerate(seconds):
+        recorded.add(second, index * every)
     return recorded
 
 
@@ -92,8 +92,8 @@ def probe(seconds: float, *, compute: float | None = None, queued: float = 0.0) 
 
 def probed(*results: ProbeResult, idle: bool = True) -> tuple[ProbeLatency, float]:
     latency = ProbeLatency()
-    for index, each in enumerate(results):
-        latency.add(each, float(index), idle=idle)
+    for index, result in enumerate(results):
+        latency.add(result, float(index), idle=idle)
     return latency, float(len(results))
 
 
@@ -226,8 +226,8 @@ class World:
         self.proven: set[str] = set()
         self.states: list[tuple[float, str]] = []  # of failed checks
         self.events: list[tuple[float, int, Iterator[float]]] = []
-        for number, each in enumerate((self.requests(), self.golden(), self.polls())):
-            heapq.heappush(self.events, (0.0, number, each))
+        for number, iterator in enumerate((self.requests(), self.golden(), self.polls())):
+            heapq.heappush(self.events, (0.0, number, iterator))
 
     def run(self, until: float) -> None:
         while self.events[0][0] < until:

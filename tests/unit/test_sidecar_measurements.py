@@ -80,11 +80,11 @@ def test_of_many_sizes_the_frequent_ones_are_kept() -> None:
             buckets.add(requests(elements), 0.001)
     latencies = buckets.latencies()
     assert len(latencies) == SERIES
-    assert {str(each) for each in frequent} < {each.name for each in latencies}
+    assert {str(series) for series in frequent} < {latency.name for latency in latencies}
     # what has lost its windows is still counted
     for _ in range(4):
         buckets.add(requests(40_000), 0.001)
-    assert {each.name: each.count for each in buckets.latencies()}["40960"] == 2 + 4
+    assert {latency.name: latency.count for latency in buckets.latencies()}["40960"] == 2 + 4
 
 
 def grown(samples: int, every: float = 5.0) -> list[MemorySample]:
@@ -100,7 +100,7 @@ def test_memory_is_kept_from_the_start_and_recent_samples_are_dense() -> None:
     samples = grown(day)
     assert len(samples) == WINDOWS
     assert (samples[0].bytes, samples[-1].bytes) == (0, day - 1)
-    times = [each.at for each in samples]
+    times = [sample.at for sample in samples]
     assert times == sorted(times)
     end = times[-1]
     gaps = [(end - before, after - before) for before, after in itertools.pairwise(times)]
@@ -116,7 +116,7 @@ def test_a_clock_that_is_set_back_keeps_the_order_and_the_bound() -> None:
         at = index + generator.uniform(-3, 3)
         history.add(MemorySample(at=1000.0 + at, bytes=1))
         assert len(history.samples) <= WINDOWS
-    times = [each.at for each in history.samples]
+    times = [sample.at for sample in history.samples]
     assert times == sorted(times)
     assert len(times) == WINDOWS
 
@@ -126,8 +126,8 @@ def test_after_a_clock_was_set_back_by_an_hour_the_time_since_any_moment_can_be_
     moments = [*range(1000, 10_000, 2), *range(7000, 9000, 2)]
     for index, at in enumerate(moments):
         history.add(Counts(at=float(at), responses={"200": index}))
-    assert [each.at for each in history.samples[-3:]] == [8994.0, 8996.0, 8998.0]
-    base = next(each for each in history.samples if each.at >= 7500)
+    assert [sample.at for sample in history.samples[-3:]] == [8994.0, 8996.0, 8998.0]
+    base = next(sample for sample in history.samples if sample.at >= 7500)
     answered = len(moments) - 1 - base.responses["200"]
     assert answered == pytest.approx((8998 - 7500) / 2, rel=0.15)
 
@@ -136,7 +136,7 @@ def test_a_clock_set_back_before_the_first_sample_begins_another_history() -> No
     history = History[MemorySample](WINDOWS)
     for at in (100.0, 102.0, 50.0, 52.0):
         history.add(MemorySample(at=at, bytes=1))
-    assert [each.at for each in history.samples] == [50.0, 52.0]
+    assert [sample.at for sample in history.samples] == [50.0, 52.0]
 
 
 def reported(started: float = 10.0, memory: int = 100, **responses: int) -> ServerMeasurements:
@@ -206,7 +206,7 @@ def test_a_week_of_counts_is_kept_and_the_time_since_any_moment_is_counted_nearl
     assert (len(samples), samples[0].at) == (COUNTS, 1000.0)
     end = samples[-1].at
     for ago in (5 * every, 100 * every, 2_000 * every):
-        base = next(each for each in samples if each.at >= end - ago)
+        base = next(sample for sample in samples if sample.at >= end - ago)
         assert 0.8 * ago <= end - base.at <= ago
 
 

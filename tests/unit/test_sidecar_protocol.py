@@ -84,7 +84,7 @@ def test_every_type_but_bfloat16_goes_there_and_back_in_json(tmp_path: Path) -> 
     question = encode(sample, samples.types, binary=False)
     assert question.json_length is None
     document = json.loads(b"".join(question.parts))
-    assert [each["name"] for each in document["outputs"]] == list(sample.expected)
+    assert [item["name"] for item in document["outputs"]] == list(sample.expected)
     tensors = decode(*echoed(b"".join(question.parts), None), sample.expected, samples.types)
     for name, array in tensors.items():
         assert np.array_equal(array, sample.expected[name]), name
@@ -191,7 +191,7 @@ def test_the_digest_of_inputs_is_that_of_the_same_inputs_only(tmp_path: Path, si
     dtypes = DTYPES if size == 1 else ("float32",)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    first, second = (artifact(tmp_path / each, size=size, dtypes=dtypes) for each in ("a", "b"))
+    first, second = (artifact(tmp_path / item, size=size, dtypes=dtypes) for item in ("a", "b"))
     sample = second.read("s0")
     assert first.inputs_digest(first.read("s0")) == second.inputs_digest(sample)
     for name, array in sample.feeds.items():
@@ -292,7 +292,7 @@ def test_limit_is_named(name: str) -> None:
         tensor["parameters"] = {"binary_data_size": len(parts)}
     else:
         tensor["data"] = data
-    header = orjson.dumps({"outputs": [{**tensor, "name": each} for each in "ab"]})
+    header = orjson.dumps({"outputs": [{**tensor, "name": item} for item in "ab"]})
     types = Types({}, dict.fromkeys("ab", datatype))
     length = len(header) if datatype.is_string else None
     with pytest.raises(TooLargeError, match="more than 7 MiB"):

@@ -440,7 +440,9 @@ class Pod:
         )
 
     def state(self, check: Check) -> CheckVerdict:
-        return next(each for each in self.pod_state.verdict().checks if each.check is check)
+        return next(
+            verdict for verdict in self.pod_state.verdict().checks if verdict.check is check
+        )
 
 
 REPLACED = execution(session=2, placement=PlacementFacts(nodes={CPU: 4}), providers=(CPU,))
@@ -564,7 +566,11 @@ def test_each_sample_must_be_right_whichever_was_asked_last() -> None:
 
     def golden() -> tuple[str, str]:
         verdicts = pod_state.verdict().checks
-        return next((each.state, each.message) for each in verdicts if each.check is Check.GOLDEN)
+        return next(
+            (verdict.state, verdict.message)
+            for verdict in verdicts
+            if verdict.check is Check.GOLDEN
+        )
 
     pod_state.golden(ProbeResult("s1", 0.01, 0.0, compared=1), 1.0)
     assert golden()[0] == "unknown", "not all samples have been asked"
@@ -596,7 +602,7 @@ def test_a_server_that_goes_is_forgotten_and_admitted_again() -> None:
     pod.pod_state.server_missed("the server does not listen", unreachable=True)
     verdict = pod.pod_state.verdict()
     assert (verdict.ready, verdict.admitted, verdict.fallback) == (False, False, None)
-    states = {each.check: each.state for each in verdict.checks}
+    states = {check.check: check.state for check in verdict.checks}
     assert states.pop(Check.SERVER) == "failed"
     assert set(states.values()) == {"unknown"}
     assert verdict.baseline == baseline is not None

@@ -42,14 +42,14 @@ def test_an_output_that_few_requests_ask_for_has_its_own_count() -> None:
     totals = ShadowTotals("r2")
     totals.add([OutputChange(name="y", relative=0.0)])
     totals.add([OutputChange(name="y", relative=0.0), OutputChange(name="z", relative=0.5)])
-    assert {each.name: each.answers for each in totals.document.outputs} == {"y": 2, "z": 1}
+    assert {output.name: output.answers for output in totals.document.outputs} == {"y": 2, "z": 1}
 
 
 def test_most_changed_outputs_are_reported() -> None:
     totals = ShadowTotals("r2")
     changes = [OutputChange(name=f"o{index:03}", relative=index / 1000) for index in range(100)]
     totals.add([*changes, OutputChange(name="shape", form="differs")])
-    names = [each.name for each in totals.document.outputs]
+    names = [output.name for output in totals.document.outputs]
     assert names == [*(f"o{index:03}" for index in range(101 - OUTPUTS, 100)), "shape"]
 
 

@@ -32,17 +32,17 @@ def job(world: ManyModels) -> str:
 #   the model whose Job prepares them all
 def test_one_prepares_and_all_are_prepared(world: ManyModels) -> None:
     assert world.leading() == ["a"]
-    assert [world.ready(each) for each in NAMES] == [("False", "Preparing"), FOLLOWS, FOLLOWS]
+    assert [world.ready(name) for name in NAMES] == [("False", "Preparing"), FOLLOWS, FOLLOWS]
     assert world.message("b") == ("preparing the model: InferenceModel a prepares the same model")
     world.job_succeeds()
     assert world.prepared() == list(NAMES)
     assert len(world.prepare_jobs()) == 1
-    prepared = [world.status(each)["prepared"] for each in NAMES]
+    prepared = [world.status(name)["prepared"] for name in NAMES]
     assert prepared[0] == prepared[1] == prepared[2]
-    assert all("preparation" not in world.status(each) for each in NAMES)
-    sources = [world.status(each)["source"] for each in NAMES]
+    assert all("preparation" not in world.status(name) for name in NAMES)
+    sources = [world.status(name)["source"] for name in NAMES]
     assert sources[0]["pins"] == sources[1]["pins"] == sources[2]["pins"]
-    assert [each["metadata"]["name"] for each in world.all("Deployment")] == [
+    assert [entry["metadata"]["name"] for entry in world.all("Deployment")] == [
         "a-cpu",
         "b-cpu",
         "c-cpu",
@@ -114,10 +114,10 @@ def test_models_that_only_serve_differently_share_one(spec: Json) -> None:
 
 def test_a_permanent_failure_is_shared(world: ManyModels) -> None:
     world.job_fails(Reason.INVALID_MODEL, message="not a model")
-    assert [world.ready(each) for each in NAMES] == [("False", "InvalidModel")] * 3
-    assert len({world.message(each) for each in NAMES}) == 1
+    assert [world.ready(name) for name in NAMES] == [("False", "InvalidModel")] * 3
+    assert len({world.message(name) for name in NAMES}) == 1
     assert "not a model" in world.message("c")
-    failures = [world.status(each)["preparation"]["failure"] for each in NAMES]
+    failures = [world.status(name)["preparation"]["failure"] for name in NAMES]
     assert failures[0] == failures[1] == failures[2]
     assert failures[0]["lasting"]
     assert len(world.prepare_jobs()) == 1
@@ -137,7 +137,7 @@ def test_a_transient_failure_is_retried_by_the_leader_alone(world: ManyModels) -
     world.job_fails(Reason.SOURCE_UNREACHABLE, "fetch", "no answer")
     assert world.leading() == []
     assert world.ready("a") == ("False", "SourceUnreachable")
-    assert [world.ready(each) for each in "bc"] == [FOLLOWS, FOLLOWS]
+    assert [world.ready(item) for item in "bc"] == [FOLLOWS, FOLLOWS]
     assert "its last attempt failed: no answer" in world.message("b")
     world.restart().settle()
     assert world.leading() == []
@@ -162,7 +162,7 @@ def test_the_next_one_takes_over_at_once(world: ManyModels, event: str) -> None:
     assert "b" in world.leading()
     assert world.ready("c") == FOLLOWS
     assert "InferenceModel b prepares" in world.message("c")
-    world.job_succeeds(of=next(each for each in map(_name, world.running_jobs()) if each[0] == "b"))
+    world.job_succeeds(of=next(item for item in map(_name, world.running_jobs()) if item[0] == "b"))
     assert {"b", "c"} <= set(world.prepared())
 
 
@@ -182,7 +182,7 @@ def test_suspended_job_holds_up_no_other(world: ManyModels) -> None:
     world.kube.changed(first)
     world.settle()
     assert world.leading() == ["a", "b"]
-    world.job_succeeds(of=next(each for each in map(_name, world.running_jobs()) if each[0] == "b"))
+    world.job_succeeds(of=next(item for item in map(_name, world.running_jobs()) if item[0] == "b"))
     assert world.prepared() == ["b", "c"]
 
 
@@ -308,12 +308,12 @@ def test_job_that_ended_unseen_is_shared(
         patch.setattr(world, "pass_once", lambda: False)
         world.job_succeeds()
     world.restart()
-    for each in ("c", "b"):
-        world.reconcile(ModelKey(NAMESPACE, each))
+    for item in ("c", "b"):
+        world.reconcile(ModelKey(NAMESPACE, item))
     assert len(world.prepare_jobs()) == 1
     world.settle()
     assert world.prepared() == list(NAMES)
-    assert [_name(each) for each in world.prepare_jobs()] == [name]
+    assert [_name(prepare_job) for prepare_job in world.prepare_jobs()] == [name]
 
 
 def test_a_leader_that_is_not_read_any_more_is_waited_for_only_so_long(world: ManyModels) -> None:
@@ -343,7 +343,7 @@ def test_a_model_applied_later_reads_the_source_again(world: ManyModels) -> None
     assert world.leading() == ["d"]
     assert "InferenceModel d prepares the same model" in world.message("e")
     world.job_succeeds(SECOND)
-    keys = {each: world.status(each)["prepared"]["key"][0] for each in ("a", "c", "d", "e")}
+    keys = {item: world.status(item)["prepared"]["key"][0] for item in ("a", "c", "d", "e")}
     assert keys == {"a": "a", "c": "a", "d": "b", "e": "b"}
 
 
@@ -390,7 +390,7 @@ def test_rebuild_of_a_serving_model_waits_for_no_other(world: ManyModels) -> Non
     world.all_available().after(hours=1)
     world.rolling(0).new_pod_fails(Reason.ARTIFACT_MISSING, "fetch-artifact")
     assert world.leading() == list(NAMES)
-    for name in [_name(each) for each in world.running_jobs()]:
+    for name in [_name(running_job) for running_job in world.running_jobs()]:
         world.job_succeeds(published(), of=name)
     assert world.prepared() == list(NAMES)
     assert world.leading() == []

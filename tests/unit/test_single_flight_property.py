@@ -105,8 +105,8 @@ class Namespace(RuleBasedStateMachine):
     def one_job_for_each(self) -> None:
         views = (job_view(job) for job in self.world.prepare_jobs())
         # one that somebody has suspended may never end, so that the others do without it
-        running = [each for each in views if not each.ended and not each.suspended]
-        counts = Counter(each.shared_hash for each in running)
+        running = [view for view in views if not view.ended and not view.suspended]
+        counts = Counter(view.shared_hash for view in running)
         assert not counts or max(counts.values()) == 1 or self._resumed(), counts
 
     def _resumed(self) -> bool:
@@ -117,11 +117,11 @@ class Namespace(RuleBasedStateMachine):
     @invariant()
     def nobody_waits_for_nothing(self) -> None:
         leading = set(self.world.leading())
-        for each in self.world.all("InferenceModel"):
-            preparation = each.get("status", {}).get("preparation") or {}
+        for entry in self.world.all("InferenceModel"):
+            preparation = entry.get("status", {}).get("preparation") or {}
             if leader := preparation.get("leader"):
                 led = self.world.status(leader).get("preparation") or {}
-                assert leader in leading or led.get("failure"), (each["metadata"]["name"], leader)
+                assert leader in leading or led.get("failure"), (entry["metadata"]["name"], leader)
 
     @override
     def teardown(self) -> None:
@@ -137,8 +137,8 @@ class Namespace(RuleBasedStateMachine):
             if not running:
                 break
             world.job_succeeds(published(), of=running[0]["metadata"]["name"])
-        for each in world.all("InferenceModel"):
-            status = each["status"]
+        for entry in world.all("InferenceModel"):
+            status = entry["status"]
             failed = (status.get("preparation") or {}).get("failure") or {}
             assert status.get("prepared") or failed.get("lasting"), status
         assert not world.running_jobs()

@@ -105,12 +105,12 @@ def test_an_input_has_sizes_or_lacks_some(drawn: list[list[int | str | None]]) -
     inputs = [spec(f"x{index}", *shape) for index, shape in enumerate(drawn)]
     resolved = shapes.resolve(inputs, [], frozenset())
     by_input = {profile.input: profile for profile in resolved.profiles}
-    for each in inputs:
-        assert (each.name in by_input) != (each.name in resolved.unsized)
-        if profile := by_input.get(each.name):
-            assert len(profile.opt) == len(each.shape)
+    for input_ in inputs:
+        assert (input_.name in by_input) != (input_.name in resolved.unsized)
+        if profile := by_input.get(input_.name):
+            assert len(profile.opt) == len(input_.shape)
             for fixed, low, usual, high in zip(
-                each.shape, profile.min, profile.opt, profile.max, strict=True
+                input_.shape, profile.min, profile.opt, profile.max, strict=True
             ):
                 assert low <= usual <= high
                 assert not isinstance(fixed, int) or {low, usual, high} == {fixed}

@@ -37,7 +37,7 @@ def artefacts() -> st.SearchStrategy[list[Stored]]:
         st.sets(st.sampled_from(sorted(FILES))),
         st.booleans(),
     )
-    return st.lists(one, unique_by=lambda each: each.artifact, max_size=6)
+    return st.lists(one, unique_by=lambda item: item.artifact, max_size=6)
 
 
 TASKS = st.builds(
@@ -54,12 +54,12 @@ TASKS = st.builds(
 @given(artefacts(), TASKS)
 def test_needed_or_recent_artefacts_stay(result: list[Stored], asked: CollectTask) -> None:
     plan = plan_collection(result, asked)
-    for each in plan.removed:
-        assert each.artifact.key[:KEPT_CHARACTERS] not in asked.keep
-        assert each.used <= NOW - timedelta(seconds=asked.min_age_seconds)
-        assert each.artifact.key in KEYS
-    assert {each.artifact for each in plan.needed} == {
-        each.artifact for each in result if each.artifact.key[:KEPT_CHARACTERS] in asked.keep
+    for item in plan.removed:
+        assert item.artifact.key[:KEPT_CHARACTERS] not in asked.keep
+        assert item.used <= NOW - timedelta(seconds=asked.min_age_seconds)
+        assert item.artifact.key in KEYS
+    assert {item.artifact for item in plan.needed} == {
+        item.artifact for item in result if item.artifact.key[:KEPT_CHARACTERS] in asked.keep
     }
 
 
@@ -71,9 +71,9 @@ def test_no_more_is_removed_than_needed(result: list[Stored], asked: CollectTask
         assert plan.removed == ()
         return
     last = plan.removed[-1:]
-    before = [each for each in result if each not in plan.removed or each in last]
-    for each in last:
-        is_old = asked.max_age_seconds is not None and each.used <= NOW - timedelta(
+    before = [item for item in result if item not in plan.removed or item in last]
+    for item in last:
+        is_old = asked.max_age_seconds is not None and item.used <= NOW - timedelta(
             seconds=asked.max_age_seconds
         )
         is_large = asked.max_bytes is not None and total_bytes(before) > asked.max_bytes
@@ -83,18 +83,18 @@ def test_no_more_is_removed_than_needed(result: list[Stored], asked: CollectTask
 @given(artefacts(), TASKS)
 def test_rest_is_needed_or_within_limits(result: list[Stored], asked: CollectTask) -> None:
     plan = plan_collection(result, asked)
-    remaining = [each for each in result if each not in plan.removed]
+    remaining = [item for item in result if item not in plan.removed]
     kept_since = NOW - timedelta(seconds=asked.min_age_seconds)
     free = [
-        each
-        for each in remaining
-        if each not in plan.needed and each.used <= kept_since and each.artifact.key in KEYS
+        item
+        for item in remaining
+        if item not in plan.needed and item.used <= kept_since and item.artifact.key in KEYS
     ]
     if asked.max_bytes is not None and total_bytes(remaining) > asked.max_bytes:
         assert free == []
     if asked.max_age_seconds is not None:
         oldest = NOW - timedelta(seconds=asked.max_age_seconds)
-        assert not any(each.used <= oldest for each in free)
+        assert not any(item.used <= oldest for item in free)
     assert all(one.used <= other.used for one in plan.removed for other in free), (
         "the longest unused first"
     )

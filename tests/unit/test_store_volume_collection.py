@@ -64,7 +64,7 @@ def gc(root: Path, *keep: str, **fields: object) -> Collection:
 
 
 def found(root: Path, key: str) -> Stored:
-    (one,) = [each for each in medium(root).stored([PREPARED]) if each.artifact.key == key]
+    (one,) = [stored for stored in medium(root).stored([PREPARED]) if stored.artifact.key == key]
     return one
 
 
@@ -75,7 +75,7 @@ def listed(root: Path) -> set[str]:
 def test_unneeded_artefacts_go_by_age(root: Path) -> None:
     done = gc(root, KEYS[0], max_age_seconds=28.5 * DAY)
     assert listed(root) == {KEYS[0], KEYS[2]}
-    assert [each.artifact.key for each in done.removed] == [KEYS[1]]
+    assert [stored.artifact.key for stored in done.removed] == [KEYS[1]]
     assert not list((root / "tmp").iterdir())
     size = sum(path.stat().st_size for path in folder(root, KEYS[0]).rglob("*") if path.is_file())
     result = done.result(dry_run=False)
@@ -318,11 +318,11 @@ def test_old_reports_and_caches_go(root: Path) -> None:
     os.utime(root / "caches/old", (time.time() - 91 * DAY,) * 2)
     assert len(gc(root, dry_run=True).reports) == 2
     done = gc(root)
-    assert {each.name for each in done.reports} == {
+    assert {report.name for report in done.reports} == {
         "reports/old/fetch.json",
         "reports/mixed/fetch.json",
     }
-    assert [each.name for each in done.caches] == ["caches/old"]
+    assert [cache.name for cache in done.caches] == ["caches/old"]
     assert sorted(path.name for path in (root / "reports").iterdir()) == ["mixed", "new"]
     assert store.get_cache("new") == b"1"
     assert store.get_cache("old") is None

@@ -36,13 +36,13 @@ def wanted(extras: str, system: str) -> set[str]:
     pending = [*extras.split(",")]
     while pending:
         for text in project["optional-dependencies"][pending.pop()]:
-            each = Requirement(text)
-            if each.marker and not each.marker.evaluate(environment):
+            requirement = Requirement(text)
+            if requirement.marker and not requirement.marker.evaluate(environment):
                 continue
-            if each.name == "enginewright":
-                pending += each.extras
+            if requirement.name == "enginewright":
+                pending += requirement.extras
             else:
-                names.add(each.name)
+                names.add(requirement.name)
     return names
 
 
@@ -52,7 +52,7 @@ def wanted(extras: str, system: str) -> set[str]:
 @pytest.mark.parametrize("extras", ASKED)
 def test_package_without_wheels_is_not_required(extras: str, system: str) -> None:
     names = wanted(extras, system)
-    assert not [each for each in names if LINUX_ONLY.fullmatch(each)]
+    assert not [name for name in names if LINUX_ONLY.fullmatch(name)]
     assert {"typer", "rich", "kubernetes"} <= names
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support import thorough
 
 TESTS = Path(__file__).resolve().parents[1]
-NAMED = [each for tests in thorough.TESTS.values() for each in tests]
+NAMED = [item for tests in thorough.TESTS.values() for item in tests]
 
 
 @pytest.mark.parametrize("name", [*NAMED, *sorted(thorough.KEPT), *thorough.SPREAD])
@@ -28,7 +28,7 @@ def test_each_test_is_named_once() -> None:
         assert "::" not in test or test.partition("::")[0] not in NAMED, (
             f"{test}: its file is named"
         )
-    assert not {*thorough.SPREAD} & {*NAMED, *(each.partition("::")[0] for each in NAMED)}
+    assert not {*thorough.SPREAD} & {*NAMED, *(item.partition("::")[0] for item in NAMED)}
     for case in thorough.KEPT:
         assert case not in NAMED
         assert case.partition("[")[0] in NAMED or case.partition("::")[0] in NAMED

@@ -56,7 +56,7 @@ def test_timeout_skips_larger_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     session: Any = SlowSession()
     runs = TrialRuns(session, problem, {}, tmp_path / "journal")
     slow = Outcome(ran=False, message="it would take too long")
-    (name,) = (each.name for each in problem.unknowns)
+    (name,) = (item.name for item in problem.unknowns)
     assert runs(problem.start | {name: 4}, "min") == slow
     monkeypatch.setattr(session, "run", lambda *_: pytest.fail("it was run"), raising=False)
     assert runs(problem.start | {name: 8}, "min") == slow

@@ -26,13 +26,15 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Answer requests."""
-        inputs = [pb.get_input_tensor_by_name(each, self.input).as_numpy() for each in requests]
+        inputs = [
+            pb.get_input_tensor_by_name(request, self.input).as_numpy() for request in requests
+        ]
         together = inputs[0] if len(inputs) == 1 else np.concatenate(inputs)
         (results,) = self.session.run(None, {self.input: together})
         answers = []
         first = 0
-        for each in inputs:
-            part = results[first : first + len(each)]
-            first += len(each)
+        for input_ in inputs:
+            part = results[first : first + len(input_)]
+            first += len(input_)
             answers.append(pb.InferenceResponse([pb.Tensor(self.output, part)]))
         return answers

@@ -20,8 +20,8 @@ def load_images(cluster: Cluster, binaries: Path, settings: Settings) -> None:
         archive = binaries / f"{name}.tar"
         if not archive.exists():
             archive_binary(binaries / name, reference, archive)
-        for each in cluster.nodes(settings):
-            load(each, archive)
+        for node in cluster.nodes(settings):
+            load(node, archive)
 
 
 def apply(cluster: Cluster, kube: Path) -> None:

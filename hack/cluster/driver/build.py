@@ -148,8 +148,8 @@ def _prune(newest: Path) -> None:
     """Remove old builds that no cluster uses; keep a few for other checkouts of this repository."""
     links = [link for link in STATE_ROOT.glob("*/bin/kubectl") if link.is_symlink()]
     used = {newest.name, *(link.readlink().parent.name for link in links)}
-    builds = [each for each in newest.parent.iterdir() if _is_whole(each)]
-    builds.sort(key=lambda each: each.stat().st_mtime, reverse=True)
+    builds = [path for path in newest.parent.iterdir() if _is_whole(path)]
+    builds.sort(key=lambda build: build.stat().st_mtime, reverse=True)
     for old in builds[_KEPT:]:
         if old.name not in used:
             shutil.rmtree(old, ignore_errors=True)

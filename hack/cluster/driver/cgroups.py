@@ -64,7 +64,7 @@ def _delegate(folder: Path) -> None:
 def existing(name: str, *, exact: bool = False) -> list[Path]:
     """Return the folders of a cgroup, or of all that are named `name` with a number."""
     pattern = name if exact else f"{name}-[0-9]*"
-    return [each for root in hierarchies() for each in root.glob(pattern) if each.is_dir()]
+    return [path for root in hierarchies() for path in root.glob(pattern) if path.is_dir()]
 
 
 def pids(top: Path) -> set[int]:

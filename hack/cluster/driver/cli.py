@@ -72,8 +72,10 @@ def _require_name(name: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="cluster", description=__doc__)
     named = argparse.ArgumentParser(add_help=False)
-    for each, default in ((parser, DEFAULT_NAME), (named, argparse.SUPPRESS)):
-        each.add_argument("--name", default=default, help="several clusters can run side by side")
+    for argument_parser, default in ((parser, DEFAULT_NAME), (named, argparse.SUPPRESS)):
+        argument_parser.add_argument(
+            "--name", default=default, help="several clusters can run side by side"
+        )
     parser.set_defaults(root=False)
     verbs = parser.add_subparsers(required=True, metavar="VERB")
     add = functools.partial(verbs.add_parser, parents=[named])
@@ -138,10 +140,10 @@ def _settings(cluster: Cluster, options: argparse.Namespace, binaries: Path) -> 
             port = options.port or DEFAULT_PORT
             machine.require_port(port)
         nodes = 1 if nodes is None else nodes
-        for each in devices:
-            if not 1 <= each.node <= nodes:
+        for device in devices:
+            if not 1 <= device.node <= nodes:
                 raise ClusterError(
-                    f"--gpus refers to node {each.node} of a cluster of {nodes} nodes"
+                    f"--gpus refers to node {device.node} of a cluster of {nodes} nodes"
                 )
         return Settings(nodes, port, devices, binaries.name)
     for requested, has, flag in (
@@ -186,8 +188,8 @@ def _up(cluster: Cluster, options: argparse.Namespace) -> int:
         cluster.write_settings(settings)
         _link_tools(cluster, kube)
         network.create_hub(cluster)
-        for each in cluster.nodes(settings):
-            network.create_node(each, settings.nodes)
+        for item in cluster.nodes(settings):
+            network.create_node(item, settings.nodes)
         with step("control plane"):
             controlplane.create_credentials(cluster, kube, settings)
             controlplane.start(cluster, kube, settings, processes)
@@ -204,16 +206,16 @@ def _up_nodes(cluster: Cluster, binaries: Path, settings: Settings, processes: P
     nodes = cluster.nodes(settings)
     controlplane.start_controllers(cluster, kube, processes)
     with step(f"{len(nodes)} node(s)"):
-        for each in nodes:
-            node.start_namespace(each, binaries / "pause", processes)
-            node.start_containerd(each, processes)
+        for item in nodes:
+            node.start_namespace(item, binaries / "pause", processes)
+            node.start_containerd(item, processes)
         addons.load_images(cluster, binaries, settings)
-        for each in nodes:
-            devices = [gpu for gpu in settings.gpus if gpu.node == each.index]
-            node.start_kubelet(each, kube, devices, processes)
+        for item in nodes:
+            devices = [gpu for gpu in settings.gpus if gpu.node == item.index]
+            node.start_kubelet(item, kube, devices, processes)
         addons.apply(cluster, kube)
         controlplane.start_metrics(cluster, kube, processes)
-        names = {f"node/{each.name}" for each in nodes}
+        names = {f"node/{item.name}" for item in nodes}
 
         def are_registered() -> bool:
             return names <= {*_kubectl(cluster, "get", "nodes", "--output", "name").split()}
@@ -310,8 +312,8 @@ def _load(cluster: Cluster, options: argparse.Namespace) -> int:
     nodes = cluster.nodes(settings)
     for archive in options.archives:
         with step(f"{archive.name} into {len(nodes)} node(s)"):
-            for each in nodes:
-                images.load(each, archive, loaded=nodes[0] if each != nodes[0] else None)
+            for item in nodes:
+                images.load(item, archive, loaded=nodes[0] if item != nodes[0] else None)
     return 0
 
 
@@ -336,7 +338,7 @@ def _logs(cluster: Cluster, options: argparse.Namespace) -> int:
 
 
 def _kill(cluster: Cluster, options: argparse.Namespace) -> int:
-    nodes = {each.name: each for each in cluster.nodes(_require(cluster))}
+    nodes = {item.name: item for item in cluster.nodes(_require(cluster))}
     if options.process in nodes:
         members.end_node(nodes[options.process])
     else:

@@ -35,7 +35,7 @@ def copy(source: Node, target: Node, names: Sequence[str]) -> bool:
     kinds = {digest: kind for _, kind, digest in listed}
     blobs = {digest: ctr(source, "content", "get", digest) for digest in digests.values()}
     manifests: dict[str, dict[str, Any]] = {key: json.loads(raw) for key, raw in blobs.items()}
-    if not all("layers" in each for each in manifests.values()):
+    if not all("layers" in entry for entry in manifests.values()):
         return False
     present = {line.split()[0] for line in ctr(target, "snapshots", "ls").splitlines()[1:]}
     for manifest in manifests.values():

@@ -83,7 +83,7 @@ def inspect(archive: Path) -> Content:
         names = [tag for entry in index for tag in entry.get("RepoTags") or []]
     else:
         annotations = [entry.get("annotations", {}) for entry in index.get("manifests", [])]
-        names = [each[_NAME_KEY] for each in annotations if _NAME_KEY in each]
+        names = [annotation[_NAME_KEY] for annotation in annotations if _NAME_KEY in annotation]
     if not names:
         raise ClusterError(
             f"{archive} contains no image name; push it with one: oci-archive:FILE:NAME"

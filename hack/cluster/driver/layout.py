@@ -152,7 +152,7 @@ class Cluster:
             raw = json.loads(self.settings_file.read_text())
         except FileNotFoundError:
             return None
-        return Settings(**{**raw, "gpus": tuple(Gpus(**each) for each in raw["gpus"])})
+        return Settings(**{**raw, "gpus": tuple(Gpus(**item) for item in raw["gpus"])})
 
     def write_settings(self, settings: Settings) -> None:
         """Store the cluster's settings."""

@@ -65,7 +65,7 @@ def require_resources() -> None:
 
 
 def _existing(folder: Path) -> Path:
-    return next(each for each in (folder, *folder.parents) if each.exists())
+    return next(path for path in (folder, *folder.parents) if path.exists())
 
 
 def _available_memory_gib() -> float:

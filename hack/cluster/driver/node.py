@@ -29,8 +29,8 @@ def start_namespace(node: Node, pause: Path, processes: Processes) -> None:
     # without this process, the old mount namespace can neither be entered nor repaired: the node
     # restarts as after a power cut
     members.end_node(node)
-    for each in _process_names(node):
-        processes.stop(each)
+    for process_name in _process_names(node):
+        processes.stop(process_name)
     shutil.rmtree(node.folder / "ipam", ignore_errors=True)
     for folder in ("cache", "lib", "log", "tmp"):
         (node.folder / "var" / folder).mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,7 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
     config = node.folder / "kubelet.json"
     config.write_text(json.dumps(_kubelet_config(node, resolver)))
     pki, enter = node.cluster.pki, _enter(node, processes)
-    labels = {key: value for each in devices for key, value in gpus.labels(each).items()}
+    labels = {key: value for device in devices for key, value in gpus.labels(device).items()}
     named = ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
     started = processes.start(
         f"kubelet-{node.index}",
@@ -147,7 +147,7 @@ def start_kubelet(node: Node, kube: Path, devices: Sequence[Gpus], processes: Pr
         enter=enter,
     )  # fmt: skip
     if devices:
-        offers = [f"{gpus.resource(each)}={each.count}" for each in devices]
+        offers = [f"{gpus.resource(device)}={device.count}" for device in devices]
         processes.start(
             f"device-plugin-{node.index}",
             [kube, "device-plugin", "/var/lib/kubelet/device-plugins", *offers],

@@ -51,7 +51,7 @@ def run(shell: Shell) -> None:
         "kubectl get deployment --namespace enginewright-system enginewright --output json"
     )
     (container,) = json.loads(operator)["spec"]["template"]["spec"]["containers"]
-    env = {each["name"]: each.get("value", "") for each in container["env"]}
+    env = {item["name"]: item.get("value", "") for item in container["env"]}
     config = json.loads(env["ENGINEWRIGHT_CONFIG"])
     with shell.chapter("(d) The incident in a plain pod: everything looks fine"):
         _before(shell, config["images"]["gpu"])

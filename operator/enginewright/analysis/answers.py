@@ -69,15 +69,15 @@ def compare_answers(canary: Sequence[Measurements], limits: AnalysisLimits) -> A
     limit = limits.max_output_difference
     changes = [pod.answers for pod in canary if pod.answers]
     outputs = _outputs(changes)
-    figures = tuple(each.figure(limit) for each in outputs)
-    notes = tuple(note for each in outputs for note in each.notes(limit))
-    failures = sorted({each.failure for each in changes if each.failure})
-    causes = [f"answers cannot be compared: {each}" for each in failures]
+    figures = tuple(output.figure(limit) for output in outputs)
+    notes = tuple(note for output in outputs for note in output.notes(limit))
+    failures = sorted({change.failure for change in changes if change.failure})
+    causes = [f"answers cannot be compared: {failure}" for failure in failures]
     if limit is None:
         return AnalysisResult("passed", figures=figures, notes=(*causes, *notes))
     findings = (
-        *(Finding(reason=Reason.ANSWERS_CHANGED, cause=each) for each in causes),
-        *(finding for each in outputs for finding in each.findings(limit)),
+        *(Finding(reason=Reason.ANSWERS_CHANGED, cause=cause) for cause in causes),
+        *(finding for output in outputs for finding in output.findings(limit)),
     )
     if findings:
         return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)

@@ -64,14 +64,14 @@ def compare_latency(
     notes = _left_out(other_inputs(stable, canary))
     requests = requests_of(stable, canary)
     total = Pair(
-        pooled(each.stable for each in series.values()),
-        pooled(each.canary for each in series.values()),
+        pooled(pair.stable for pair in series.values()),
+        pooled(pair.canary for pair in series.values()),
     )
     tests = list(_tests(series, total, limits))
-    figures = tuple(_figure(each, limits) for each in tests)
-    if findings := tuple(_finding(each, limits) for each in tests if each.state == "failed"):
+    figures = tuple(_figure(test, limits) for test in tests)
+    if findings := tuple(_finding(test, limits) for test in tests if test.state == "failed"):
         return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)
-    passed = tests and all(each.state == "passed" for each in tests)
+    passed = tests and all(test.state == "passed" for test in tests)
     if total.count >= limits.min_samples or passed:
         basis = _basis(series, requests)
         return AnalysisResult("passed", figures=figures, notes=notes, basis=basis)
@@ -89,8 +89,8 @@ def _tests(series: Mapping[Key, Pair], total: Pair, limits: AnalysisLimits) -> I
     number = len(series) + (len(series) > 1)
     if len(series) > 1:
         look = _look(total.count, limits)
-        shifts = [_shift(each, _until(total, look)) for each in series.values()]
-        slower = _combined([each for each in shifts if each]) if look else None
+        shifts = [_shift(item, _until(total, look)) for item in series.values()]
+        slower = _combined([item for item in shifts if item]) if look else None
         yield _Test("all latencies", total, slower, _state(slower, total, look, number, limits))
     for (source, name), pair in series.items():
         what = f"requests of {name} elements" if source == "requests" else f"golden sample {name!r}"
@@ -119,13 +119,13 @@ def _combined(shifts: Sequence[Shift]) -> Shift | None:
     """Return the mean, weighted by the inverse of the variance."""
     if not shifts:
         return None
-    weights = [1 / each.moderated for each in shifts]
+    weights = [1 / item.moderated for item in shifts]
     total = sum(weights)
     shares = [weight / total for weight in weights]
     return Shift(
-        mean=sum(share * each.mean for share, each in zip(shares, shifts, strict=True)),
-        slices=sum(each.slices - 1 for each in shifts) + 1,
-        variance=sum(share**2 * each.variance for share, each in zip(shares, shifts, strict=True)),
+        mean=sum(share * item.mean for share, item in zip(shares, shifts, strict=True)),
+        slices=sum(item.slices - 1 for item in shifts) + 1,
+        variance=sum(share**2 * item.variance for share, item in zip(shares, shifts, strict=True)),
         moderated=1 / total,
     )
 

@@ -73,8 +73,8 @@ def compare_memory(
         [growth for pod in pods if (growth := _growth(pod, since))] for pods in (stable, canary)
     )
     worst = max(
-        (_Compared(each, _usual(theirs, each.seconds)) for each in ours),
-        key=lambda each: each.excess,
+        (_Compared(item, _usual(theirs, item.seconds)) for item in ours),
+        key=lambda compared: compared.excess,
         default=None,
     )
     if worst is None:
@@ -89,7 +89,7 @@ def compare_memory(
         canary=growth.share,
         ratio=None,
         limit=limits.max_memory_growth,
-        stable_samples=sum(each.samples for each in theirs),
+        stable_samples=sum(their.samples for their in theirs),
         canary_samples=growth.samples,
         state="failed" if fails else "passed",
     )
@@ -104,20 +104,20 @@ def compare_memory(
 
 
 def _usual(pods: Sequence[_Growth], seconds: float) -> float | None:
-    shares = [each.share * seconds / each.seconds for each in pods]
+    shares = [pod.share * seconds / pod.seconds for pod in pods]
     return median(shares) if shares else None
 
 
 def _growth(pod: Measurements, since: float) -> _Growth | None:
     """Return a pod's growth, unless it has too few samples."""
-    samples = [each for each in pod.memory if each.at >= since][_FIRST:]
+    samples = [sample for sample in pod.memory if sample.at >= since][_FIRST:]
     if len(samples) < _LEAST or samples[-1].at <= samples[0].at:
         return None
-    start = median(each.bytes for each in samples[:3])
-    end = median(each.bytes for each in samples[-3:])
+    start = median(sample.bytes for sample in samples[:3])
+    end = median(sample.bytes for sample in samples[-3:])
     seconds = samples[-1].at - samples[0].at
     middle = (samples[0].at + samples[-1].at) / 2
-    half = _thinned([each for each in samples if each.at >= middle])
+    half = _thinned([sample for sample in samples if sample.at >= middle])
     cut = len(half) // 2
     steady = _grows(half) and _slope(half[cut:]) >= _STEADY * _slope(half[: cut + 1])
     growth = max(0.0, min(_slope(half) * seconds, end - start)) if steady else 0.0

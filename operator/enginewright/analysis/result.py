@@ -50,10 +50,10 @@ class AnalysisResult:
 def joined(parts: Iterable[AnalysisResult]) -> AnalysisResult:
     """Return the parts as one: any failure fails, and otherwise anything undecided waits."""
     parts = tuple(parts)
-    findings = tuple(each for part in parts for each in part.findings)
+    findings = tuple(finding for part in parts for finding in part.findings)
     waits_for = "; ".join(part.waits_for for part in parts if part.waits_for)
-    figures = tuple(each for part in parts for each in part.figures)
-    notes = tuple(dict.fromkeys(each for part in parts for each in part.notes))
+    figures = tuple(figure for part in parts for figure in part.figures)
+    notes = tuple(dict.fromkeys(note for part in parts for note in part.notes))
     basis = "; ".join(dict.fromkeys(part.basis for part in parts if part.basis))
     if findings:
         return AnalysisResult("failed", findings=findings, figures=figures, notes=notes)

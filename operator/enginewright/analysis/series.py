@@ -28,7 +28,7 @@ class Arm:
 
     def until(self, time: float) -> Windows:
         """Return the windows up to a Unix time."""
-        return [each for each in self.windows if each[0] <= time]
+        return [window for window in self.windows if window[0] <= time]
 
     def reached(self, count: int) -> float:
         """Return when there were `count` measurements, as far as their windows are kept."""
@@ -51,7 +51,7 @@ class Pair:
 def pairs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> dict[Key, Pair]:
     """Return the series that both revisions have."""
     start = start_of(stable, canary)
-    arms = [_arms(each, start) for each in (stable, canary)]
+    arms = [_arms(row, start) for row in (stable, canary)]
     other = {("golden", name) for name in other_inputs(stable, canary)}
     return {
         key: Pair(arms[0][key], arms[1][key])
@@ -78,7 +78,7 @@ def only_other_inputs(stable: Sequence[Measurements], canary: Sequence[Measureme
 
 def other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements]) -> list[str]:
     """Return the golden samples of both revisions whose inputs are known to differ."""
-    arms = [_inputs(each) for each in (stable, canary)]
+    arms = [_inputs(row) for row in (stable, canary)]
     names = arms[0].keys() & arms[1].keys()
     return sorted(name for name in names if arms[0][name] != arms[1][name])
 
@@ -86,7 +86,7 @@ def other_inputs(stable: Sequence[Measurements], canary: Sequence[Measurements])
 def pooled(arms: Iterable[Arm]) -> Arm:
     """Return several as one."""
     arms = tuple(arms)
-    windows = sorted(each for arm in arms for each in arm.windows)
+    windows = sorted(window for arm in arms for window in arm.windows)
     return Arm(windows, sum(arm.count for arm in arms))
 
 
@@ -103,9 +103,9 @@ def _arms(pods: Iterable[Measurements], start: float) -> dict[Key, Arm]:
 def _golden(pods: Iterable[Measurements]) -> set[str]:
     """Return the names of golden samples, including those without a median."""
     pods = tuple(pods)
-    series = (each for pod in pods for each in pod.latencies if each.source == "golden")
+    series = (latency for pod in pods for latency in pod.latencies if latency.source == "golden")
     return {
-        *(each.name for each in series),
+        *(latency_series.name for latency_series in series),
         *(name for pod in pods for name in pod.golden_left_out),
     }
 

@@ -22,34 +22,40 @@ def compare_shadow(
     """
     revisions = {pod.revision for pod in canary}
     shadows = [pod.shadow for pod in stable if pod.shadow and pod.shadow.revision in revisions]
-    if not any(each.compared or each.failed or each.rejected for each in shadows):
+    if not any(shadow.compared or shadow.failed or shadow.rejected for shadow in shadows):
         return AnalysisResult("passed")
     limit = limits.max_output_difference
     shares = [*_refused(shadows, limits)]
     outputs = _by_name(shadows)
-    differences = [_difference(name, each) for name, each in outputs.items()]
+    differences = [_difference(name, output) for name, output in outputs.items()]
     findings = (
         *(finding for _, finding in shares if finding),
-        *(finding for each in differences for finding in each.findings(limit)),
+        *(
+            finding
+            for output_difference in differences
+            for finding in output_difference.findings(limit)
+        ),
     )
     figures = [figure for figure, _ in shares]
-    for difference, each in zip(differences, outputs.values(), strict=True):
-        figures += [difference.figure(limit), *_means(difference.name, each)]
+    for difference, row in zip(differences, outputs.values(), strict=True):
+        figures += [difference.figure(limit), *_means(difference.name, row)]
     return AnalysisResult(
         "failed" if findings else "passed",
         findings=findings,
         figures=tuple(figures),
-        notes=tuple(note for each in differences for note in each.notes(limit)),
+        notes=tuple(
+            note for output_difference in differences for note in output_difference.notes(limit)
+        ),
     )
 
 
 def _refused(
     shadows: Sequence[ShadowComparison], limits: AnalysisLimits
 ) -> Iterable[tuple[Figure, Finding | None]]:
-    compared = sum(each.compared for each in shadows)
+    compared = sum(shadow.compared for shadow in shadows)
     failed, rejected = (
-        sum(each.failed for each in shadows),
-        sum(each.rejected for each in shadows),
+        sum(shadow.failed for shadow in shadows),
+        sum(shadow.rejected for shadow in shadows),
     )
     for name, part, excess, reason in (
         ("failed shadow requests", failed, limits.max_error_share, Reason.TOO_MANY_ERRORS),
@@ -64,18 +70,18 @@ def _refused(
 
 def _by_name(shadows: Iterable[ShadowComparison]) -> dict[str, list[ShadowOutput]]:
     by_name: dict[str, list[ShadowOutput]] = {}
-    for output in (output for each in shadows for output in each.outputs):
+    for output in (output for shadow in shadows for output in shadow.outputs):
         by_name.setdefault(output.name, []).append(output)
     return dict(sorted(by_name.items()))
 
 
 def _difference(name: str, outputs: Sequence[ShadowOutput]) -> OutputDifference:
-    incomparable = any(each.incomparable for each in outputs)
+    incomparable = any(output.incomparable for output in outputs)
     return OutputDifference(
         name=f"output {name!r} for requests",
-        largest=max(each.worst or 0.0 for each in outputs),
-        answers=sum(each.answers for each in outputs),
-        resized=sum(each.resized for each in outputs),
+        largest=max(output.worst or 0.0 for output in outputs),
+        answers=sum(output.answers for output in outputs),
+        resized=sum(output.resized for output in outputs),
         fault="in an answer its type or size differs, it is not numeric, or not finite"
         if incomparable
         else "",
@@ -83,9 +89,9 @@ def _difference(name: str, outputs: Sequence[ShadowOutput]) -> OutputDifference:
 
 
 def _means(label: str, outputs: Sequence[ShadowOutput]) -> Iterable[Figure]:
-    yield _mean(f"mean of {label}", "difference", outputs, lambda each: each.mean)
-    if any(each.top1 is not None for each in outputs):
-        yield _mean(f"top-1 agreement of {label}", "share", outputs, lambda each: each.top1)
+    yield _mean(f"mean of {label}", "difference", outputs, lambda output: output.mean)
+    if any(output.top1 is not None for output in outputs):
+        yield _mean(f"top-1 agreement of {label}", "share", outputs, lambda output: output.top1)
 
 
 def _mean(
@@ -96,9 +102,9 @@ def _mean(
 ) -> Figure:
     """Return the mean over the pods, which is only reported."""
     means = [
-        (value, max(0, each.answers - each.resized))
-        for each in outputs
-        if (value := figure(each)) is not None
+        (value, max(0, output.answers - output.resized))
+        for output in outputs
+        if (value := figure(output)) is not None
     ]
     samples = sum(count for _, count in means)
     return Figure(

@@ -163,7 +163,7 @@ def _not_run(pods: Iterable[Counts]) -> Share:
 
 
 def _codes(pods: Iterable[Counts]) -> Iterator[tuple[str, int]]:
-    return (each for pod in pods for each in pod.responses.items())
+    return (response for pod in pods for response in pod.responses.items())
 
 
 def _golden_failed(pods: Sequence[Counts]) -> Share:

@@ -79,7 +79,7 @@ def shift(stable: Windows, canary: Windows) -> Shift | None:
     if not count:
         return None
     mean = fmean(differences)
-    squares = sum((each - mean) ** 2 for each in differences)
+    squares = sum((difference - mean) ** 2 for difference in differences)
     factor = _variance_factor(differences, mean, squares) / count
     variance = squares / max(1, count - 1)
     moderated = (squares + _USUAL_SLICES * _USUAL_VARIANCE) / (count - 1 + _USUAL_SLICES)
@@ -90,7 +90,7 @@ def _differences(stable: Windows, canary: Windows) -> list[float]:
     differences: list[float] = []
     arms: tuple[list[float], list[float]] = ([], [])
     tagged = sorted(
-        (time, arm, value) for arm, each in enumerate((stable, canary)) for time, value in each
+        (time, arm, value) for arm, row in enumerate((stable, canary)) for time, value in row
     )
     for _, arm, value in tagged:
         arms[arm].append(value)
@@ -104,9 +104,9 @@ def _winsorized(values: list[float]) -> list[float]:
     if not values:
         return []
     middle = median(values)
-    deviation = _MAD_TO_SD * median(abs(each - middle) for each in values)
+    deviation = _MAD_TO_SD * median(abs(value - middle) for value in values)
     reach = _CLIP * max(deviation, sqrt(_USUAL_VARIANCE))
-    return [min(max(each, middle - reach), middle + reach) for each in values]
+    return [min(max(value, middle - reach), middle + reach) for value in values]
 
 
 def _variance_factor(values: Sequence[float], mean: float, squares: float) -> float:

@@ -42,7 +42,7 @@ def counted_in_periods(pod: Measurements, begins: Sequence[float]) -> list[Count
 
 
 def _has_counts(pod: Measurements, begin: float, end: float) -> bool:
-    return not pod.counts or any(begin <= each.at < end for each in pod.counts)
+    return not pod.counts or any(begin <= count.at < end for count in pod.counts)
 
 
 def counted(pod: Measurements, start: float) -> Counts:
@@ -56,7 +56,7 @@ def counted(pod: Measurements, start: float) -> Counts:
     )
     if pod.since >= start or not pod.counts:
         return total
-    before = next((each for each in pod.counts if each.at >= start), total)
+    before = next((count for count in pod.counts if count.at >= start), total)
     return _less(total, before)
 
 

@@ -124,21 +124,21 @@ Sha256: TypeAlias = Annotated[
 ]
 
 _MOUNTED: Final = "".join(
-    f" || self.startsWith('{each.prefix}')" for each in SCHEMES if each.is_mounted
+    f" || self.startsWith('{scheme.prefix}')" for scheme in SCHEMES if scheme.is_mounted
 )
 
 Uri: TypeAlias = Annotated[
     str,
     Field(max_length=2048),
     ValidationRule(
-        f"self.matches('^({'|'.join(each.name for each in SCHEMES)})://')",
-        f"start with one of {', '.join(each.prefix for each in SCHEMES)}",
+        f"self.matches('^({'|'.join(scheme.name for scheme in SCHEMES)})://')",
+        f"start with one of {', '.join(scheme.prefix for scheme in SCHEMES)}",
     ),
     ValidationRule(
         f"!self.matches('^[a-z0-9]+://'){_MOUNTED} || self.matches('^[a-z0-9]+://[^/]+/.+')",
         "write SCHEME://HOST-OR-BUCKET/PATH, down to the file or folder",
     ),
-    *(ValidationRule(*rule) for each in reversed(SCHEMES) for rule in each.rules),
+    *(ValidationRule(*rule) for scheme in reversed(SCHEMES) for rule in scheme.rules),
 ]
 
 DnsLabel: TypeAlias = Annotated[

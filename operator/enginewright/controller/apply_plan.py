@@ -75,14 +75,19 @@ async def _execute(
 def _blocked(status: Mapping[str, Any], why: str) -> dict[str, Any]:
     """Return the status of a plan that could not be applied; a model that is Ready nevertheless stays so."""
     conditions = status.get("conditions") or ()
-    if any(each["type"] == ConditionType.READY and each["status"] == "True" for each in conditions):
+    if any(
+        condition["type"] == ConditionType.READY and condition["status"] == "True"
+        for condition in conditions
+    ):
         return dict(status)
     failure = {"reason": StatusReason.APPLY_FAILED, "message": f"{why}; retrying"}
     waiting = {ConditionType.READY: "False", ConditionType.RECONCILING: "True"}
     return {
         **status,
         "conditions": [
-            {**each, **failure} if waiting.get(each["type"]) == each["status"] else each
-            for each in conditions
+            {**condition, **failure}
+            if waiting.get(condition["type"]) == condition["status"]
+            else condition
+            for condition in conditions
         ],
     }

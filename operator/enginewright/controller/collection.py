@@ -154,11 +154,11 @@ class CollectionReconciler:
         if self.metrics.blocked.get(facts.namespace) != blocked.message:
             _logger.warning("%s", blocked.message)
         self.metrics.blocked[facts.namespace] = blocked.message
-        about: list[Any] = [each.obj for each in blocked.objects]
+        about: list[Any] = [object_.obj for object_ in blocked.objects]
         event = EventIntent("Warning", StatusReason.COLLECTION_BLOCKED, blocked.message)
         shown = self._regarding(facts.namespace) or self.shared.own_namespace.deployment
-        for each in about or filter(None, (shown,)):
-            self.shared.recorder.record(each, event)
+        for entry in about or filter(None, (shown,)):
+            self.shared.recorder.record(entry, event)
         return ReconcileResult(requeue_after=BLOCKED_RETRY)
 
     def _regarding(self, namespace: str) -> JsonObject | None:

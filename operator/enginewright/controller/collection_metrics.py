@@ -94,12 +94,12 @@ class StoreCollector(Collector):
             return
         last: dict[str, tuple[CollectionView, Collected, int | None]] = {}
         failing: dict[str, bool] = {}
-        for job in sorted(collections_of(self._cache), key=lambda each: each.ended_at):
+        for job in sorted(collections_of(self._cache), key=lambda collection: collection.ended_at):
             if job.recorded and not job.is_of_group:
                 failing[job.namespace] = job.recorded.collected is None
                 if job.recorded.collected:
                     last[job.namespace] = job, job.recorded.collected, job.recorded.limit_bytes
-        shown = sorted(last.items(), key=lambda each: -_fullness(each[1][1], each[1][2]))
+        shown = sorted(last.items(), key=lambda pair: -_fullness(pair[1][1], pair[1][2]))
         families = {
             name: GaugeMetricFamily(f"enginewright_store_{name}", help_, labels=(_LABEL,))
             for name, help_ in _GAUGES.items()
@@ -109,7 +109,7 @@ class StoreCollector(Collector):
                 if value is not None:
                     families[name].add_metric((namespace,), value)
         yield from families.values()
-        failed = {each for each, fails in failing.items() if fails}
+        failed = {key for key, fails in failing.items() if fails}
         troubles = GaugeMetricFamily(
             "enginewright_store_collection_trouble",
             "1 for a namespace whose store is not collected, by reason: CollectionFailed or"

@@ -37,7 +37,7 @@ class Comparisons:
                 if made.comparisons:
                     self._last[key] = made.comparisons
                 return made
-            comparisons += tuple([await self._make(each) for each in made.needs])
+            comparisons += tuple([await self._make(need) for need in made.needs])
 
     async def _make(self, needed: RevisionComparison) -> RevisionComparison:
         try:

@@ -115,12 +115,12 @@ class Controllers:
         """Stop polling and all controllers; return whether no work in progress was cancelled."""
         await self._verdicts.stop()
         every = (*self._of_namespaces, *self._of_cluster)
-        return all(await asyncio.gather(*(each.stop(grace) for each in every)))
+        return all(await asyncio.gather(*(controller.stop(grace) for controller in every)))
 
     def problems(self) -> list[str]:
         """Return why they are not healthy."""
         every = (*self._of_namespaces, *self._of_cluster, self._verdicts)
-        return [problem for each in every if (problem := each.problem())]
+        return [problem for item in every if (problem := item.problem())]
 
     def _model_controller(self, fleet: Fleet, turns: JobTurns) -> Controller[ModelKey]:
         shared = self._shared

@@ -48,9 +48,9 @@ class EngineUses:
         model = model_of(obj) if obj else None
         if model:
             self._models[resource, name] = model
-        for each in {before, model} - {None}:
-            if each:
-                self._update(each)
+        for pair in {before, model} - {None}:
+            if pair:
+                self._update(pair)
 
     def _update(self, model: _Name) -> None:
         namespace, name = model
@@ -72,9 +72,12 @@ class EngineUses:
         deployments = cache.of_model(DEPLOYMENTS, namespace, name)
         return engine_use(
             name,
-            (each["name"] for each in engines),
+            (engine["name"] for engine in engines),
             cache.views(REVISION, revisions),
-            (each["metadata"]["labels"].get(labels.REVISION, "") for each in deployments),
+            (
+                deployment["metadata"]["labels"].get(labels.REVISION, "")
+                for deployment in deployments
+            ),
         )
 
     def _report(self, namespace: str, before: EngineUse, now: EngineUse) -> None:

@@ -36,7 +36,7 @@ from enginewright.plan.types import MetadataIntent, ObjectRef, ReplicasHandover
 INTENT_ANNOTATION: Final = "enginewright.dev/intent"
 _REMEMBERED: Final = 16384
 _NAMED_FIELDS: Final = 3  # of those that were edited
-_OWNER_KINDS: Final = {each.kind: each for each in (INFERENCE_MODELS, INFERENCE_ENGINES)}
+_OWNER_KINDS: Final = {entry.kind: entry for entry in (INFERENCE_MODELS, INFERENCE_ENGINES)}
 
 _logger = logging.getLogger(__name__)
 
@@ -96,7 +96,7 @@ class Executor:
             response = await self._api.apply(intent)
             # fields that the API server or a webhook rewrites each time are not edits
             rewritten = set(differences(intent, response))
-            if edited := [each for each in edited if each not in rewritten]:
+            if edited := [pair for pair in edited if pair not in rewritten]:
                 on_revert(
                     f"reverted {editor}'s change of {_shown(edited)} in {_name(intent)}:"
                     " edit or scale the InferenceModel instead"
@@ -220,11 +220,11 @@ class Executor:
         except KubeError:
             return "another client"
         owners = [
-            str(each.get("manager") or "")
-            for each in live["metadata"].get("managedFields") or ()
-            if each.get("manager") != FIELD_MANAGER
-            and each.get("subresource") != "status"
-            and any(_owns(each.get("fieldsV1") or {}, field) for field in fields)
+            str(item.get("manager") or "")
+            for item in live["metadata"].get("managedFields") or ()
+            if item.get("manager") != FIELD_MANAGER
+            and item.get("subresource") != "status"
+            and any(_owns(item.get("fieldsV1") or {}, field) for field in fields)
         ]
         return " and ".join(sorted(filter(None, owners))) or "another client"
 
@@ -233,11 +233,11 @@ class Executor:
         metadata = observed["metadata"]
         if metadata.get("deletionTimestamp"):
             return None
-        for each in metadata.get("ownerReferences") or ():
-            if kind := _OWNER_KINDS.get(each["kind"]):
-                owner = self._cache.get(kind, metadata.get("namespace"), each["name"])
-                if owner and owner["metadata"]["uid"] == each["uid"]:
-                    return f"{each['kind']} {each['name']}"
+        for item in metadata.get("ownerReferences") or ():
+            if kind := _OWNER_KINDS.get(item["kind"]):
+                owner = self._cache.get(kind, metadata.get("namespace"), item["name"])
+                if owner and owner["metadata"]["uid"] == item["uid"]:
+                    return f"{item['kind']} {item['name']}"
         return None
 
     def _settled(self, intent: Mapping[str, Any], observed: Mapping[str, Any]) -> bool:
@@ -275,7 +275,7 @@ def _with_status(
 
 def _shown(fields: Sequence[Path]) -> str:
     """Return the first fields as kubectl explain writes them."""
-    shown = [".".join(each).replace(".[", "[") for each in fields[:_NAMED_FIELDS]]
+    shown = [".".join(field).replace(".[", "[") for field in fields[:_NAMED_FIELDS]]
     return ", ".join(shown)
 
 
@@ -304,7 +304,7 @@ def _intent(obj: Mapping[str, Any]) -> str | None:
 
 
 def _owners(obj: Mapping[str, Any]) -> dict[str, str]:
-    return {each["kind"]: each["uid"] for each in obj["metadata"].get("ownerReferences") or ()}
+    return {item["kind"]: item["uid"] for item in obj["metadata"].get("ownerReferences") or ()}
 
 
 def _content(obj: Mapping[str, Any]) -> str:

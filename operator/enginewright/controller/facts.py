@@ -72,7 +72,7 @@ def gather(
     pods = of_jobs(jobs, cache.views(POD, cache.of_model(POD.resource, namespace, name)))
     deployments = children(DEPLOYMENT)
     claim = cache.get(CLAIMS, namespace, config.store.claim)
-    engines = {each.name for each in model.status.engines}
+    engines = {reference.name for reference in model.status.engines}
     unbuilt = _unbuilt(cache, namespace, engines)
     return Facts(
         model=model,
@@ -87,9 +87,9 @@ def gather(
         store=next(iter(cache.views(CLAIM, (claim,) if claim else ())), None),
         jobs=jobs,
         pods=pods,
-        deployments=tuple(each for each in deployments if each.is_serving),
-        canaries=tuple(each for each in deployments if each.is_canary),
-        trials=tuple(each for each in deployments if each.is_trial),
+        deployments=tuple(deployment for deployment in deployments if deployment.is_serving),
+        canaries=tuple(deployment for deployment in deployments if deployment.is_canary),
+        trials=tuple(deployment for deployment in deployments if deployment.is_trial),
         budgets=children(BUDGET),
         autoscalers=children(AUTOSCALER),
         services=children(SERVICE),
@@ -98,8 +98,8 @@ def gather(
         revisions=children(REVISION),
         engines=_Engines(cache, namespace),
         engine_pods={
-            each: cache.views(POD, cache.of_engine(POD.resource, namespace, each))
-            for each in engines
+            item: cache.views(POD, cache.of_engine(POD.resource, namespace, item))
+            for item in engines
         },
         orphaned_engines=frozenset(
             engine
@@ -110,7 +110,7 @@ def gather(
             engine
             for engine, (_, by_model) in unbuilt.items()
             if model.spec.rollout.strategy == "Recreate"
-            and any(each.freed_at for other, each in by_model.items() if other != name)
+            and any(reference.freed_at for other, reference in by_model.items() if other != name)
         ),
         verdicts=verdicts(pods),
         silent=silent(pods),
@@ -148,7 +148,7 @@ class _Engines(Mapping[str, InferenceEngine]):
     @override
     def __iter__(self) -> Iterator[str]:
         engines = self._cache.in_namespace(INFERENCE_ENGINES, self._namespace)
-        return (each["metadata"]["name"] for each in engines)
+        return (engine["metadata"]["name"] for engine in engines)
 
     @override
     def __len__(self) -> int:

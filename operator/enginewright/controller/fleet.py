@@ -122,8 +122,8 @@ class FleetCollector(Collector):
             " installation: Moved, Moving, Waiting or Kept; exposed by the leader alone.",
             labels=("state",),
         )
-        for each in MoveState:
-            models.add_metric((each,), state.models.get(each, 0))
+        for move_state in MoveState:
+            models.add_metric((move_state,), state.models.get(move_state, 0))
         yield models
         halted = GaugeMetricFamily(
             "enginewright_fleet_halted",

@@ -193,7 +193,7 @@ def _newest(key: str, observed: Observed) -> int:
     """Return the number of the newest Job, which is not recorded elsewhere after a restart."""
     prefix = probe_job_name(key, 0)[:-1]
     numbers = [name.removeprefix(prefix) for name in observed.jobs if name.startswith(prefix)]
-    return max((int(each) for each in numbers if each.isdecimal()), default=1)
+    return max((int(number) for number in numbers if number.isdecimal()), default=1)
 
 
 def _used(cache: ObjectCache) -> Iterator[str]:
@@ -201,10 +201,14 @@ def _used(cache: ObjectCache) -> Iterator[str]:
     for revision in cache.all(CONTROLLER_REVISIONS):
         data = revision.get("data")
         classes = data.get("classes") if isinstance(data, dict) else None
-        yield from (str(each.get("image")) for each in classes or () if isinstance(each, dict))
+        yield from (
+            str(device_class.get("image"))
+            for device_class in classes or ()
+            if isinstance(device_class, dict)
+        )
     for model in cache.all(INFERENCE_MODELS):
         images = (model.get("status") or {}).get("images") or {}
-        yield from (each["image"] for each in images.get("current") or ())
+        yield from (item["image"] for item in images.get("current") or ())
 
 
 def read_entry(text: str) -> dict[str, ImageFacts]:

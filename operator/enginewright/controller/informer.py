@@ -102,7 +102,7 @@ class Informer:
     @property
     def present(self) -> tuple[Watch, ...]:
         """Return what the cluster has of everything that is watched, as of the last listing."""
-        return tuple(each for each in self._watched if each.resource not in self._missing)
+        return tuple(watch for watch in self._watched if watch.resource not in self._missing)
 
     async def first_listing(self) -> None:
         """List every kind, waiting for those that cannot be listed yet; logs what is missing."""

@@ -66,9 +66,9 @@ class JobTurns:
             self._waiting[key] = mine
             return
         self._waiting.pop(key, None)
-        jobs = [each["metadata"] for each in plan.apply if each["kind"] == JOBS.kind]
+        jobs = [entry["metadata"] for entry in plan.apply if entry["kind"] == JOBS.kind]
         if jobs:
-            self._starts[key] = [(each["namespace"], each["name"]) for each in jobs]
+            self._starts[key] = [(job["namespace"], job["name"]) for job in jobs]
 
     def done(self, key: ModelKey | EngineKey) -> None:
         """Record that a reconcile has ended; one that planned nothing waits for no turn."""
@@ -82,19 +82,19 @@ class JobTurns:
 
     def _counts(self, but: _Key | None = None) -> Counter[str]:
         """Return the Jobs that run or are being created by namespace, except those that `but` creates."""
-        starting = {each for key, jobs in self._starts.items() for each in jobs if key != but}
+        starting = {job for key, jobs in self._starts.items() for job in jobs if key != but}
         return Counter(namespace for namespace, _ in {*self._running, *starting})
 
     def _wake(self) -> None:
         if not self._waiting:
             return
-        for each, why in turns(self._waiting.values(), self._counts(), self._limits).items():
+        for key, why in turns(self._waiting.values(), self._counts(), self._limits).items():
             if why:
                 continue
-            if each.kind == InferenceModel.kind:
-                self._queue_model(ModelKey(each.namespace, each.name))
+            if key.kind == InferenceModel.kind:
+                self._queue_model(ModelKey(key.namespace, key.name))
             else:
-                self._queue_engine(EngineKey(each.namespace, each.name))
+                self._queue_engine(EngineKey(key.namespace, key.name))
 
     def _job_observed(self, name: tuple[str, str], obj: Mapping[str, Any] | None) -> None:
         job = job_view(obj) if obj is not None else None

@@ -36,7 +36,9 @@ class MeasurementPolls:
 
     def compare(self, deployments: Iterable[DeploymentView], pods: Iterable[PodView]) -> None:
         """Find the models that have a canary, and forget pods of others."""
-        self._compared = frozenset(model_key(each) for each in deployments if each.is_canary)
+        self._compared = frozenset(
+            model_key(deployment) for deployment in deployments if deployment.is_canary
+        )
         compared = {pod.uid for pod in pods if model_key(pod) in self._compared}
         for uid in self._measurements.keys() - compared:
             del self._measurements[uid]

@@ -43,7 +43,7 @@ class _NotReady:
         """Return the model, or None if it is ready or being deleted."""
         metadata = model["metadata"]
         conditions = {
-            each["type"]: each for each in (model.get("status") or {}).get("conditions") or ()
+            item["type"]: item for item in (model.get("status") or {}).get("conditions") or ()
         }
         ready = conditions.get(ConditionType.READY) or {}
         if ready.get("status") == "True" or metadata.get("deletionTimestamp"):
@@ -106,9 +106,9 @@ class ModelCollector(Collector):
             f" ones first, {NAMED_MODELS} at most. `namespace` is the scrape's, hence model_namespace.",
             labels=("model_namespace", "model", "reason", "stalled"),
         )
-        for each in models_not_ready[:NAMED_MODELS]:
-            stalled = "true" if each.stalled else "false"
-            family.add_metric((each.namespace, each.name, each.reason, stalled), 1)
+        for ready in models_not_ready[:NAMED_MODELS]:
+            stalled = "true" if ready.stalled else "false"
+            family.add_metric((ready.namespace, ready.name, ready.reason, stalled), 1)
         yield family
         yield GaugeMetricFamily(
             "enginewright_model_not_ready_omitted",
@@ -132,7 +132,7 @@ def _phases(models: list[JsonObject]) -> GaugeMetricFamily:
 
 def _interims(models: list[JsonObject]) -> GaugeMetricFamily:
     serving = ((model.get("status") or {}).get("serving") or {} for model in models)
-    count = sum(any(each.get("interim") for each in one.get("classes") or ()) for one in serving)
+    count = sum(any(item.get("interim") for item in one.get("classes") or ()) for one in serving)
     return GaugeMetricFamily(
         "enginewright_models_interim",
         "InferenceModels that serve without an engine until it is built (spec.build.interim).",

@@ -52,7 +52,7 @@ class OperatorNamespace:
         metadata = stored["metadata"]
         owners = metadata.get("ownerReferences") if isinstance(metadata, Mapping) else None
         uid = self.deployment["metadata"]["uid"]
-        return uid not in [each["uid"] for each in owners or ()]
+        return uid not in [owner["uid"] for owner in owners or ()]
 
 
 class ConfigMapStore:

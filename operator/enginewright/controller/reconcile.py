@@ -83,7 +83,7 @@ class ModelReconciler:
         jobs = cache.of_model(JOBS, key.namespace, key.name)
         await shared.pods.catch_up(cache.views(JOB, jobs))
         if model.status.images:
-            self.images.require(each.image for each in model.status.images.current)
+            self.images.require(image.image for image in model.status.images.current)
         facts = gather(
             cache,
             model,

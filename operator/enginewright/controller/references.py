@@ -16,15 +16,19 @@ from enginewright.kube.resources import INFERENCE_MODELS
 def references(cache: ObjectCache, engine: EngineKey) -> dict[str, EngineReference]:
     """Return the references to an engine from its namespace's models by model, except those being deleted."""
     return {
-        model["metadata"]["name"]: EngineReference.model_validate(each)
-        for model, each in _referring(cache, engine)
+        model["metadata"]["name"]: EngineReference.model_validate(entry)
+        for model, entry in _referring(cache, engine)
     }
 
 
 def preparations(cache: ObjectCache, engine: EngineKey) -> tuple[Prepared, ...]:
     """Return the prepared models of those that refer to an engine; likewise."""
     models = parsed(InferenceModel, (model for model, _ in _referring(cache, engine)))
-    return tuple(each.status.prepared for each in models if each.status.prepared)
+    return tuple(
+        inference_model.status.prepared
+        for inference_model in models
+        if inference_model.status.prepared
+    )
 
 
 def _referring(
@@ -33,16 +37,16 @@ def _referring(
     for model in cache.in_namespace(INFERENCE_MODELS, engine.namespace):
         if "deletionTimestamp" in model["metadata"]:
             continue
-        for each in (model.get("status") or {}).get("engines") or ():
-            if each["name"] == engine.name:
-                yield model, each
+        for item in (model.get("status") or {}).get("engines") or ():
+            if item["name"] == engine.name:
+                yield model, item
 
 
 def is_tried_again(cache: ObjectCache, namespace: str, engine: InferenceEngine) -> bool:
     """Return whether a model has rejected the backend of an engine, and may try it again with that."""
     rejected = str(engine.spec.backend), engine.spec.prepared_key
     return any(
-        (each.get("backend"), (each.get("prepared") or {}).get("key")) == rejected
+        (item.get("backend"), (item.get("prepared") or {}).get("key")) == rejected
         for model in cache.in_namespace(INFERENCE_MODELS, namespace)
-        for each in (model.get("status") or {}).get("rejectedBackends") or ()
+        for item in (model.get("status") or {}).get("rejectedBackends") or ()
     )

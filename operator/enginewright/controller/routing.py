@@ -115,9 +115,9 @@ class Router:
 
     def all_collections(self) -> None:
         """Queue every namespace that has a store, or has had one."""
-        objects = [each for kind in _WITH_STORE for each in self._cache.all(kind)]
-        objects += [each for each in self._cache.all(JOBS) if _collects(each)]
-        for namespace in sorted({each["metadata"]["namespace"] for each in objects}):
+        objects = [entry for kind in _WITH_STORE for entry in self._cache.all(kind)]
+        objects += [entry for entry in self._cache.all(JOBS) if _collects(entry)]
+        for namespace in sorted({object_["metadata"]["namespace"] for object_ in objects}):
             self._sinks.collection(namespace)
 
     def _route(self, resource: Resource, obj: Mapping[str, Any]) -> None:
@@ -175,7 +175,7 @@ class Router:
 def _without_use(engine: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return an InferenceEngine without the fields that decide nothing for models."""
     status = engine.get("status") or {}
-    kept = {name: each for name, each in status.items() if name not in _USE}
+    kept = {name: item for name, item in status.items() if name not in _USE}
     return {**without_version(engine), "status": kept}
 
 

@@ -91,9 +91,9 @@ class SingleFlight:
         """Record the Job that a plan creates, before another model is planned."""
         called = self._called.pop(key, None)
         before = self._starts.pop(key, None)
-        for each in plan.apply:
-            if each["kind"] == JOBS.kind:
-                annotations = each["metadata"].get("annotations") or {}
+        for entry in plan.apply:
+            if entry["kind"] == JOBS.kind:
+                annotations = entry["metadata"].get("annotations") or {}
                 if shared := annotations.get(SHARED_PREPARATION):
                     again = before is not None and before.shared_hash == shared
                     since = before.since if before and again else self._now()
@@ -126,34 +126,34 @@ class SingleFlight:
             return ()
         turn = (str(own["metadata"].get("creationTimestamp") or ""), but)
         earlier = [
-            each
-            for each in flight.views.values()
-            if each.waits
-            and self._called.get((shared[0], each.name)) == shared
-            and (each.created, each.name) < turn
+            view
+            for view in flight.views.values()
+            if view.waits
+            and self._called.get((shared[0], view.name)) == shared
+            and (view.created, view.name) < turn
         ]
-        first = min(earlier, key=lambda each: (each.created, each.name), default=None)
+        first = min(earlier, key=lambda view: (view.created, view.name), default=None)
         return (Leader(first.name, has_fetched=False),) if first else ()
 
     def shared(self, namespace: str) -> list[str]:
         """Return the shared hashes of a namespace."""
-        starting = (each.shared_hash for (at, _), each in self._starts.items() if at == namespace)
-        observed = (each for at, each in self._flights if at == namespace)
+        starting = (start.shared_hash for (at, _), start in self._starts.items() if at == namespace)
+        observed = (flight for at, flight in self._flights if at == namespace)
         return sorted({*starting, *observed})
 
     def _members(self, shared: _Shared, but: str) -> Iterator[FlightMember]:
         namespace, digest = shared
         flight = self._flights.get(shared) or _Flight()
         jobs: dict[str, list[JobView]] = {}
-        for each in flight.jobs.values():
-            owner = self._cache.get(INFERENCE_MODELS, namespace, each.model)
-            if owner and owner["metadata"]["uid"] == each.owner:
-                jobs.setdefault(each.model, []).append(each.job)
-        leading = {name for name, each in flight.views.items() if each.leads}
+        for job in flight.jobs.values():
+            owner = self._cache.get(INFERENCE_MODELS, namespace, job.model)
+            if owner and owner["metadata"]["uid"] == job.owner:
+                jobs.setdefault(job.model, []).append(job.job)
+        leading = {name for name, view in flight.views.items() if view.leads}
         starting = {
             name
-            for (at, name), each in self._starts.items()
-            if (at, each.shared_hash) == (namespace, digest)
+            for (at, name), start in self._starts.items()
+            if (at, start.shared_hash) == (namespace, digest)
         }
         for name in (leading | jobs.keys() | starting) - {but}:
             model = self._cache.get(INFERENCE_MODELS, namespace, name)
@@ -185,10 +185,10 @@ class SingleFlight:
             self._give_way((namespace, old), model)
         if view == before:
             return
-        concerned = {each.shared_hash for each in (before, view) if each and not each.waits}
-        for each in sorted(concerned):
-            if _news(each, before, view):
-                self._wake((namespace, each))
+        concerned = {item.shared_hash for item in (before, view) if item and not item.waits}
+        for item in sorted(concerned):
+            if _news(item, before, view):
+                self._wake((namespace, item))
 
     def _job_observed(self, name: _Name, obj: Mapping[str, Any] | None) -> None:
         namespace, job = name
@@ -206,24 +206,24 @@ class SingleFlight:
 
     def _wake_if_free(self, shared: _Shared, model: str) -> None:
         """Have the models planned that wait, unless the one that led does so still."""
-        if all(each.name != model for each in self.of(shared, "")):
+        if all(leader.name != model for leader in self.of(shared, "")):
             self._wake(shared)
 
     def _wake(self, shared: _Shared) -> None:
         """Have the models planned that wait, the first by creation and name first: it may lead."""
         flight = self._flights.get(shared)
-        waiting = [each for each in flight.views.values() if each.waits] if flight else []
-        for each in sorted(waiting, key=lambda each: (each.created, each.name)):
-            key = ModelKey(shared[0], each.name)
+        waiting = [view for view in flight.views.values() if view.waits] if flight else []
+        for view in sorted(waiting, key=lambda item: (item.created, item.name)):
+            key = ModelKey(shared[0], view.name)
             self._called[key] = shared
             self._queue(key)
 
     def _give_way(self, shared: _Shared, name: str) -> None:
         """Have those planned again that let a model go first, which does not lead."""
         flight = self._flights.get(shared)
-        for each in list(flight.views.values()) if flight else ():
-            if each.waits and each.leader == name:
-                self._queue(ModelKey(shared[0], each.name))
+        for view in list(flight.views.values()) if flight else ():
+            if view.waits and view.leader == name:
+                self._queue(ModelKey(shared[0], view.name))
 
 
 class _Leaders(Mapping[str, tuple[Leader, ...]]):
@@ -263,7 +263,7 @@ def _shared_job(obj: Mapping[str, Any]) -> _SharedJob | None:
     job = job_view(obj)
     if not job.shared_hash:
         return None
-    for each in obj["metadata"].get("ownerReferences") or ():
-        if each["kind"] == INFERENCE_MODELS.kind:
-            return _SharedJob(each["name"], each["uid"], job)
+    for item in obj["metadata"].get("ownerReferences") or ():
+        if item["kind"] == INFERENCE_MODELS.kind:
+            return _SharedJob(item["name"], item["uid"], job)
     return None

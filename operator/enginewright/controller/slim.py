@@ -40,8 +40,8 @@ def _metadata(resource: Resource, metadata: Mapping[str, Any]) -> JsonObject:
     kept = {key: value for key, value in metadata.items() if key != "managedFields"}
     if resource == DEPLOYMENTS and (managers := count_managers(metadata)):
         kept["managedFields"] = [
-            {"manager": each, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
-            for each in sorted(managers)
+            {"manager": manager, "fieldsV1": {"f:spec": {"f:replicas": {}}}}
+            for manager in sorted(managers)
         ]
     if resource == NODES:
         kept.pop("annotations", None)  # written by every agent on the node, all the time
@@ -55,10 +55,10 @@ def _pod(obj: Mapping[str, Any]) -> JsonObject:
     kept: JsonObject = {key: spec[key] for key in ("nodeName",) if key in spec}
     for kind in ("initContainers", "containers"):  # limits explain why one was ended
         kept[kind] = [
-            {"name": each["name"], "resources": each.get("resources") or {}}
-            for each in spec.get(kind) or ()
+            {"name": item["name"], "resources": item.get("resources") or {}}
+            for item in spec.get(kind) or ()
         ]
-    if mounted := [each for each in spec.get("volumes") or () if each.get("image")]:
+    if mounted := [item for item in spec.get("volumes") or () if item.get("image")]:
         kept["volumes"] = mounted  # named where they cannot be pulled
     return {"spec": kept, "status": obj.get("status") or {}}
 

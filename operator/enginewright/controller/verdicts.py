@@ -191,7 +191,9 @@ class VerdictPoller:
     def _compare(self, now: float) -> None:
         deployments = self._cache.views(DEPLOYMENT, self._cache.all(DEPLOYMENTS))
         self._rolling = frozenset(
-            model_key(each) for each in deployments if each.is_rolling_out and not each.is_trial
+            model_key(deployment)
+            for deployment in deployments
+            if deployment.is_rolling_out and not deployment.is_trial
         )
         views = self._cache.views(POD, self._cache.all(PODS))
         self.measurements.compare(deployments, views)
@@ -384,9 +386,9 @@ class VerdictPoller:
         siblings = self._cache.views(POD, self._cache.of_model(PODS, *key))
         chosen = releasable(
             (
-                ServingPod.of(each, sibling.verdict)
-                for each in siblings
-                if (sibling := self._pods.get(each.uid))
+                ServingPod.of(view, sibling.verdict)
+                for view in siblings
+                if (sibling := self._pods.get(view.uid))
             ),
             self._released.get(key),
         )
@@ -427,7 +429,8 @@ def _advanced(before: Progress | None, now: Progress) -> bool:
 def _shortened(verdict: Verdict) -> Verdict:
     """Truncate messages that go into conditions to what the API server accepts."""
     checks = tuple(
-        each.model_copy(update={"message": each.message[:_MAX_MESSAGE]}) for each in verdict.checks
+        check.model_copy(update={"message": check.message[:_MAX_MESSAGE]})
+        for check in verdict.checks
     )
     fallback = verdict.fallback
     if fallback is not None:

@@ -91,7 +91,7 @@ def _is_terminating(status: Mapping[str, Any]) -> bool:
     details = status.get("details")
     causes = details.get("causes") if isinstance(details, dict) else None
     return isinstance(causes, list) and any(
-        isinstance(each, dict) and each.get("reason") == _TERMINATING for each in causes
+        isinstance(cause, dict) and cause.get("reason") == _TERMINATING for cause in causes
     )
 
 

@@ -44,11 +44,11 @@ class ArtifactImage(BaseModel):
             "spec": {
                 **spec,
                 "imagePullSecrets": [
-                    each for each in spec["imagePullSecrets"] if each["name"] not in unneeded
+                    item for item in spec["imagePullSecrets"] if item["name"] not in unneeded
                 ],
                 "initContainers": [
-                    {**each, "volumeMounts": _without_volume(each["volumeMounts"])}
-                    for each in spec["initContainers"]
+                    {**item, "volumeMounts": _without_volume(item["volumeMounts"])}
+                    for item in spec["initContainers"]
                 ],
                 "volumes": _without_volume(spec["volumes"]),
             },
@@ -56,7 +56,7 @@ class ArtifactImage(BaseModel):
 
 
 def _without_volume(parts: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return [each for each in parts if each["name"] != _VOLUME]
+    return [part for part in parts if part["name"] != _VOLUME]
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class ImageRepository:
     def mounts(self) -> list[dict[str, Any]]:
         """Return where a stage that pushes mounts them."""
         return [
-            {"name": each["name"], "mountPath": IMAGES_CREDENTIALS_PATH, "readOnly": True}
-            for each in self.volumes()
+            {"name": volume["name"], "mountPath": IMAGES_CREDENTIALS_PATH, "readOnly": True}
+            for volume in self.volumes()
         ]
 
     def env(self) -> Iterable[Mapping[str, Any]]:

@@ -33,14 +33,18 @@ def horizontal_pod_autoscaler(
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
             "minReplicas": autoscaling.min_replicas or 1,
             "maxReplicas": autoscaling.max_replicas,
-            "metrics": [dict(each) for each in metrics],
+            "metrics": [dict(metric) for metric in metrics],
         },
     }
 
 
 def _default_metric(revision: Revision, accelerator: str) -> dict[str, Any]:
     """Return CPU utilization where the server computes on requested CPUs, else its queue, known for every backend."""
-    (snapshot,) = (each for each in revision.snapshot.classes if each.name == accelerator)
+    (snapshot,) = (
+        device_class
+        for device_class in revision.snapshot.classes
+        if device_class.name == accelerator
+    )
     if not snapshot.takes_device and _requests_cpu(revision.templates[accelerator]):
         return {
             "type": "ContainerResource",
@@ -61,6 +65,6 @@ def _default_metric(revision: Revision, accelerator: str) -> dict[str, Any]:
 
 def _requests_cpu(template: Mapping[str, Any]) -> bool:
     """Return whether the server requests CPU; a limit without a request is one."""
-    (server,) = (each for each in template["spec"]["containers"] if each["name"] == SERVER)
+    (server,) = (item for item in template["spec"]["containers"] if item["name"] == SERVER)
     resources = server.get("resources") or {}
     return any("cpu" in (resources.get(side) or {}) for side in ("requests", "limits"))

@@ -56,10 +56,10 @@ def claim_templates(
     model: InferenceModel, revision: Revision, accelerator: str
 ) -> Iterator[dict[str, Any]]:
     """Yield what the pods of `revision` need on one of its classes before their Deployment is there."""
-    for each in revision.snapshot.classes:
-        if each.name == accelerator and each.device is not None:
+    for device_class in revision.snapshot.classes:
+        if device_class.name == accelerator and device_class.device is not None:
             # of all classes with this request: no label names one of them
-            yield claim_template(model, of_model(model.metadata.name), each.device)
+            yield claim_template(model, of_model(model.metadata.name), device_class.device)
 
 
 def canary_deployment(
@@ -83,7 +83,7 @@ def canary_deployment(
         selector={TRACK: CANARY},
     )
     template = deployment["spec"]["template"]
-    first = [_comparing(each, stable_key) for each in template["spec"]["initContainers"]]
+    first = [_comparing(item, stable_key) for item in template["spec"]["initContainers"]]
     template["spec"] = {**template["spec"], "initContainers": first}
     return deployment
 
@@ -96,7 +96,7 @@ def _comparing(container: Mapping[str, Any], stable_key: str | None) -> dict[str
             return dict(variable)
         return {**variable, "value": _with_stable_key(variable["value"], stable_key)}
 
-    return {**container, "env": [with_key(each) for each in container["env"]]}
+    return {**container, "env": [with_key(item) for item in container["env"]]}
 
 
 def _with_stable_key(task: str, stable_key: str | None) -> str:
@@ -119,10 +119,10 @@ def _beside(
     template = spec["template"]
     pod_labels = {**template["metadata"]["labels"], **labels}
     selected = {
-        key: each for key, each in spec["selector"]["matchLabels"].items() if key != COMPONENT
+        key: item for key, item in spec["selector"]["matchLabels"].items() if key != COMPONENT
     }
     pod_spec = {
-        name: each for name, each in template["spec"].items() if name != "priorityClassName"
+        name: item for name, item in template["spec"].items() if name != "priorityClassName"
     }
     return {
         **serving,

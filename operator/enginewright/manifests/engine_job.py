@@ -79,7 +79,7 @@ def engine_job(engine: InferenceEngine, job: EngineJob) -> dict[str, Any]:
     if build.node_selector:
         pod["nodeSelector"] = dict(build.node_selector)
     if build.tolerations:
-        pod["tolerations"] = [each.manifest() for each in build.tolerations]
+        pod["tolerations"] = [toleration.manifest() for toleration in build.tolerations]
     if build.device:
         named = template_name(engine.kind, engine.metadata.name, build.device.manifest())
         pod["resourceClaims"] = pod_claims(named)
@@ -116,7 +116,9 @@ def _job(
         owned_metadata(engine, spec.name, labels),
         stages,
         volumes,
-        secrets=[each.name for each in engine.spec.build.image_pull_secrets],
+        secrets=[
+            image_pull_secret.name for image_pull_secret in engine.spec.build.image_pull_secrets
+        ],
         template=engine.spec.pod_template,
         assigned_ids=spec.assigned_ids,
         architecture=engine.spec.architecture,

@@ -64,7 +64,13 @@ def stages_job(
                         template.security_context.manifest(), assigned_ids=assigned_ids
                     ),
                     "imagePullSecrets": pull_secrets(
-                        [*secrets, *(each.name for each in template.image_pull_secrets)]
+                        [
+                            *secrets,
+                            *(
+                                image_pull_secret.name
+                                for image_pull_secret in template.image_pull_secrets
+                            ),
+                        ]
                     ),
                     "initContainers": stages[:-1],
                     "containers": stages[-1:],

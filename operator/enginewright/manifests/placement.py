@@ -55,7 +55,7 @@ def chooses_architecture(selector: Mapping[str, str], affinity: object) -> bool:
 
 def pod_metadata(template: JobTemplate, ours: Mapping[str, str]) -> dict[str, Any]:
     """Return labels and annotations of a Job's pods."""
-    labels = {name: each for name, each in template.labels.items() if not name.startswith(_KUEUE)}
+    labels = {name: label for name, label in template.labels.items() if not name.startswith(_KUEUE)}
     annotations = dict(template.annotations)
     return {"labels": {**labels, **ours}, **({"annotations": annotations} if annotations else {})}
 
@@ -73,10 +73,10 @@ def pod_placement(
         "nodeSelector": selector,
         "tolerations": [
             *(required.get("tolerations") or ()),
-            *(each.manifest() for each in template.tolerations),
+            *(toleration.manifest() for toleration in template.tolerations),
         ],
         "affinity": template.affinity,
         "priorityClassName": template.priority_class_name,
         "runtimeClassName": template.runtime_class_name or required.get("runtimeClassName"),
     }
-    return {name: each for name, each in fields.items() if each}
+    return {name: field for name, field in fields.items() if field}

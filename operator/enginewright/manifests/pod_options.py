@@ -46,7 +46,7 @@ class PodOptions(ServingOptions):
             sidecar_resources=serving.sidecar.resources.model_dump(
                 mode="json", by_alias=True, exclude_defaults=True
             ),
-            sidecar_env=tuple(each.manifest() for each in serving.sidecar.env),
+            sidecar_env=tuple(variable.manifest() for variable in serving.sidecar.env),
             startup_seconds=_non_default(serving.startup_timeout, STARTUP_SECONDS),
             termination_seconds=_non_default(serving.termination_grace_period, GRACE_SECONDS),
         )

@@ -54,7 +54,7 @@ def container(
         "terminationMessagePolicy": "File",
     }
     if task is not None:
-        ours = [{"name": each, "value": part} for each, part in task_variables(task).items()]
+        ours = [{"name": key, "value": part} for key, part in task_variables(task).items()]
         built["env"] = [*ours, *env]
     if resources:
         built["resources"] = resources

@@ -28,7 +28,7 @@ from enginewright.manifests.store_access import StoreAccess
 # Azure's webhook gives its identity to pods with its label. The owner's other labels are not added to
 # Jobs, so that no Service selects their pods.
 _IDENTITY_LABELS: Final = tuple(  # the domains of labels that give a pod an identity
-    f"{label.partition('/')[0]}/" for each in SCHEMES for label in each.identity_labels
+    f"{label.partition('/')[0]}/" for scheme in SCHEMES for label in scheme.identity_labels
 )
 # they publish the prepared model, or find it in the store
 _WITH_IMAGE: Final = (PREPARE_STAGES[0], PREPARE_STAGES[-1])
@@ -80,7 +80,7 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
     ]
     common = [{"name": "work", "mountPath": WORK_PATH}, *spec.store.mounts()]
     fetch_only = [
-        {"name": each.name, "mountPath": each.path, "readOnly": True} for each in spec.inputs
+        {"name": input_.name, "mountPath": input_.path, "readOnly": True} for input_ in spec.inputs
     ]
     pushing = images.mounts() if images else []
     address = images.env() if images else ()
@@ -123,7 +123,7 @@ def prepare_job(model: InferenceModel, spec: PrepareJob) -> dict[str, Any]:
     identity = identity_labels(model.spec)
     metadata["labels"] = {**spec.store.labels(), **identity, **metadata["labels"]}
     hashes = {SHARED_PREPARATION: spec.shared_hash, PREPARATION_RECORD: spec.record_hash}
-    if present := {name: each for name, each in hashes.items() if each}:
+    if present := {name: hash_ for name, hash_ in hashes.items() if hash_}:
         job["metadata"]["annotations"] = {**(job["metadata"].get("annotations") or {}), **present}
     return job
 

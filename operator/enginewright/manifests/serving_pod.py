@@ -69,8 +69,8 @@ def pod_templates(
 ) -> dict[str, dict[str, Any]]:
     """Return the pod template of each class of a revision."""
     return {
-        each.name: _pod_template(model, revision, snapshot, each, defaults)
-        for each in snapshot.classes
+        device_class.name: _pod_template(model, revision, snapshot, device_class, defaults)
+        for device_class in snapshot.classes
     }
 
 
@@ -92,7 +92,7 @@ def _pod_template(
             [
                 *defaults.pull_secrets,
                 *((mounted.secret,) if mounted and mounted.secret else ()),
-                *(each["name"] for each in template.get("imagePullSecrets") or ()),
+                *(item["name"] for item in template.get("imagePullSecrets") or ()),
             ]
         ),
         "nodeSelector": _node_selector(template, accelerator, defaults),
@@ -146,8 +146,8 @@ def _containers(
     sidecar = _sidecar(snapshot, accelerator, task, defaults)
     server = _server(snapshot, accelerator, task, defaults)
     if own := snapshot.pod_template.get("containerSecurityContext"):
-        for each in (fetch, sidecar, server):
-            each["securityContext"] = {**each["securityContext"], **own}
+        for entry in (fetch, sidecar, server):
+            entry["securityContext"] = {**entry["securityContext"], **own}
     return {"initContainers": [fetch, sidecar], "containers": [server]}
 
 
@@ -205,11 +205,11 @@ def _spread(template: Mapping[str, Any], selector: Mapping[str, str]) -> list[di
     return [
         {
             "maxSkew": 1,
-            **each,
+            **entry,
             "labelSelector": {"matchLabels": dict(selector)},
             "matchLabelKeys": ["pod-template-hash"],
         }
-        for each in template.get("topologySpreadConstraints") or (_OVER_NODES,)
+        for entry in template.get("topologySpreadConstraints") or (_OVER_NODES,)
     ]
 
 
@@ -302,10 +302,10 @@ def _sidecar_resources(snapshot: Snapshot) -> dict[str, Any]:
 def _without_devices(resources: Mapping[str, Any]) -> dict[str, Any]:
     """Return the resources without extended ones, which have a domain in their names."""
     sides = {
-        side: {name: each for name, each in (resources.get(side) or {}).items() if "/" not in name}
+        side: {name: item for name, item in (resources.get(side) or {}).items() if "/" not in name}
         for side in ("requests", "limits")
     }
-    return {side: each for side, each in sides.items() if each}
+    return {side: entry for side, entry in sides.items() if entry}
 
 
 def _resources(resources: Mapping[str, Any], accelerator: ClassSnapshot) -> dict[str, Any]:

@@ -76,7 +76,10 @@ class Snapshot(PodOptions):
         Defaults are left out, so that a field added by a later version restarts no pods. OCI images of
         artefacts are, too: they decide nothing that runs, since pods verify each file of them.
         """
-        classes = (each.model_copy(update={"artifact_image": None}) for each in self.classes)
+        classes = (
+            device_class.model_copy(update={"artifact_image": None})
+            for device_class in self.classes
+        )
         decisive = self.model_copy(update={"classes": tuple(classes)})
         return content_hash(_VERSION, content(decisive))[:_REVISION_LENGTH]
 
@@ -108,7 +111,7 @@ class Revision(BaseModel):
         return {
             **self.snapshot.model_dump(mode="json", exclude=removed),
             "templates": dict(self.templates),
-            **{name: each.model_dump(mode="json") for name, each in described.items() if each},
+            **{name: item.model_dump(mode="json") for name, item in described.items() if item},
         }
 
     @classmethod
@@ -120,11 +123,14 @@ class Revision(BaseModel):
         labels = controller_revision["metadata"].get("labels") or {}
         snapshot = Snapshot.model_validate(data)
         templates = data.get("templates")
-        names = {each.name for each in snapshot.classes}
+        names = {device_class.name for device_class in snapshot.classes}
         complete = (
             isinstance(templates, Mapping)
             and templates.keys() == names
-            and all(isinstance(each, Mapping) and each.get("spec") for each in templates.values())
+            and all(
+                isinstance(template, Mapping) and template.get("spec")
+                for template in templates.values()
+            )
         )
         return cls(
             name=str(labels.get(REVISION) or ""),

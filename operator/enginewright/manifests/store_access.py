@@ -54,8 +54,8 @@ class StoreAccess:
             only = {"readOnly": True} if read_only else {}
             return [{"name": STORE_VOLUME, "mountPath": STORE_PATH, **only}]
         return [
-            {"name": each["name"], "mountPath": STORE_CREDENTIALS_PATH, "readOnly": True}
-            for each in self.volumes()
+            {"name": volume["name"], "mountPath": STORE_CREDENTIALS_PATH, "readOnly": True}
+            for volume in self.volumes()
         ]
 
     def env(self) -> Iterable[Mapping[str, Any]]:

@@ -86,12 +86,12 @@ class Entries:
         """Return the least recently used files that free `excess` bytes with `files` more, and whether these do."""
         too_many = len(self._sizes) + len(self._expected) + files - MOST_FILES
         files_to_evict: list[tuple[str, int]] = []
-        for name, each in self._sizes.items():
+        for name, size in self._sizes.items():
             if excess <= 0 and too_many <= 0:
                 break
             if name not in self._readers:
-                files_to_evict.append((name, each))
-                excess -= occupied(each)
+                files_to_evict.append((name, size))
+                excess -= occupied(size)
                 too_many -= 1
         return files_to_evict, excess <= 0 and too_many <= 0
 

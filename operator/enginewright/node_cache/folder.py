@@ -125,14 +125,14 @@ class CacheFolder:
 def _found(root: Path) -> Iterator[tuple[str, int]]:
     """Yield names and sizes of the files, the least recently used first."""
     files: list[tuple[int, str, int]] = []
-    for each in os.scandir(root):
-        if each.name == _PARTIAL:
+    for entry in os.scandir(root):
+        if entry.name == _PARTIAL:
             continue
-        if not _NAME.fullmatch(each.name) or not each.is_file(follow_symlinks=False):
-            _log.warning("%s is no file of the cache: left alone", each.name)
+        if not _NAME.fullmatch(entry.name) or not entry.is_file(follow_symlinks=False):
+            _log.warning("%s is no file of the cache: left alone", entry.name)
             continue
-        stat = each.stat(follow_symlinks=False)
-        files.append((stat.st_mtime_ns, each.name, stat.st_size))
+        stat = entry.stat(follow_symlinks=False)
+        files.append((stat.st_mtime_ns, entry.name, stat.st_size))
     for _, name, size in sorted(files):
         yield name, size
 

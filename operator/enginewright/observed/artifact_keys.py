@@ -25,23 +25,23 @@ def keys_of_pods(obj: Json) -> frozenset[str]:
     pod = (spec(obj).get("template") or {}).get("spec") or {}
     containers = [*(pod.get("initContainers") or ()), *(pod.get("containers") or ())]
     variables = (
-        {str(each.get("name")): str(each.get("value", "")) for each in one.get("env") or ()}
+        {str(item.get("name")): str(item.get("value", "")) for item in one.get("env") or ()}
         for one in containers
     )
-    return frozenset().union(*(keys_in(_parsed(task_text(each))) for each in variables))
+    return frozenset().union(*(keys_in(_parsed(task_text(variable))) for variable in variables))
 
 
 def _keys(value: Any) -> Iterator[str]:  # noqa: ANN401 - any JSON value
     if isinstance(value, Mapping):
-        for name, each in value.items():
-            if isinstance(each, str):
-                if name.lower().endswith("key") and _KEY.fullmatch(each):
-                    yield each
+        for name, item in value.items():
+            if isinstance(item, str):
+                if name.lower().endswith("key") and _KEY.fullmatch(item):
+                    yield item
             else:
-                yield from _keys(each)
+                yield from _keys(item)
     elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _keys(each)
+        for item in value:
+            yield from _keys(item)
 
 
 def _parsed(task: str) -> Any:  # noqa: ANN401 - any JSON value

@@ -44,7 +44,7 @@ def identity(obj: Json) -> dict[str, Any]:
         "namespace": metadata.get("namespace") or "",
         "uid": metadata.get("uid") or "",
         "labels": metadata.get("labels") or {},
-        "owners": {each["kind"]: each["uid"] for each in metadata.get("ownerReferences") or ()},
+        "owners": {item["kind"]: item["uid"] for item in metadata.get("ownerReferences") or ()},
         "created": str(metadata.get("creationTimestamp") or ""),
         "deleted_at": str(metadata.get("deletionTimestamp") or ""),
     }
@@ -65,13 +65,13 @@ def conditions(obj: Json) -> tuple[ObservedCondition, ...]:
     """Return the conditions of an object's status."""
     return tuple(
         ObservedCondition(
-            type=str(each.get("type") or ""),
-            status=str(each.get("status") or ""),
-            reason=str(each.get("reason") or ""),
-            message=str(each.get("message") or ""),
-            since=str(each.get("lastTransitionTime") or ""),
+            type=str(item.get("type") or ""),
+            status=str(item.get("status") or ""),
+            reason=str(item.get("reason") or ""),
+            message=str(item.get("message") or ""),
+            since=str(item.get("lastTransitionTime") or ""),
         )
-        for each in status(obj).get("conditions") or ()
+        for item in status(obj).get("conditions") or ()
     )
 
 

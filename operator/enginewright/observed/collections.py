@@ -37,9 +37,9 @@ def collection_view(obj: Json) -> CollectionView:
 def _task(obj: Json) -> CollectTask | None:
     pod = (spec(obj).get("template") or {}).get("spec") or {}
     variables = {
-        str(each.get("name")): str(each.get("value"))
+        str(item.get("name")): str(item.get("value"))
         for one in pod.get("containers") or ()
-        for each in one.get("env") or ()
+        for item in one.get("env") or ()
     }
     try:
         return CollectTask.model_validate_json(task_text(variables))

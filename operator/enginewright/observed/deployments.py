@@ -61,7 +61,7 @@ class DeploymentView(ObservedObject):
 def deployment_view(obj: Json) -> DeploymentView:
     """Return the view of a Deployment (apps/v1)."""
     view, replicas = identity(obj), spec(obj).get("replicas")
-    by_type = {each.type: each for each in conditions(obj)}
+    by_type = {condition.type: condition for condition in conditions(obj)}
     progressing, failing = by_type.get("Progressing"), by_type.get("ReplicaFailure")
     return DeploymentView(
         **view,
@@ -82,9 +82,9 @@ def deployment_view(obj: Json) -> DeploymentView:
 def count_managers(metadata: Json) -> frozenset[str]:
     """Return the field managers that own spec.replicas."""
     return frozenset(
-        str(each.get("manager") or "")
-        for each in metadata.get("managedFields") or ()
-        if "f:replicas" in ((each.get("fieldsV1") or {}).get("f:spec") or {})
+        str(item.get("manager") or "")
+        for item in metadata.get("managedFields") or ()
+        if "f:replicas" in ((item.get("fieldsV1") or {}).get("f:spec") or {})
     )
 
 

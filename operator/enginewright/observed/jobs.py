@@ -68,5 +68,5 @@ def job_view(obj: Json) -> JobView:
 
 def _last(obj: Json) -> ObservedCondition | None:
     """Return the condition Complete or Failed if it is true."""
-    ends = (each for each in conditions(obj) if each.type in ("Complete", "Failed"))
-    return next((each for each in ends if each.status == "True"), None)
+    ends = (condition for condition in conditions(obj) if condition.type in ("Complete", "Failed"))
+    return next((end for end in ends if end.status == "True"), None)

@@ -51,4 +51,4 @@ def move_view(obj: Json) -> MoveView | None:
 
 
 def _by_variant(images: list[Json] | tuple[()]) -> dict[str, str]:
-    return {each["variant"]: each["image"] for each in images}
+    return {image["variant"]: image["image"] for image in images}

@@ -50,10 +50,10 @@ def node_view(obj: Json) -> NodeView:
         unschedulable=bool(spec(obj).get("unschedulable")),
         taints=tuple(
             Taint(
-                str(each.get("key") or ""),
-                str(each.get("value") or ""),
-                str(each.get("effect") or ""),
+                str(item.get("key") or ""),
+                str(item.get("value") or ""),
+                str(item.get("effect") or ""),
             )
-            for each in spec(obj).get("taints") or ()
+            for item in spec(obj).get("taints") or ()
         ),
     )

@@ -69,12 +69,12 @@ class PodView(ObservedObject):
 
     def container(self, name: str) -> Container | None:
         """Return the container of this name."""
-        return next((each for each in self.containers if each.name == name), None)
+        return next((item for item in self.containers if item.name == name), None)
 
 
 def pod_view(obj: Json) -> PodView:
     """Return the view of a Pod (core/v1)."""
-    by_type = {each.type: each for each in conditions(obj)}
+    by_type = {condition.type: condition for condition in conditions(obj)}
     scheduled, ready = by_type.get("PodScheduled"), by_type.get("Ready")
     initialized = by_type.get("Initialized")  # later than the unreadiness of a pod that starts
     refused = scheduled is not None and scheduled.status == "False"
@@ -93,9 +93,9 @@ def pod_view(obj: Json) -> PodView:
         ip=str(status(obj).get("podIP") or ""),
         annotations=obj["metadata"].get("annotations") or {},
         volume_images=tuple(
-            str(each["image"].get("reference") or "")
-            for each in spec(obj).get("volumes") or ()
-            if each.get("image")
+            str(item["image"].get("reference") or "")
+            for item in spec(obj).get("volumes") or ()
+            if item.get("image")
         ),
         containers=tuple(_containers(obj)),
     )
@@ -110,24 +110,24 @@ def of_job(pods: Iterable[PodView], job: str) -> tuple[PodView, ...]:
 
 def _containers(obj: Json) -> Iterable[Container]:
     limits = {
-        each["name"]: ((each.get("resources") or {}).get("limits") or {}).get("memory")
+        item["name"]: ((item.get("resources") or {}).get("limits") or {}).get("memory")
         for kind in ("initContainers", "containers")
-        for each in spec(obj).get(kind) or ()
+        for item in spec(obj).get(kind) or ()
     }
     for kind in ("initContainerStatuses", "containerStatuses"):
-        for each in status(obj).get(kind) or ():
-            state = each.get("state") or {}
+        for item in status(obj).get(kind) or ():
+            state = item.get("state") or {}
             waiting = state.get("waiting") or {}
             yield Container(
-                name=each["name"],
-                image=str(each.get("image") or ""),
-                memory_limit=str(limits.get(each["name"]) or ""),
+                name=item["name"],
+                image=str(item.get("image") or ""),
+                memory_limit=str(limits.get(item["name"]) or ""),
                 running="running" in state,
                 ended=_termination(state.get("terminated")),
-                last=_termination((each.get("lastState") or {}).get("terminated")),
+                last=_termination((item.get("lastState") or {}).get("terminated")),
                 waiting_reason=str(waiting.get("reason") or ""),
                 waiting_message=str(waiting.get("message") or ""),
-                restarts=int(each.get("restartCount") or 0),
+                restarts=int(item.get("restartCount") or 0),
             )
 
 

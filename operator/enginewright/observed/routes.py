@@ -22,13 +22,19 @@ class RouteParent:
     @property
     def accepted(self) -> bool:
         """Return whether the Gateway takes the route."""
-        return any((each.type, each.status) == ("Accepted", "True") for each in self.conditions)
+        return any(
+            (condition.type, condition.status) == ("Accepted", "True")
+            for condition in self.conditions
+        )
 
     @property
     def refusal(self) -> ObservedCondition | None:
         """Return why the Gateway does not take the route, or not all of it, if so."""
-        failed = (each for each in self.conditions if each.status == "False")
-        return next((each for each in failed if each.type in ("Accepted", "ResolvedRefs")), None)
+        failed = (condition for condition in self.conditions if condition.status == "False")
+        return next(
+            (condition for condition in failed if condition.type in ("Accepted", "ResolvedRefs")),
+            None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +50,8 @@ def route_view(obj: Json) -> RouteView:
     return RouteView(
         **identity(obj),
         parents=tuple(
-            RouteParent(_gateway(each.get("parentRef") or {}, own), conditions({"status": each}))
-            for each in status(obj).get("parents") or ()
+            RouteParent(_gateway(item.get("parentRef") or {}, own), conditions({"status": item}))
+            for item in status(obj).get("parents") or ()
         ),
     )
 

@@ -157,7 +157,7 @@ class _Attempt(Generic[Result]):
             for pod in reversed(self.own_pods)
             if pod.phase == "Succeeded" or self.work.may_end_early
         )
-        return next((each for each in results if each is not None), None)
+        return next((result for result in results if result is not None), None)
 
     def _in_progress(self) -> Start | InProgress | Failed:
         pod, failure = self.own_pods[-1] if self.own_pods else None, self.recorded
@@ -170,7 +170,7 @@ class _Attempt(Generic[Result]):
                 ends = self.job.name if exhausted else ""
                 return _after_failure(self.work, failure, self.number, self.now, ends=ends)
         requeue_after = self._seconds_to_start(pod) if pod else None
-        if any(each.deleting and not each.finished for each in self.own_pods):
+        if any(own_pod.deleting and not own_pod.finished for own_pod in self.own_pods):
             requeue_after = UNREACHABLE.total_seconds()
         return InProgress(
             attempt=self.number,

@@ -81,8 +81,12 @@ def _assemble(
     target = preparing.target if preparing else None
     outcome = spared(preparing.outcome, repairing) if preparing else None
     refresh = preparing.refresh if preparing else None
-    jobs = [each for each in (outcome, refresh, repairing.outcome if repairing else None) if each]
-    built = [each for each in (engines, repairing.engines if repairing else None) if each]
+    jobs = [
+        prepare_outcome
+        for prepare_outcome in (outcome, refresh, repairing.outcome if repairing else None)
+        if prepare_outcome
+    ]
+    built = [item for item in (engines, repairing.engines if repairing else None) if item]
     parts: tuple[PrepareOutcome | Engines | RolloutPlan, ...] = (*jobs, *built, rollout)
     revision = rollout.serving.revision if rollout.serving else rollout.applied
     state = ModelState(
@@ -105,8 +109,8 @@ def _assemble(
     status = model_status(facts, target, source, state, rejected, images, choice)
     trials = (ObjectRef("apps/v1", "Deployment", one.namespace, one.name) for one in facts.trials)
     return Plan(
-        apply=(*_store(facts, outcome), *(each for one in parts for each in one.apply)),
-        delete=(*(each for one in parts for each in one.delete), *trials),
+        apply=(*_store(facts, outcome), *(entry for one in parts for entry in one.apply)),
+        delete=(*(ref for one in parts for ref in one.delete), *trials),
         metadata=rollout.metadata,
         rolled_back=rollout.newly_rejected(facts.model.status, facts.revisions),
         status=status.manifest(),
@@ -122,8 +126,8 @@ def _requeue_after(
     jobs: list[PrepareOutcome], engines: Engines | None, rollout: RolloutPlan
 ) -> float | None:
     analysis = rollout.bring_up.requeue_after if rollout.bring_up else None
-    waits = [each for each in (*(one.requeue_after for one in jobs), analysis) if each]
-    waits += [each for each in (engines.yielding.values() if engines else ()) if isfinite(each)]
+    waits = [value for value in (*(one.requeue_after for one in jobs), analysis) if value]
+    waits += [value for value in (engines.yielding.values() if engines else ()) if isfinite(value)]
     return min(waits, default=None)
 
 

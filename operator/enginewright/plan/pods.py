@@ -75,15 +75,19 @@ class Failure:
 
 def reports(pod: PodView) -> Iterator[StageReport]:
     """Yield the reports of the terminated containers."""
-    for each in pod.containers:
-        if each.ended and (report := _report(each.ended)):
+    for container in pod.containers:
+        if container.ended and (report := _report(container.ended)):
             yield report
 
 
 def published_at(pod: PodView) -> str:
     """Return when a stage of a prepare Job reported the prepared model, RFC 3339, or "" if none has."""
-    ended = [each.ended for each in pod.containers if each.ended]
-    times = (each.finished_at for each in ended if (report := _report(each)) and report.published)
+    ended = [container.ended for container in pod.containers if container.ended]
+    times = (
+        termination.finished_at
+        for termination in ended
+        if (report := _report(termination)) and report.published
+    )
     return next(times, "")
 
 
@@ -91,10 +95,10 @@ def failure(pod: PodView) -> Failure | None:
     """Return the first container that failed, now or at its last start, and has not succeeded since."""
     if is_evicted(pod):
         return _evicted(pod)
-    for each in pod.containers:
-        ended = each.ended or each.last
+    for container in pod.containers:
+        ended = container.ended or container.last
         if ended and ended.exit_code != 0:
-            return _explain(each, ended)
+            return _explain(container, ended)
     return None
 
 
@@ -111,19 +115,23 @@ def fetch_failure(observed: Iterable[PodView], since: str) -> Failure | None:
     The server uses its own copy, not the store, so only the init container that fetches it counts.
     """
     failures = (
-        each
-        for each in map(failure, observed)
-        if each is not None
-        and each.stage == FETCH_ARTIFACT
-        and each.reason.facets.fault is Fault.ARTIFACT
-        and each.finished_at > since
+        item
+        for item in map(failure, observed)
+        if item is not None
+        and item.stage == FETCH_ARTIFACT
+        and item.reason.facets.fault is Fault.ARTIFACT
+        and item.finished_at > since
     )
     return next(failures, None)
 
 
 def running_stage(pod: PodView, stages: tuple[str, ...]) -> str:
     """Return the current or next stage."""
-    done = {each.name for each in pod.containers if each.ended and each.ended.exit_code == 0}
+    done = {
+        container.name
+        for container in pod.containers
+        if container.ended and container.ended.exit_code == 0
+    }
     return next((stage for stage in stages if stage not in done), stages[-1])
 
 
@@ -131,20 +139,22 @@ def waiting_for(pod: PodView) -> str:
     """Return what prevents a pod from starting, as a sentence, if that is known."""
     if pod.unschedulable:
         return f"the pod is unschedulable: {scheduling_failure(pod)}"
-    for each in pod.containers:
-        if each.waiting_reason in _IMAGE_ERRORS:
+    for container in pod.containers:
+        if container.waiting_reason in _IMAGE_ERRORS:
             # the reason is that of the container, whose own image may be there
-            if mounted := next(filter(each.waiting_message.__contains__, pod.volume_images), None):
+            if mounted := next(
+                filter(container.waiting_message.__contains__, pod.volume_images), None
+            ):
                 return (
                     f"cannot pull the image {mounted} that a volume of the pod mounts; check that the"
                     " registry has it, and the pull secret (store.images.secretRef)"
                 )
             return (
-                f"cannot pull the image {each.image}; check its name in the chart's values"
+                f"cannot pull the image {container.image}; check its name in the chart's values"
                 " and the pull secrets"
             )
-        if each.waiting_reason in _CONFIG_ERRORS:
-            return f"{each.name} cannot start: {each.waiting_message or each.waiting_reason}"
+        if container.waiting_reason in _CONFIG_ERRORS:
+            return f"{container.name} cannot start: {container.waiting_message or container.waiting_reason}"
     return ""
 
 
@@ -154,7 +164,7 @@ def scheduling_failure(pod: PodView) -> str:
     match = _NO_NODE.match(text)
     if match is None:
         return text
-    reasons = (_COUNT.sub("", each) for each in _NEXT_REASON.split(match[1]))
+    reasons = (_COUNT.sub("", part) for part in _NEXT_REASON.split(match[1]))
     return ", ".join(sorted(set(reasons)))
 
 
@@ -167,7 +177,7 @@ def missing_claim(pod: PodView) -> StatusReason | None:
 
 def is_repeated(failed: Collection[PodView]) -> bool:
     """Return whether pods failed on several nodes, or one pod several times: it is no accident."""
-    restarts = (each.restarts for pod in failed for each in pod.containers)
+    restarts = (container.restarts for pod in failed for container in pod.containers)
     return len({pod.node for pod in failed}) > 1 or max(restarts, default=0) >= _REPEATED
 
 
@@ -178,7 +188,9 @@ def is_evicted(pod: PodView) -> bool:
 
 def never_ran(pod: PodView) -> bool:
     """Return whether no container of the pod has ever been started."""
-    return not any(each.running or each.ended or each.last for each in pod.containers)
+    return not any(
+        container.running or container.ended or container.last for container in pod.containers
+    )
 
 
 def has_begun(pod: PodView) -> bool:
@@ -187,7 +199,7 @@ def has_begun(pod: PodView) -> bool:
 
 
 def _evicted(pod: PodView) -> Failure:
-    ended = [(each.name, each.ended) for each in pod.containers if each.ended]
+    ended = [(container.name, container.ended) for container in pod.containers if container.ended]
     failed = ((name, one) for name, one in ended if one.exit_code != 0)
     name, last = next(failed, ("the pod", None))
     text = pod.message.partition(". ")[0].rstrip(". ")  # the rest are current measurements

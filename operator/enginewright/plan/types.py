@@ -235,7 +235,7 @@ class Plan:
 
         While there are any, the plan is not executed: it is made again with their results in the facts.
         """
-        return tuple(each for each in self.comparisons if each.result is None)
+        return tuple(comparison for comparison in self.comparisons if comparison.result is None)
 
 
 @dataclass(frozen=True)

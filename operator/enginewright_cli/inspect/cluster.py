@@ -63,7 +63,7 @@ def target(name: str, progress: Progress) -> EngineTarget:
         return EngineTarget(
             name=f"class {name}",
             compute_capability=spec.compute_capability,
-            backends=tuple(str(each) for each in spec.backends),
+            backends=tuple(str(backend) for backend in spec.backends),
             images=facts,
             unknown=unknown,
         )
@@ -137,7 +137,9 @@ def _why_not(obj: InferenceEngine) -> str:
 
 
 def _ready(obj: InferenceEngine) -> str:
-    ready = next((each for each in obj.status.conditions if each.type == "Ready"), None)
+    ready = next(
+        (condition for condition in obj.status.conditions if condition.type == "Ready"), None
+    )
     if ready is None:
         return ""
     text = f"{ready.type}={ready.status}"
@@ -155,7 +157,7 @@ def _parsed(model: type[Typed], obj: JsonObject) -> Typed:
 
 
 def _missing(kind: str, what: str, others: tuple[JsonObject, ...]) -> InspectionError:
-    names = sorted(str(each["metadata"]["name"]) for each in others)
+    names = sorted(str(entry["metadata"]["name"]) for entry in others)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     existing = f"; existing: {', '.join(names[:_SHOWN])}{more}" if names else "; there are none"
     return InspectionError(f"{kind} {what} not found{existing}")

@@ -71,9 +71,19 @@ def _artifact(folder: Path, path: Path, progress: Progress) -> EngineInspection:
         )
     # a manifest may have been copied without its files
     alone = not any((folder / file.path).exists() for file in manifest.files)
-    files = [] if alone else [_file(folder, each, progress) for each in manifest.files]
-    problems = [_problem(each) for each in files if each.state not in {"whole", "not compared"}]
-    header = next((each for each in files if each.path == engine.file), None)
+    files = (
+        []
+        if alone
+        else [_file(folder, artifact_file, progress) for artifact_file in manifest.files]
+    )
+    problems = [
+        _problem(inspected_file)
+        for inspected_file in files
+        if inspected_file.state not in {"whole", "not compared"}
+    ]
+    header = next(
+        (inspected_file for inspected_file in files if inspected_file.path == engine.file), None
+    )
     if header and header.version and header.version != engine.recipe.backend_version:
         problems.append(
             f"{engine.file} was built by version {header.version}, but the manifest says"
@@ -236,7 +246,7 @@ def _context_model(path: Path) -> EngineInspection:
         file, wrong = _engine_of(path, _attributes(node))
         files.append(file)
         problems += wrong
-    headers = [each for each in files if each.version]
+    headers = [inspected_file for inspected_file in files if inspected_file.version]
     capability = str(first.get("hardware_architecture", ""))
     declared = (f"{capability[:-1]}.{capability[-1]}",) if capability.isdecimal() else ()
     capabilities = headers[0].compute_capabilities if headers else ()
@@ -277,11 +287,11 @@ def _context_nodes(path: Path) -> list["NodeProto"]:
 
 def _attributes(node: "NodeProto") -> dict[str, bytes | str | int]:
     values: dict[str, bytes | str | int] = {}
-    for each in node.attribute:
-        if each.name == "ep_cache_context":
-            values[each.name] = each.s
+    for item in node.attribute:
+        if item.name == "ep_cache_context":
+            values[item.name] = item.s
         else:
-            values[each.name] = each.s.decode(errors="replace") if each.s else each.i
+            values[item.name] = item.s.decode(errors="replace") if item.s else item.i
     return values
 
 
@@ -317,9 +327,9 @@ def _layers(path: Path) -> tuple[InspectedLayers, ...]:
         return ()
     return tuple(
         InspectedLayers(
-            **dict(each), types=dict(Counter(layer.type for layer in each.layers).most_common())
+            **dict(engine), types=dict(Counter(layer.type for layer in engine.layers).most_common())
         )
-        for each in listed.engines
+        for engine in listed.engines
     )
 
 

@@ -66,18 +66,18 @@ def _versions(
     if engine.backend is None or engine.backend_version is None:
         not_compared.append("versions: the engine does not record what built it")
         return
-    images = [each for each in target.images if engine.backend in each.backends]
+    images = [image for image in target.images if engine.backend in image.backends]
     if not images:
         variant = VARIANTS.get(engine.backend, "right")
         not_compared.append(f"versions: no runtime image of variant {variant} is known")
         return
-    if any(_matches(engine, each) for each in images):
+    if any(_matches(engine, image) for image in images):
         return
     have = ", ".join(
         sorted(
             {
-                f"{engine.backend} {each.backends[engine.backend]} with ONNX Runtime {each.ort_version}"
-                for each in images
+                f"{engine.backend} {image.backends[engine.backend]} with ONNX Runtime {image.ort_version}"
+                for image in images
             }
         )
     )

@@ -29,8 +29,8 @@ def show(engine: EngineInspection, fit: EngineFit | None, console: Console) -> N
     console.print(_facts(engine))
     if engine.partitions:
         console.print(_partitions(engine))
-    for each in engine.layers:
-        console.print(_layers(each), soft_wrap=True)
+    for layer in engine.layers:
+        console.print(_layers(layer), soft_wrap=True)
     if engine.files:
         console.print(_files(engine.files))
 
@@ -140,13 +140,13 @@ def _partitions(engine: EngineInspection) -> Table:
     return table
 
 
-def _layers(each: InspectedLayers) -> Text:
-    types = list(each.types.items())
+def _layers(layers: InspectedLayers) -> Text:
+    types = list(layers.types.items())
     shown = ", ".join(f"{name} {count}" for name, count in types[:_SHOWN])
     rest = len(types) - _SHOWN
     more = f" and {rest} more types" if rest > 0 else ""
-    kernels = f"; {len(each.kernels)} kernels" if each.kernels else ""
-    return one_line(f"{each.engine}: {each.total} layers, {shown}{more}{kernels}")
+    kernels = f"; {len(layers.kernels)} kernels" if layers.kernels else ""
+    return one_line(f"{layers.engine}: {layers.total} layers, {shown}{more}{kernels}")
 
 
 def _files(files: tuple[InspectedFile, ...]) -> Table:

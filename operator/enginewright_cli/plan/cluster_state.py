@@ -72,8 +72,8 @@ class ClusterState(BaseModel):
     @field_validator("objects")
     @classmethod
     def _have_names(cls, objects: tuple[JsonObject, ...]) -> tuple[JsonObject, ...]:
-        for index, each in enumerate(objects):
-            metadata = each.get("metadata")
+        for index, object_ in enumerate(objects):
+            metadata = object_.get("metadata")
             if not isinstance(metadata, Mapping) or not isinstance(metadata.get("name"), str):
                 message = f"object [{index}] has no metadata.name; save the facts again"
                 raise ValueError(message)  # noqa: TRY004 - pydantic converts only this
@@ -112,18 +112,19 @@ class ClusterState(BaseModel):
     def of(self, resource: Resource, namespace: str | None = None) -> list[JsonObject]:
         """Return the objects of a kind, in all namespaces or in the given one."""
         return [
-            each
-            for each in self.objects
-            if (each.get("apiVersion"), each.get("kind")) == (resource.api_version, resource.kind)
-            and namespace in (None, each["metadata"].get("namespace"))
+            object_
+            for object_ in self.objects
+            if (object_.get("apiVersion"), object_.get("kind"))
+            == (resource.api_version, resource.kind)
+            and namespace in (None, object_["metadata"].get("namespace"))
         ]
 
 
 def assumed(installed: ImageFacts, *, own_classes: bool) -> ClusterState:
     """Return the state of a small cluster with what is installed here, and one class of CPUs unless `own_classes`."""
-    variants = sorted({VARIANTS[each] for each in installed.backends if each in VARIANTS})
-    images = {each: f"assumed.invalid/enginewright-runtime-{each}" for each in variants}
-    backends = [each for each in ("cpu", "openvino") if each in installed.backends]
+    variants = sorted({VARIANTS[backend] for backend in installed.backends if backend in VARIANTS})
+    images = {variant: f"assumed.invalid/enginewright-runtime-{variant}" for variant in variants}
+    backends = [item for item in ("cpu", "openvino") if item in installed.backends]
     cpu_class = {
         "apiVersion": API_VERSION,
         "kind": AcceleratorClass.kind,
@@ -163,7 +164,7 @@ def facts(
 def live_model(state: ClusterState, namespace: str, name: str) -> JsonObject | None:
     """Return the model as it exists now, or None if it is new."""
     models = state.of(INFERENCE_MODELS, namespace)
-    return next((each for each in models if each["metadata"]["name"] == name), None)
+    return next((model for model in models if model["metadata"]["name"] == name), None)
 
 
 def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict[str, Any]:
@@ -182,9 +183,9 @@ def _metadata(applied: Applied, live: JsonObject | None, namespace: str) -> dict
 
 def _cache(state: ClusterState, classes: tuple[Applied, ...]) -> ObjectCache:
     """Return all objects as the operator would see them after the manifest's classes are applied."""
-    bodies = {each["metadata"]["name"]: each for each in state.of(ACCELERATOR_CLASSES)}
-    for each in classes:
-        bodies[each.name] = {**bodies.get(each.name, {}), **each.body}
+    bodies = {entry["metadata"]["name"]: entry for entry in state.of(ACCELERATOR_CLASSES)}
+    for device_class in classes:
+        bodies[device_class.name] = {**bodies.get(device_class.name, {}), **device_class.body}
     cache = ObjectCache()
     for body in bodies.values():
         cache.observe(ACCELERATOR_CLASSES, body)

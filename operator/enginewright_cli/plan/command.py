@@ -65,7 +65,7 @@ def plan(
         raise typer.Exit(NO_PLAN) from None
     table = partial(show, forecasts)
     output.write(forecasts.to_json() if json else output.rendered(table))
-    refused = any(each.verdict == "refused" for each in forecasts.models)
+    refused = any(model.verdict == "refused" for model in forecasts.models)
     raise typer.Exit(REFUSED if refused else 0)
 
 

@@ -34,7 +34,7 @@ def of_revisions(facts: Facts, snapshot: Snapshot, *, keys_known: bool) -> Itera
     """Yield the differences between the serving revision and the new one."""
     serving = facts.model.status.serving
     revision = serving.revision if serving else None
-    stored = next((each for each in facts.revisions if each.revision == revision), None)
+    stored = next((view for view in facts.revisions if view.revision == revision), None)
     if stored is None:
         return
     if stored.kept is None:
@@ -55,35 +55,35 @@ def _parts(snapshot: Snapshot) -> dict[str, str]:
         "fallback": _text(snapshot.promise.model_dump(mode="json", exclude_none=True)),
         "server processes": str(snapshot.processes) if snapshot.processes > 1 else "",
         **{
-            name.replace("_", " "): _text(each)
-            for name, each in snapshot.model_dump(mode="json", include=_OPTIONS).items()
-            if each not in (None, {}, [])
+            name.replace("_", " "): _text(item)
+            for name, item in snapshot.model_dump(mode="json", include=_OPTIONS).items()
+            if item not in (None, {}, [])
         },
     }
-    for each in snapshot.classes:
-        parts[f"class {each.name}: image"] = each.image
-        interim = " (interim)" if each.interim else ""
-        parts[f"class {each.name}: backend"] = f"{each.backend}{interim}"
-        if each.engine_key:
-            parts[f"class {each.name}: engine"] = each.engine_key[:_SHOWN]
+    for device_class in snapshot.classes:
+        parts[f"class {device_class.name}: image"] = device_class.image
+        interim = " (interim)" if device_class.interim else ""
+        parts[f"class {device_class.name}: backend"] = f"{device_class.backend}{interim}"
+        if device_class.engine_key:
+            parts[f"class {device_class.name}: engine"] = device_class.engine_key[:_SHOWN]
     return {name: text for name, text in parts.items() if text}
 
 
 def _flat(value: Mapping[str, Any], path: str = "") -> dict[str, str]:
     """Return the leaves by their path; lists are leaves."""
     leaves: dict[str, str] = {}
-    for key, each in value.items():
+    for key, item in value.items():
         place = f"{path}.{key}" if path else key
-        if isinstance(each, Mapping) and each:
-            leaves |= _flat(each, place)
-        elif each not in ({}, [], ()):
-            leaves[place] = _text(each)
+        if isinstance(item, Mapping) and item:
+            leaves |= _flat(item, place)
+        elif item not in ({}, [], ()):
+            leaves[place] = _text(item)
     return leaves
 
 
 def _text(value: Any) -> str:  # noqa: ANN401 - any JSON value
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_text(each)}" for key, each in value.items())
+        return ", ".join(f"{key}: {_text(item)}" for key, item in value.items())
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return str(value)

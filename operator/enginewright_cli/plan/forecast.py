@@ -21,7 +21,7 @@ def refused(namespace: str, name: str, problems: tuple[str, ...], *, exists: boo
         name=name,
         exists=exists,
         verdict="refused",
-        refusals=tuple(Refusal(reason="InvalidSpec", message=each) for each in problems),
+        refusals=tuple(Refusal(reason="InvalidSpec", message=problem) for problem in problems),
     )
 
 
@@ -48,7 +48,7 @@ def forecast(facts: Facts, live: JsonObject | None, *, nodes_known: bool) -> For
         backend=target.backend,
         image=target.image,
         policy=target.promise.policy,
-        classes=tuple(_class(facts, each, nodes_known) for each in target.classes),
+        classes=tuple(_class(facts, device_class, nodes_known) for device_class in target.classes),
         steps=steps.steps,
         revision=steps.revision,
         strategy=facts.model.spec.rollout.strategy,
@@ -70,16 +70,19 @@ def _digest(facts: Facts, live: JsonObject | None) -> str | None:
     return None if newly_pinned or before.uri != after.uri else prepared.model_digest
 
 
-def _class(facts: Facts, each: AcceleratorClass, nodes_known: bool) -> ClassPlan:
-    others = [one for one in facts.classes if one.metadata.name != each.metadata.name]
-    ready = readiness(each, others, facts.nodes, facts.config.product_labels)
+def _class(facts: Facts, accelerator_class: AcceleratorClass, nodes_known: bool) -> ClassPlan:
+    others = [one for one in facts.classes if one.metadata.name != accelerator_class.metadata.name]
+    ready = readiness(accelerator_class, others, facts.nodes, facts.config.product_labels)
     spec = facts.model.spec
-    own = next((one for one in spec.accelerators if one.class_name == each.metadata.name), None)
+    own = next(
+        (one for one in spec.accelerators if one.class_name == accelerator_class.metadata.name),
+        None,
+    )
     return ClassPlan(
-        name=each.metadata.name,
-        resource=each.spec.resource_name
-        or (each.spec.device and each.spec.device.device_class_name),
-        compute_capability=each.spec.compute_capability,
+        name=accelerator_class.metadata.name,
+        resource=accelerator_class.spec.resource_name
+        or (accelerator_class.spec.device and accelerator_class.spec.device.device_class_name),
+        compute_capability=accelerator_class.spec.compute_capability,
         replicas=spec.replicas if own is None or own.replicas is None else own.replicas,
         trouble=ready.message if nodes_known and ready.status != "True" else "",
     )

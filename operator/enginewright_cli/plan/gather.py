@@ -51,17 +51,17 @@ class _Gathering:
         claim = str(config["store"]["claim"])
         live_models: dict[tuple[str, str], JsonObject] = {}
         namespaces = list(dict.fromkeys(where for where, _ in models))
-        for each in namespaces:
-            objects += (await self._api.list(INFERENCE_ENGINES, each)).items
-            objects += await self._one(CLAIMS, each, claim)
-            for obj in (await self._api.list(INFERENCE_MODELS, each)).items:
-                live_models[each, obj["metadata"]["name"]] = obj
+        for item in namespaces:
+            objects += (await self._api.list(INFERENCE_ENGINES, item)).items
+            objects += await self._one(CLAIMS, item, claim)
+            for obj in (await self._api.list(INFERENCE_MODELS, item)).items:
+                live_models[item, obj["metadata"]["name"]] = obj
         planned = {(where, model.name) for where, model in models} & live_models.keys()
-        used = {(each[0], name) for each in planned for name in _engines(live_models[each])}
+        used = {(pair[0], name) for pair in planned for name in _engines(live_models[pair])}
         objects += [
             live
-            for each, live in live_models.items()
-            if each in planned or any((each[0], name) in used for name in _engines(live))
+            for key, live in live_models.items()
+            if key in planned or any((key[0], name) in used for name in _engines(live))
         ]
         for where, model in models:
             live = live_models.get((where, model.name), {})
@@ -75,13 +75,13 @@ class _Gathering:
             config=config,
             images=image_facts or {},
             objects=tuple(
-                slim(resource_of(each["apiVersion"], each["kind"]), each)
-                for each in (*objects, *(nodes or ()))
+                slim(resource_of(entry["apiVersion"], entry["kind"]), entry)
+                for entry in (*objects, *(nodes or ()))
             ),
             assumed=tuple(self._assumed),
             nodes_known=nodes is not None,
-            has_routes=all([await self._has(HTTP_ROUTES, each) for each in routed]),
-            has_device_claims=all([await self._has(CLAIM_TEMPLATES, each) for each in namespaces]),
+            has_routes=all([await self._has(HTTP_ROUTES, item) for item in routed]),
+            has_device_claims=all([await self._has(CLAIM_TEMPLATES, item) for item in namespaces]),
         )
 
     async def _nodes(self) -> tuple[JsonObject, ...] | None:
@@ -122,9 +122,9 @@ class _Gathering:
         listing = await self._allowed(
             self._api.list(DEPLOYMENTS, labels=_OPERATOR), "Deployments of all namespaces"
         )
-        for each in listing.items if listing else ():
-            if (text := _variable(each)) is not None:
-                return text, str(each["metadata"]["namespace"])
+        for item in listing.items if listing else ():
+            if (text := _variable(item)) is not None:
+                return text, str(item["metadata"]["namespace"])
         if listing is not None:
             self._assumed.append(
                 "the operator's Deployment was not found: applied models would not be reconciled"
@@ -152,7 +152,7 @@ class _Gathering:
 
 
 def _engines(model: JsonObject) -> list[str]:
-    return [str(each["name"]) for each in (model.get("status") or {}).get("engines") or ()]
+    return [str(item["name"]) for item in (model.get("status") or {}).get("engines") or ()]
 
 
 def _asks_for_route(model: Applied) -> bool:
@@ -163,9 +163,9 @@ def _asks_for_route(model: Applied) -> bool:
 
 def _variable(deployment: JsonObject) -> dict[str, Any] | None:
     for container in deployment["spec"]["template"]["spec"]["containers"]:
-        for each in container.get("env") or ():
-            if each.get("name") == CONFIG_VARIABLE and each.get("value"):
-                return _json(each["value"])
+        for item in container.get("env") or ():
+            if item.get("name") == CONFIG_VARIABLE and item.get("value"):
+                return _json(item["value"])
     return None
 
 

@@ -79,7 +79,7 @@ def read(file: str) -> AppliedManifest:
 def _read(file: str) -> AppliedManifest:
     try:
         text = sys.stdin.read() if file == _STDIN else Path(file).read_text(encoding="utf-8")
-        documents = [each for each in yaml.load_all(text, _Loader) if each is not None]
+        documents = [item for item in yaml.load_all(text, _Loader) if item is not None]
     except OSError as error:
         raise ManifestError(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -88,28 +88,30 @@ def _read(file: str) -> AppliedManifest:
         raise ManifestError(f"{file} is not valid YAML: {' '.join(str(error).split())}") from None
     objects = list(_objects(file, documents))
     ours = [
-        Applied(each, tuple(problems(each))) for each in objects if str(each["kind"]) in _PLANNED
+        Applied(object_, tuple(problems(object_)))
+        for object_ in objects
+        if str(object_["kind"]) in _PLANNED
     ]
-    models = tuple(each for each in ours if each.kind == InferenceModel.kind)
-    kinds = dict.fromkeys(str(each["kind"]) for each in objects)
-    others = tuple(each for each in kinds if each not in _PLANNED)
+    models = tuple(applied for applied in ours if applied.kind == InferenceModel.kind)
+    kinds = dict.fromkeys(str(object_["kind"]) for object_ in objects)
+    others = tuple(kind for kind in kinds if kind not in _PLANNED)
     if not models:
         instead = f", but {', '.join(others)}" if others else ""
         raise ManifestError(f"{file} contains no InferenceModel{instead}")
-    classes = tuple(each for each in ours if each.kind == AcceleratorClass.kind)
+    classes = tuple(applied for applied in ours if applied.kind == AcceleratorClass.kind)
     return AppliedManifest(models, classes, others)
 
 
 def _objects(file: str, documents: list[Any]) -> Iterator[Mapping[str, Any]]:
-    for number, each in enumerate(documents, 1):
-        if not isinstance(each, Mapping) or "kind" not in each:
+    for number, document in enumerate(documents, 1):
+        if not isinstance(document, Mapping) or "kind" not in document:
             raise ManifestError(
                 f"{file}: document {number} is not a Kubernetes object: it has no kind"
             )
-        if str(each["kind"]) == "List":
-            items = each.get("items") or []
+        if str(document["kind"]) == "List":
+            items = document.get("items") or []
             if not isinstance(items, list):
                 raise ManifestError(f"{file}: document {number}: items of a List must be a list")
             yield from _objects(file, items)
         else:
-            yield each
+            yield document

@@ -39,7 +39,7 @@ def plan(
     read = manifests.read(manifest)
     online = not offline and file is None
     default = namespace or (cluster.current_namespace() if online else _DEFAULT)
-    models = [(each.namespace or default, each) for each in read.models]
+    models = [(model.namespace or default, model) for model in read.models]
     if file:
         state = ClusterState.read(file)
     else:
@@ -47,7 +47,7 @@ def plan(
     if save is not None:
         write(save, state.to_yaml())
     return Forecasts(
-        models=tuple(_one(where, each, read, state) for where, each in models),
+        models=tuple(_one(where, model, read, state) for where, model in models),
         assumed=(*state.assumed, *_ignored_classes(read)),
         ignored=read.others,
     )
@@ -83,13 +83,13 @@ def _one(where: str, model: Applied, manifest: AppliedManifest, state: ClusterSt
     live = live_model(state, where, model.name)
     if model.problems:
         return refused(where, model.name, model.problems, exists=live is not None)
-    valid = tuple(each for each in manifest.classes if not each.problems)
+    valid = tuple(device_class for device_class in manifest.classes if not device_class.problems)
     return forecast(facts(model, valid, state, where), live, nodes_known=state.nodes_known)
 
 
 def _ignored_classes(manifest: AppliedManifest) -> list[str]:
     return [
-        f"AcceleratorClass {each.name} of the manifest is ignored: {'; '.join(each.problems)}"
-        for each in manifest.classes
-        if each.problems
+        f"AcceleratorClass {device_class.name} of the manifest is ignored: {'; '.join(device_class.problems)}"
+        for device_class in manifest.classes
+        if device_class.problems
     ]

@@ -65,9 +65,9 @@ class Steps:
             *_refresh(preparing.refresh),
             *(
                 PlanStep(
-                    action="delete", kind=each.kind, name=each.name, message="for earlier inputs"
+                    action="delete", kind=ref.kind, name=ref.name, message="for earlier inputs"
                 )
-                for each in outcome.delete
+                for ref in outcome.delete
             ),
         )
         if self._refusals:
@@ -87,7 +87,7 @@ class Steps:
         """Return the verdict over all steps."""
         if self._refusals:
             return "refused"
-        same = all(each.action in ("reuse", "keep") for each in self.steps)
+        same = all(step.action in ("reuse", "keep") for step in self.steps)
         return "unchanged" if same else "changes"
 
     def _refuse(self, reason: str, message: str) -> None:
@@ -154,7 +154,7 @@ class Steps:
     def _engines(self, engines: Engines, expected: _ExpectedModel) -> Iterator[PlanStep]:
         if engines.failure:
             self._refuse(engines.failure.reason, engines.failure.sentence)
-        new = {each["metadata"]["name"]: each for each in engines.apply}
+        new = {entry["metadata"]["name"]: entry for entry in engines.apply}
         for reference in engines.references:
             existing = self._facts.engines.get(reference.name)
             if reference.name in new:
@@ -165,7 +165,9 @@ class Steps:
 
     def _existing_engine(self, engine: InferenceEngine) -> PlanStep:
         status = engine.status
-        ready = next((each for each in status.conditions if each.type == "Ready"), None)
+        ready = next(
+            (condition for condition in status.conditions if condition.type == "Ready"), None
+        )
         action: Action = "reuse" if status.engine else "wait"
         if status.failure and status.failure.lasting and not status.engine:
             action = "refuse"
@@ -205,7 +207,7 @@ class Steps:
         (job,) = build.apply
         pod = job["spec"]["template"]["spec"]
         stages = tuple(
-            each["name"] for each in (*pod.get("initContainers", ()), *pod["containers"])
+            item["name"] for item in (*pod.get("initContainers", ()), *pod["containers"])
         )
         name = job["metadata"]["name"] if expected.is_known else None
         is_lookup = stages == (LOOKUP_STAGE,)
@@ -233,7 +235,9 @@ class Steps:
         interim = interim_of(self._facts, self._target, expected.prepared, engines)
         if interim is None:
             return
-        existing = {each.accelerator_class: each.name for each in self._facts.deployments}
+        existing = {
+            deployment.accelerator_class: deployment.name for deployment in self._facts.deployments
+        }
         model = self._facts.model.metadata.name
         for name in sorted(interim.classes):
             begun: Action = "keep" if name in existing else "make"
@@ -253,12 +257,12 @@ class Steps:
         self.differences = tuple(of_revisions(self._facts, snapshot, keys_known=expected.is_known))
         paused = self._facts.model.spec.rollout.paused
         rollout = roll_out(self._facts, snapshot)
-        existing = {each.name: each for each in (*self._facts.deployments, *self._facts.canaries)}
-        for each in rollout.apply:
-            if each["kind"] == "Deployment":
-                new = deployment_view(each)
+        existing = {view.name: view for view in (*self._facts.deployments, *self._facts.canaries)}
+        for entry in rollout.apply:
+            if entry["kind"] == "Deployment":
+                new = deployment_view(entry)
                 yield self._deployment(new, existing.get(new.name), expected, paused)
-        classes = {each.name for each in snapshot.classes}
+        classes = {device_class.name for device_class in snapshot.classes}
         for name, deployment in existing.items():
             if deployment.accelerator_class not in classes and deployment.is_serving:
                 yield PlanStep(
@@ -311,12 +315,14 @@ class Steps:
         return _NEW_UNLESS_IDENTICAL if self._facts.model.status.prepared else "a new one"
 
     def _engine_keys(self, engines: Engines) -> Mapping[str, str]:
-        keys = {each["metadata"]["name"]: str(each["spec"]["key"]) for each in engines.apply}
-        for each in engines.references:
-            if engine := self._facts.engines.get(each.name):
-                keys[each.name] = engine.spec.key
+        keys = {entry["metadata"]["name"]: str(entry["spec"]["key"]) for entry in engines.apply}
+        for reference in engines.references:
+            if engine := self._facts.engines.get(reference.name):
+                keys[reference.name] = engine.spec.key
         return {
-            each.class_name: keys[each.name] for each in engines.references if each.name in keys
+            reference.class_name: keys[reference.name]
+            for reference in engines.references
+            if reference.name in keys
         }
 
 

@@ -26,10 +26,10 @@ _SHOWN: Final = 12  # characters of a key
 
 def show(forecasts: Forecasts, console: Console) -> None:
     """Print the forecasts; without colours where the console is not a terminal."""
-    for number, each in enumerate(forecasts.models):
+    for number, model in enumerate(forecasts.models):
         if number:
             console.print()
-        for part in _model(each):
+        for part in _model(model):
             console.print(part, soft_wrap=isinstance(part, Text))
     for message in forecasts.assumed:
         console.print(Text(f"\nassumed: {visible(message)}", style="dim"), soft_wrap=True)
@@ -38,33 +38,35 @@ def show(forecasts: Forecasts, console: Console) -> None:
         console.print(Text(message, style="dim"), soft_wrap=True)
 
 
-def _model(each: Forecast) -> Iterator[RenderableType]:
-    new = "" if each.exists else " (new)"
+def _model(forecast: Forecast) -> Iterator[RenderableType]:
+    new = "" if forecast.exists else " (new)"
     yield Text.assemble(
-        (each.verdict.upper(), _STYLES[each.verdict]),
-        f"  InferenceModel {visible(each.namespace)}/{visible(each.name)}{new}",
+        (forecast.verdict.upper(), _STYLES[forecast.verdict]),
+        f"  InferenceModel {visible(forecast.namespace)}/{visible(forecast.name)}{new}",
     )
-    for one in each.refusals:
+    for one in forecast.refusals:
         style = "bold red" if one.lasting else "yellow"
         yield Text.assemble((one.reason, style), f": {visible(one.message)}")
-    if each.backend:
-        yield Text(f"backend {each.backend}, fallback {each.policy}, image {each.image}")
-    for accelerator in each.classes:
+    if forecast.backend:
+        yield Text(
+            f"backend {forecast.backend}, fallback {forecast.policy}, image {forecast.image}"
+        )
+    for accelerator in forecast.classes:
         yield Text(_class(accelerator))
-    if each.steps:
-        yield _steps(each.steps)
-    if each.steps and each.verdict != "refused":
-        yield Text(_revision(each))
-    yield from _differences(each.spec)
-    yield from _differences(each.rollout)
+    if forecast.steps:
+        yield _steps(forecast.steps)
+    if forecast.steps and forecast.verdict != "refused":
+        yield Text(_revision(forecast))
+    yield from _differences(forecast.spec)
+    yield from _differences(forecast.rollout)
 
 
-def _class(each: ClassPlan) -> str:
-    parts = [f"{each.replicas} pod{'' if each.replicas == 1 else 's'}"]
-    parts += [each.resource] if each.resource else []
-    parts += [f"compute capability {each.compute_capability}"] if each.compute_capability else []
-    trouble = f"; {each.trouble}" if each.trouble else ""
-    return f"class {each.name}: {', '.join(parts)}{trouble}"
+def _class(plan: ClassPlan) -> str:
+    parts = [f"{plan.replicas} pod{'' if plan.replicas == 1 else 's'}"]
+    parts += [plan.resource] if plan.resource else []
+    parts += [f"compute capability {plan.compute_capability}"] if plan.compute_capability else []
+    trouble = f"; {plan.trouble}" if plan.trouble else ""
+    return f"class {plan.name}: {', '.join(parts)}{trouble}"
 
 
 def _steps(steps: tuple[PlanStep, ...]) -> Table:
@@ -72,30 +74,32 @@ def _steps(steps: tuple[PlanStep, ...]) -> Table:
     for name in ("", "KIND", "NAME", "CLASS", "KEY"):
         table.add_column(name, no_wrap=True)
     table.add_column("")
-    for each in steps:
-        parts = [" > ".join(each.stages), each.message]
+    for step in steps:
+        parts = [" > ".join(step.stages), step.message]
         table.add_row(
-            Text(each.action, style=_STYLES.get(each.action, "")),
-            each.kind,
-            each.name or ("" if each.kind == "Prepared" else "not known yet"),
-            each.class_name or "",
-            (each.key or "")[:_SHOWN],
+            Text(step.action, style=_STYLES.get(step.action, "")),
+            step.kind,
+            step.name or ("" if step.kind == "Prepared" else "not known yet"),
+            step.class_name or "",
+            (step.key or "")[:_SHOWN],
             Text("; ".join(filter(None, map(visible, parts)))),
         )
     return table
 
 
-def _revision(each: Forecast) -> str:
-    revision = each.revision or "known once the model is prepared"
-    if each.serving is None:
+def _revision(forecast: Forecast) -> str:
+    revision = forecast.revision or "known once the model is prepared"
+    if forecast.serving is None:
         return f"revision: {revision}"
-    if each.serving == each.revision:
+    if forecast.serving == forecast.revision:
         return f"revision: {revision}, already serving"
-    how = "with downtime" if each.strategy == "Recreate" else "new pods first"
-    return f"revision: {each.serving} → {revision}, strategy {each.strategy}, {how}"
+    how = "with downtime" if forecast.strategy == "Recreate" else "new pods first"
+    return f"revision: {forecast.serving} → {revision}, strategy {forecast.strategy}, {how}"
 
 
 def _differences(differences: tuple[Difference, ...]) -> Iterator[Text]:
-    for each in differences:
-        before, after = each.before or "none", each.after or "none"
-        yield Text.assemble((f"  {each.field}: ", "cyan"), f"{visible(before)} → {visible(after)}")
+    for difference in differences:
+        before, after = difference.before or "none", difference.after or "none"
+        yield Text.assemble(
+            (f"  {difference.field}: ", "cyan"), f"{visible(before)} → {visible(after)}"
+        )

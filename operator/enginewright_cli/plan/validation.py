@@ -63,16 +63,18 @@ def rules(schema: Schema) -> Iterator[Mapping[str, str]]:
     """Yield the rules of a schema and its subschemas, except transition rules."""
     yield from _rules(schema)
     below = [schema.get("items"), schema.get("additionalProperties")]
-    for each in (*schema.get("properties", {}).values(), *below):
-        if isinstance(each, Mapping):
-            yield from rules(each)
+    for item in (*schema.get("properties", {}).values(), *below):
+        if isinstance(item, Mapping):
+            yield from rules(item)
 
 
 @cache
 def _schemas() -> dict[str, Schema]:
     return {
-        str(each["spec"]["names"]["kind"]): each["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-        for each in definitions().values()
+        str(definition["spec"]["names"]["kind"]): definition["spec"]["versions"][0]["schema"][
+            "openAPIV3Schema"
+        ]
+        for definition in definitions().values()
     }
 
 
@@ -112,17 +114,17 @@ def _object(
     others = schema.get("additionalProperties")
     completed: dict[str, Value] = {}
     faults: list[str] = []
-    for key, each in value.items():
+    for key, item in value.items():
         place = f"{path}.{key}" if path else str(key)
         part = properties.get(key)
         if part is None and others is not None:
             part, place = others, f"{path}[{key}]"
         if place == "metadata":
-            completed[key] = each
+            completed[key] = item
         elif part is None:
             faults.append(f"{place}: {_unknown(str(key), properties)}")
-        elif each is not None:  # null counts as absent
-            completed[key], wrong = _checked(each, part, place)
+        elif item is not None:  # null counts as absent
+            completed[key], wrong = _checked(item, part, place)
             faults += wrong
     for key, part in properties.items():
         if key not in completed and "default" in part and value.get(key) is None:
@@ -140,8 +142,8 @@ def _list(value: list[Value], schema: Schema, path: str) -> tuple[list[Value], l
     completed: list[Value] = []
     faults: list[str] = []
     seen: list[dict[str, Value]] = []
-    for index, each in enumerate(value):
-        item, wrong = _checked(each, schema["items"], f"{path}[{index}]")
+    for index, entry in enumerate(value):
+        item, wrong = _checked(entry, schema["items"], f"{path}[{index}]")
         completed.append(item)
         faults += wrong
         if (keys := schema.get(LIST_KEYS_KEYWORD)) and isinstance(item, dict):
@@ -155,7 +157,7 @@ def _list(value: list[Value], schema: Schema, path: str) -> tuple[list[Value], l
 
 def _limits(value: Value, schema: Schema, path: str) -> Iterator[str]:
     if "enum" in schema and value not in schema["enum"]:
-        supported = ", ".join(f'"{each}"' for each in schema["enum"])
+        supported = ", ".join(f'"{item}"' for item in schema["enum"])
         yield f'{path}: Unsupported value: "{value}": supported values: {supported}'
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         if value < schema.get("minimum", value):
@@ -178,7 +180,7 @@ _UNITS: Final = {"Length": "characters", "Items": "items", "Properties": "entrie
 
 
 def _rules(schema: Schema) -> Iterator[Mapping[str, str]]:
-    return (each for each in schema.get(RULES_KEYWORD, ()) if "oldSelf" not in each["rule"])
+    return (item for item in schema.get(RULES_KEYWORD, ()) if "oldSelf" not in item["rule"])
 
 
 def _broken(value: Value, schema: Schema, path: str) -> Iterator[str]:

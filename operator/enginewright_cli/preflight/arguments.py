@@ -130,6 +130,6 @@ class PreflightArguments:
         given = {name: getattr(self, name) for name in ModelOptions.model_fields}
         given["targets"] = self.targets.split(",") if self.targets else None
         lists = {
-            name: tuple(each) or None for name, each in given.items() if isinstance(each, list)
+            name: tuple(item) or None for name, item in given.items() if isinstance(item, list)
         }
         return ModelOptions.model_construct(**given | lists)

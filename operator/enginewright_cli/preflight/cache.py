@@ -120,14 +120,14 @@ class ResultCache:
             None if path is None else _content(path)
             for path in (request.samples, request.calibration, request.sent)
         ]
-        if digest is None or any(each == "" for each in given):
+        if digest is None or any(item == "" for item in given):
             return None
         body = {
             "schema": SCHEMA,
             "model": digest,
             "recipe": request.recipe.model_dump(mode="json", exclude={"samples_uri"}),
             "promise": request.promise.model_dump(mode="json"),
-            "targets": [each.name for each in request.targets],
+            "targets": [target.name for target in request.targets],
             "data": given,
             "held": held.model_dump(mode="json"),
             "installed": installed,
@@ -172,7 +172,7 @@ class ResultCache:
 
     def _prune(self) -> None:
         """Remove the least recently used entries if the limit is exceeded."""
-        entries = sorted(_entries(self._folder), key=lambda each: each[1])
+        entries = sorted(_entries(self._folder), key=lambda entry: entry[1])
         total = sum(size for _, _, size in entries)
         if total <= LIMIT:
             return
@@ -221,7 +221,7 @@ def find_model(source: str) -> ModelFile | None:
         return None
     path = Path(source)
     if path.is_dir():
-        models = [each for each in path.glob("*.onnx") if not each.name.startswith(".")]
+        models = [item for item in path.glob("*.onnx") if not item.name.startswith(".")]
         if len(models) != 1:
             return None
         path = models[0]
@@ -250,13 +250,13 @@ def _content(path: Path) -> str:
     if not path.is_dir():
         return _file_digest(path) or ""
     digests: dict[str, str] = {}
-    for each in sorted(path.rglob("*")):
-        if not each.is_file():
+    for item in sorted(path.rglob("*")):
+        if not item.is_file():
             continue
-        digest = _file_digest(each)
+        digest = _file_digest(item)
         if digest is None or len(digests) >= _MAX_FILES:
             return ""
-        digests[each.relative_to(path).as_posix()] = digest
+        digests[item.relative_to(path).as_posix()] = digest
     return sha256_text(canonical_json(digests))
 
 
@@ -269,11 +269,11 @@ def _file_digest(path: Path) -> str | None:
 
 
 def _is_transient(result: Result) -> bool:
-    reasons = {each.reason for each in result.findings}
-    reasons |= {each.reason for each in result.targets.values() if each.reason}
+    reasons = {finding.reason for finding in result.findings}
+    reasons |= {target.reason for target in result.targets.values() if target.reason}
     return any(
-        exit_code(each) is not ExitCode.PERMANENT or each.facets.repeats is Repeats.PERHAPS
-        for each in map(Reason, reasons)
+        exit_code(reason) is not ExitCode.PERMANENT or reason.facets.repeats is Repeats.PERHAPS
+        for reason in map(Reason, reasons)
     )
 
 

@@ -111,22 +111,22 @@ def check(
             sorted(request.targets, key=prepared_alike), key=prepared_alike
         )
     ]
-    _run([each.prepare for each in backends], at_once, place)
-    _run([build for each in backends for build in each.builds()], at_once, place)
-    for each in backends:
-        each.examine()  # one at a time: runs are timed
-    found_on = {name: result for each in backends for name, result in each.targets.items()}
+    _run([backend.prepare for backend in backends], at_once, place)
+    _run([build for backend in backends for build in backend.builds()], at_once, place)
+    for backend in backends:
+        backend.examine()  # one at a time: runs are timed
+    found_on = {name: result for backend in backends for name, result in backend.targets.items()}
     ordered = {
-        each.name: found_on[each.name].model_copy(
-            update={"scope": scope(each, request.targets, held)}
+        target.name: found_on[target.name].model_copy(
+            update={"scope": scope(target, request.targets, held)}
         )
-        for each in request.targets
+        for target in request.targets
     }
     return Result(
-        verdict=worst(tuple(each.verdict for each in ordered.values())),
+        verdict=worst(tuple(target_result.verdict for target_result in ordered.values())),
         source=request.source,
         model=model.facts,
-        findings=merged([finding for each in backends for finding in each.findings]),
+        findings=merged([finding for backend in backends for finding in backend.findings]),
         targets=ordered,
         seconds=round(time.monotonic() - began, 3),
     )
@@ -140,10 +140,10 @@ def _run(jobs: Sequence[_Job], at_once: int, place: PreflightWorkspace) -> None:
         if (reason := reason_named(job() or "")) and reason.lacks_resources:
             retries.append(job)
 
-    in_parallel([partial(run, each) for each in jobs], at_once, place.abandon)
+    in_parallel([partial(run, item) for item in jobs], at_once, place.abandon)
     if min(at_once, len(jobs)) > 1:
-        for each in retries:
-            each()
+        for retry in retries:
+            retry()
 
 
 def _mount(request: PreflightRequest, place: PreflightWorkspace) -> str:
@@ -185,14 +185,14 @@ class _Backend:
     def __post_init__(self) -> None:
         self._backend = self._targets[0].backend
         self._prepared: _Prepared | None = None
-        names = ("", *(each.name for each in self._targets))
+        names = ("", *(target.name for target in self._targets))
         self._found: dict[str, list[Found]] = {name: [] for name in names}
         self.targets: dict[str, TargetResult] = {}
 
     @property
     def findings(self) -> list[Found]:
         """Return the findings: first those of all targets, then those of each."""
-        return [each for findings in self._found.values() for each in findings]
+        return [finding for findings in self._found.values() for finding in findings]
 
     def prepare(self) -> str | None:
         """Run the prepare Job; return why it failed."""
@@ -210,7 +210,7 @@ class _Backend:
             failed = TargetResult.model_validate(
                 {"backend": self._backend, "seconds": round(seconds, 3), **_failed(last)}
             )
-            self.targets |= dict.fromkeys((each.name for each in targets), failed)
+            self.targets |= dict.fromkeys((target.name for target in targets), failed)
             return failed.reason
         key = last.published.key
         self._prepared = _Prepared(key, self._place.manifest("prepared", key), seconds)
@@ -232,7 +232,7 @@ class _Backend:
     def _each(self, judge: Callable[[PreflightTarget, _Prepared], dict[str, Any]]) -> list[_Job]:
         if self._prepared is None:
             return []
-        return [partial(self._judge, each, self._prepared, judge) for each in self._targets]
+        return [partial(self._judge, target, self._prepared, judge) for target in self._targets]
 
     def _judge(
         self,
@@ -272,7 +272,7 @@ class _Backend:
         targets: tuple[PreflightTarget, ...],
     ) -> StageReport:
         """Run the stages of one Job until one fails; return the last outcome."""
-        names = ", ".join(each.name for each in targets)
+        names = ", ".join(target.name for target in targets)
         with self._place.pod(task.job) as pod:
 
             def on_stage(stage: str) -> None:
@@ -289,10 +289,12 @@ class _Backend:
     def _note(self, outcome: StageReport, targets: tuple[PreflightTarget, ...]) -> None:
         target_name = targets[0].name if outcome.stage not in PREPARE_STAGES else ""
         findings = outcome.findings
-        if outcome.failure and all(each.severity != "error" for each in findings):
+        if outcome.failure and all(finding.severity != "error" for finding in findings):
             findings = (outcome.failure, *findings)  # no error among them explains the failure
         self._found[target_name] += [
-            found(each, outcome.stage, (target.name,)) for target in targets for each in findings
+            found(finding, outcome.stage, (target.name,))
+            for target in targets
+            for finding in findings
         ]
 
     def _engine(self, target: PreflightTarget, prepared: _Prepared) -> dict[str, Any]:
@@ -374,7 +376,7 @@ class _Backend:
             **self._judged(target, outside, broken),
             "latency": None if not_comparable else facts.latency,
             "placement": placement.of_session(prepared.manifest, facts.elsewhere),
-            "answer": [each.model_dump() for each in answer.outputs] if answer else (),
+            "answer": [output.model_dump() for output in answer.outputs] if answer else (),
         }
 
     def _note_refusal(self, target: PreflightTarget, answer: RequestAnswer) -> tuple[Reason, str]:
@@ -419,7 +421,7 @@ class _Backend:
             reason, message = broken
             return {"verdict": "fail", "reason": reason.value, "message": message, **counted}
         left = outside.nodes_accelerated < outside.nodes_total
-        warned = any(target.name in each.targets for each in self.findings)
+        warned = any(target.name in finding.targets for finding in self.findings)
         return {"verdict": "warn" if left or warned else "pass", **counted}
 
 

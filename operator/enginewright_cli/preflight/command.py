@@ -83,7 +83,7 @@ def _results(
         installed = installation()
         held = installed_facts(cache, installed, stages, stop)
         serving = _image(arguments.image) if arguments.image else None
-        requests = [_request(each, models, held, serving) for each in models]
+        requests = [_request(model, models, held, serving) for model in models]
         settings = RunSettings(
             held, installed, cache, outputs, arguments.jobs, stages, stop, arguments.timeout
         )
@@ -105,14 +105,14 @@ def _models_with_options(
     configuration = Configuration.read(path) if path else None
     if models:
         return {
-            each: typed.over(configuration.options_of(each)) if configuration else typed
-            for each in dict.fromkeys(models)
+            model: typed.over(configuration.options_of(model)) if configuration else typed
+            for model in dict.fromkeys(models)
         }
     if configuration is None:
         raise _UsageError(
             f"give a MODEL, or create {config.NAME}: this folder and its parents have none"
         )
-    return {each: typed.over(configured) for each, configured in configuration.models().items()}
+    return {key: typed.over(configured) for key, configured in configuration.models().items()}
 
 
 def _image(text: str) -> tuple[str, ImageFacts]:
@@ -145,18 +145,18 @@ def _request(
 def _json(results: Sequence[Result], *, single: bool) -> str:
     if single:
         return results[0].to_json()
-    verdict = worst(tuple(each.verdict for each in results))
+    verdict = worst(tuple(result.verdict for result in results))
     return Results(verdict=verdict, models=tuple(results)).to_json()
 
 
 def _table(results: Sequence[Result]) -> str:
     def print_all(console: Console) -> None:
-        for number, each in enumerate(results):
+        for number, result in enumerate(results):
             if number:
                 console.print()
-            show(each, console)
+            show(result, console)
         if len(results) > 1:
-            counts = {name: sum(each.verdict == name for each in results) for name in VERDICTS}
+            counts = {name: sum(result.verdict == name for result in results) for name in VERDICTS}
             summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
             console.print(f"\n{counted(len(results), 'model')}: {summary}", highlight=False)
 
@@ -181,6 +181,8 @@ def _is_of_machine(reason: Reason) -> bool:
 def _code(result: Result) -> int:
     if result.model is None:
         return UNKNOWN
-    if any(_is_of_machine(Reason(each.reason)) for each in result.targets.values() if each.reason):
+    if any(
+        _is_of_machine(Reason(target.reason)) for target in result.targets.values() if target.reason
+    ):
         return UNKNOWN
     return 1 if result.verdict == "fail" else 0

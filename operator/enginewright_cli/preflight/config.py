@@ -115,13 +115,13 @@ class Configuration:
         try:
             return cls(file.resolve(), Document.model_validate(document))
         except ValidationError as error:
-            problems = "; ".join(_problem(each) for each in error.errors(include_url=False))
+            problems = "; ".join(_problem(item) for item in error.errors(include_url=False))
             raise ConfigError(f"{file}: {problems}") from None
 
     def options_of(self, source: str) -> ModelOptions:
         """Return the options of one model, given as a URI or a path relative to the current folder."""
         key = _key(source, Path())
-        entries = [each for each in self.document.models if key in self._matched(each)]
+        entries = [model for model in self.document.models if key in self._matched(model)]
         return self._merged(entries)
 
     def models(self) -> dict[str, ModelOptions]:
@@ -158,7 +158,7 @@ class Configuration:
         if (self.folder / entry.path).exists():  # a name may contain glob characters
             return [_key(entry.path, self.folder)]
         paths = glob.glob(entry.path, root_dir=self.folder, recursive=True)
-        return sorted(_key(each, self.folder) for each in paths if (self.folder / each).is_file())
+        return sorted(_key(path, self.folder) for path in paths if (self.folder / path).is_file())
 
     def _merged(self, entries: list[ModelEntry]) -> ModelOptions:
         merged = ModelOptions()
@@ -171,7 +171,7 @@ class Configuration:
             if (path := getattr(merged, name)) is not None
         }
         steps = {
-            name: tuple(each if "://" in each else str(self.folder / each) for each in given)
+            name: tuple(item if "://" in item else str(self.folder / item) for item in given)
             for name in ("before", "after")
             if (given := getattr(merged, name)) is not None
         }
@@ -181,7 +181,7 @@ class Configuration:
 def find(start: Path) -> Path | None:
     """Return the configuration of a folder, or of the nearest folder above it."""
     folders = (start.resolve(), *start.resolve().parents)
-    return next((file for each in folders if (file := each / NAME).is_file()), None)
+    return next((file for folder in folders if (file := folder / NAME).is_file()), None)
 
 
 def _key(source: str, folder: Path) -> str:

@@ -95,23 +95,25 @@ def check(out: Path, source: str) -> None:
 def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeLog | None:
     """Write the model for the first target that would serve it, if any; `artifact` finds it by key. Raises FixError."""
     model = result.model
-    passing = ((name, each) for name, each in result.targets.items() if each.verdict != "fail")
-    name, each = next(passing, (None, None))
-    if model is None or name is None or each is None or each.prepared_key is None:
+    passing = (
+        (name, target) for name, target in result.targets.items() if target.verdict != "fail"
+    )
+    name, target = next(passing, (None, None))
+    if model is None or name is None or target is None or target.prepared_key is None:
         return None
-    prepared = artifact(each.prepared_key)
+    prepared = artifact(target.prepared_key)
     manifest = Manifest.model_validate_json((prepared / MANIFEST_NAME).read_bytes())
     log = ChangeLog(
         source=result.source,
         source_digest=model.digest,
         target=name,
-        backend=each.backend,
+        backend=target.backend,
         precision=manifest.precision,
         opset=manifest.opset,
         ir_version=manifest.ir_version,
         changes=manifest.changes,
-        parity=each.parity or Parity(verdict="unknown"),
-        prepared_key=each.prepared_key,
+        parity=target.parity or Parity(verdict="unknown"),
+        prepared_key=target.prepared_key,
         versions=manifest.versions,
         files=(),
     )
@@ -126,43 +128,43 @@ def write(out: Path, result: Result, artifact: Callable[[str], Path]) -> ChangeL
 
 def summary(log: ChangeLog, out: Path) -> list[str]:
     """Return what was written, changed and compared, one line each."""
-    size = formatting.size(sum(each.size_bytes for each in log.files))
+    size = formatting.size(sum(file.size_bytes for file in log.files))
     lines = [f"wrote {out} ({size}), the model as target {log.target} would serve it"]
-    lines += [f"changed: {each.message}" for each in log.changes]
+    lines += [f"changed: {change.message}" for change in log.changes]
     if not log.changes:
         lines.append("no changes were necessary: it is a copy of the source")
-    return lines + [f"output {each.name} {_difference(each)}" for each in log.parity.outputs]
+    return lines + [f"output {output.name} {_difference(output)}" for output in log.parity.outputs]
 
 
-def _difference(each: OutputParity) -> str:
-    if each.runs is not None:
-        return f"has the same distribution as the {each.compared_with}'s"
-    if each.max_abs_error is None:
-        return f"was compared with the {each.compared_with}'s"
-    if not each.max_abs_error:
-        return f"equals the {each.compared_with}'s"
-    return f"differs from the {each.compared_with}'s by {each.max_abs_error:.3g} at most"
+def _difference(parity: OutputParity) -> str:
+    if parity.runs is not None:
+        return f"has the same distribution as the {parity.compared_with}'s"
+    if parity.max_abs_error is None:
+        return f"was compared with the {parity.compared_with}'s"
+    if not parity.max_abs_error:
+        return f"equals the {parity.compared_with}'s"
+    return f"differs from the {parity.compared_with}'s by {parity.max_abs_error:.3g} at most"
 
 
 def _write(out: Path, prepared: Path, manifest: Manifest, log: ChangeLog) -> ChangeLog:
     earlier = _earlier(out)
     inside = PurePosixPath(manifest.model).parent
     data = {
-        str(PurePosixPath(each.path).relative_to(inside)): each
-        for each in manifest.files
-        if PurePosixPath(each.path).is_relative_to(inside) and each.path != manifest.model
+        str(PurePosixPath(file.path).relative_to(inside)): file
+        for file in manifest.files
+        if PurePosixPath(file.path).is_relative_to(inside) and file.path != manifest.model
     }
     folder = _folder(out)
     names = {
-        path: f"{folder.name}/{each.sha256[:_DIGEST_LENGTH]}{PurePosixPath(path).suffix}"
-        for path, each in data.items()
+        path: f"{folder.name}/{file.sha256[:_DIGEST_LENGTH]}{PurePosixPath(path).suffix}"
+        for path, file in data.items()
     }
     with ExitStack() as undo:
         if data and not folder.exists():
             folder.mkdir()
             undo.callback(folder.rmdir)
-        for path, each in data.items():
-            _copy_data(prepared / each.path, out.parent / names[path], each.sha256, undo)
+        for path, file in data.items():
+            _copy_data(prepared / file.path, out.parent / names[path], file.sha256, undo)
         # the log is renamed first, after the model is completely on disk
         with replaced(out) as model_stream, replaced(_log(out)) as log_stream:
             source = prepared / manifest.model
@@ -210,11 +212,11 @@ def _with_external_names(model: Path, names: dict[str, str]) -> bytes:
 
 def _remove_stale(out: Path, earlier: ChangeLog | None, now: ChangeLog) -> None:
     """Remove external data of an earlier output that the current one does not use."""
-    kept = {each.path for each in now.files}
+    kept = {file.path for file in now.files}
     folder = _folder(out)
-    for each in earlier.files if earlier else ():
-        path = out.parent / each.path
-        if each.path not in kept and path.parent == folder:
+    for file in earlier.files if earlier else ():
+        path = out.parent / file.path
+        if file.path not in kept and path.parent == folder:
             path.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
@@ -234,7 +236,7 @@ def _is_source(out: Path, source: str) -> bool:
     path = Path(source)
     if "://" in source or not out.exists():
         return False
-    return any(each.samefile(out) for each in (path, path / out.name) if each.exists())
+    return any(item.samefile(out) for item in (path, path / out.name) if item.exists())
 
 
 def _log(out: Path) -> Path:

@@ -36,8 +36,8 @@ def describe(path: Path) -> Graph | None:
     return Graph(
         producer=f"{model.producer_name} {model.producer_version}".strip(),
         opsets={
-            "" if each.domain in _STANDARD else each.domain: each.version
-            for each in model.opset_import
+            "" if item.domain in _STANDARD else item.domain: item.version
+            for item in model.opset_import
         },
         functions=len(model.functions),
         operator_types=len(counts),
@@ -47,10 +47,12 @@ def describe(path: Path) -> Graph | None:
         ),
         weight_types=_by_type(weights),
         largest_weights=tuple(
-            each.weight
-            for each in sorted(weights, key=lambda each: -each.weight.size_bytes)[:_MOST_WEIGHTS]
+            weight.weight
+            for weight in sorted(weights, key=lambda constant: -constant.weight.size_bytes)[
+                :_MOST_WEIGHTS
+            ]
         ),
-        external_bytes=sum(each.weight.size_bytes for each in weights if each.is_external),
+        external_bytes=sum(weight.weight.size_bytes for weight in weights if weight.is_external),
     )
 
 
@@ -119,7 +121,7 @@ def _element(kind: int) -> tuple[str, int]:
 
 def _read_by(nodes: Iterable["NodeProto"], weights: Iterable[_Constant]) -> Counter[str]:
     """Return the bytes of constants by the operator that reads them first."""
-    sizes = {each.weight.name: each.weight.size_bytes for each in weights}
+    sizes = {weight.weight.name: weight.weight.size_bytes for weight in weights}
     read: Counter[str] = Counter()
     for node in nodes:
         for name in node.input:
@@ -129,15 +131,15 @@ def _read_by(nodes: Iterable["NodeProto"], weights: Iterable[_Constant]) -> Coun
 
 def _by_type(weights: Iterable[_Constant]) -> tuple[WeightType, ...]:
     groups: dict[str, list[_Constant]] = defaultdict(list)
-    for each in weights:
-        groups[each.weight.dtype].append(each)
+    for weight in weights:
+        groups[weight.weight.dtype].append(weight)
     types = [
         WeightType(
             dtype=dtype,
             tensors=len(group),
-            elements=sum(each.elements for each in group),
-            size_bytes=sum(each.weight.size_bytes for each in group),
+            elements=sum(constant.elements for constant in group),
+            size_bytes=sum(constant.weight.size_bytes for constant in group),
         )
         for dtype, group in groups.items()
     ]
-    return tuple(sorted(types, key=lambda each: -each.size_bytes))
+    return tuple(sorted(types, key=lambda type_name: -type_name.size_bytes))

@@ -18,14 +18,14 @@ _TITLE: Final = 300  # characters of the message attribute, which lists show
 
 def document(results: Sequence[Result]) -> str:
     """Return the XML of one model or several."""
-    suites = [_suite(each) for each in results]
+    suites = [_suite(result) for result in results]
     root = ET.Element(
         "testsuites",
         name=_PACKAGE,
-        tests=str(sum(len(each.targets) for each in results)),
-        failures=str(sum(_failures(each) for each in results)),
+        tests=str(sum(len(result.targets) for result in results)),
+        failures=str(sum(_failures(result) for result in results)),
         errors="0",
-        time=_seconds(sum(each.seconds for each in results)),
+        time=_seconds(sum(result.seconds for result in results)),
     )
     root.extend(suites)
     ET.indent(root)
@@ -43,51 +43,57 @@ def _suite(result: Result) -> ET.Element:
         skipped="0",
         time=_seconds(result.seconds),
     )
-    for name, each in result.targets.items():
-        suite.append(_case(result, name, each))
+    for name, target in result.targets.items():
+        suite.append(_case(result, name, target))
     return suite
 
 
-def _case(result: Result, name: str, each: TargetResult) -> ET.Element:
+def _case(result: Result, name: str, target_result: TargetResult) -> ET.Element:
     case = ET.Element(
-        "testcase", classname=visible(result.source), name=name, time=_seconds(each.seconds)
+        "testcase",
+        classname=visible(result.source),
+        name=name,
+        time=_seconds(target_result.seconds),
     )
     findings = [one for one in result.findings if name in one.targets]
-    if each.verdict == "fail":
+    if target_result.verdict == "fail":
         errors = [one for one in findings if one.severity == "error"]
         failure = ET.SubElement(
             case,
             "failure",
-            type=each.reason or "Failed",
-            message=visible(errors[0].message if errors else each.message, _TITLE),
+            type=target_result.reason or "Failed",
+            message=visible(errors[0].message if errors else target_result.message, _TITLE),
         )
-        failure.text = visible("\n\n".join(map(_text, errors)) or each.message)
-    output = [*_summary(each), *(_text(one) for one in findings if one.severity == "warning")]
+        failure.text = visible("\n\n".join(map(_text, errors)) or target_result.message)
+    output = [
+        *_summary(target_result),
+        *(_text(one) for one in findings if one.severity == "warning"),
+    ]
     ET.SubElement(case, "system-out").text = visible("\n\n".join(output))
     return case
 
 
-def _summary(each: TargetResult) -> list[str]:
-    lines = [f"backend {each.backend}: {each.verdict}"]
-    if each.nodes_total is not None:
-        outside = each.compute_share_elsewhere
+def _summary(result: TargetResult) -> list[str]:
+    lines = [f"backend {result.backend}: {result.verdict}"]
+    if result.nodes_total is not None:
+        outside = result.compute_share_elsewhere
         time = f", {share(outside)} of the compute time on other providers" if outside else ""
         lines.append(
-            f"{each.nodes_accelerated} of {each.nodes_total} compute nodes on the backend{time}"
+            f"{result.nodes_accelerated} of {result.nodes_total} compute nodes on the backend{time}"
         )
-    lines += [f"changed: {change.message}" for change in each.changes]
+    lines += [f"changed: {change.message}" for change in result.changes]
     return ["\n".join(lines)]
 
 
 def _text(finding: Found) -> str:
     nodes = f"\nnodes: {', '.join(finding.nodes)}" if finding.nodes else ""
     remedy = f"\nremedy: {finding.remedy}" if finding.remedy else ""
-    options = "".join(f"\noption: {each}" for each in finding.options)
+    options = "".join(f"\noption: {option}" for option in finding.options)
     return f"{finding.severity} {finding.reason} ({finding.stage}): {finding.message}{nodes}{remedy}{options}"
 
 
 def _failures(result: Result) -> int:
-    return sum(each.verdict == "fail" for each in result.targets.values())
+    return sum(target.verdict == "fail" for target in result.targets.values())
 
 
 def _seconds(value: float) -> str:

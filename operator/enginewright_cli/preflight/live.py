@@ -32,10 +32,10 @@ def live(console: Console, models: int) -> Iterator[Watcher]:
 def now(stages: dict[str, str], targets: str, stage: str) -> str:
     """Record the stage that starts for comma-separated `targets`; return the stages of all Jobs, for people."""
     current = set(targets.split(", "))
-    for earlier in [each for each in stages if current & set(each.split(", ")) and each != targets]:
+    for earlier in [item for item in stages if current & set(item.split(", ")) and item != targets]:
         del stages[earlier]
     stages[targets] = stage
-    return "  ".join(f"{each}: {running}" for each, running in stages.items())
+    return "  ".join(f"{key}: {running}" for key, running in stages.items())
 
 
 class _Live(Watcher):

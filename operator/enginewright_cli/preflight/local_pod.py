@@ -176,7 +176,7 @@ class LocalPod:
         self._path(contract.TERMINATION_LOG).unlink(missing_ok=True)
         scratch = self._path("/tmp")  # noqa: S108 - below root
         environment = {
-            **{name: each for name, each in os.environ.items() if name != STORE_VARIABLE},
+            **{name: item for name, item in os.environ.items() if name != STORE_VARIABLE},
             ROOT_VARIABLE: str(self._root),
             TASK_VARIABLE: task,
             "TMPDIR": str(scratch),

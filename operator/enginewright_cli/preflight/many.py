@@ -75,18 +75,18 @@ def check_all(
             if not running:
                 break
             done, _ = wait(running, return_when=FIRST_COMPLETED)
-            for each in done:
-                number = running.pop(each)
+            for future in done:
+                number = running.pop(future)
                 memory.release(number)
-                if each.exception() is None:
-                    ended[number] = each.result()
-                elif not isinstance(each.exception(), Stopped):
+                if future.exception() is None:
+                    ended[number] = future.result()
+                elif not isinstance(future.exception(), Stopped):
                     settings.stop.set()  # a bug: end the others, and raise it
-                    each.result()
+                    future.result()
     if len(ended) < len(requests):
         raise Stopped
     results = [ended[number][0] for number in range(len(requests))]
-    return results, [each for number in range(len(requests)) for each in ended[number][1]]
+    return results, [message for number in range(len(requests)) for message in ended[number][1]]
 
 
 def _one(
@@ -128,17 +128,17 @@ def _one(
 
 
 def _unknown(request: PreflightRequest, reason: Reason, cause: str) -> Result:
-    names = tuple(each.name for each in request.targets)
+    names = tuple(target.name for target in request.targets)
     finding = found(Finding(reason=reason, cause=cause), "preflight", names)
     return Result(
         verdict="fail",
         source=request.source,
         findings=(finding,),
         targets={
-            each.name: TargetResult(
-                verdict="fail", backend=each.backend, reason=reason, message=cause
+            target.name: TargetResult(
+                verdict="fail", backend=target.backend, reason=reason, message=cause
             )
-            for each in request.targets
+            for target in request.targets
         },
     )
 

@@ -47,7 +47,7 @@ def independent_jobs(request: PreflightRequest) -> int:
     """Return how many Jobs of a model are independent of each other."""
     if not _is_known(request.source):
         return 1
-    engines = sum(each.compute_capability is not None for each in request.targets)
+    engines = sum(target.compute_capability is not None for target in request.targets)
     return max(engines, len(set(map(prepared_alike, request.targets))))
 
 
@@ -59,7 +59,7 @@ def _is_known(source: str) -> bool:
 
 def need(request: PreflightRequest) -> int:
     """Return the bytes that one Job of a model is likely to need."""
-    compiled = any(each.compute_capability for each in request.targets)
+    compiled = any(target.compute_capability for target in request.targets)
     least = _MEMORY_FOR_AN_ENGINE if compiled else _MEMORY_AT_LEAST
     return least + _MEMORY_TIMES_SIZE * _size(request.source)
 
@@ -71,13 +71,13 @@ def _size(source: str) -> int:
     path = Path(source)
     try:
         if path.is_dir():
-            return sum(each.stat().st_size for each in path.iterdir() if each.is_file())
+            return sum(item.stat().st_size for item in path.iterdir() if item.is_file())
         if path.suffix.lower() != _MODEL:
             return path.stat().st_size
         beside = {
-            each.name: each.stat().st_size
-            for each in path.resolve().parent.iterdir()
-            if each.suffix.lower() != _MODEL and each.is_file()
+            item.name: item.stat().st_size
+            for item in path.resolve().parent.iterdir()
+            if item.suffix.lower() != _MODEL and item.is_file()
         }
         large = {name: size for name, size in beside.items() if size > _SMALL}
         return path.stat().st_size + sum(large[name] for name in _named(path, tuple(large)))

@@ -76,9 +76,9 @@ def option(profile: ShapeProfile) -> str:
 def suggested(proposal: Proposal | None) -> tuple[str, ...]:
     """Return the options that apply a proposal; () without one."""
     return tuple(
-        f"--shapes {shlex.quote(option(each))}"
-        for each in (proposal.shapes if proposal else ())
-        if each.input.isprintable()
+        f"--shapes {shlex.quote(option(profile))}"
+        for profile in (proposal.shapes if proposal else ())
+        if profile.input.isprintable()
     )
 
 
@@ -107,9 +107,9 @@ def precision(text: str | None) -> Precision | None:
     """Read `--precision`. Raises OptionError."""
     if text is None:
         return None
-    for each in get_args(Precision):
-        if text.upper() == each:
-            name: Precision = each
+    for argument in get_args(Precision):
+        if text.upper() == argument:
+            name: Precision = argument
             return name
     raise OptionError(f"--precision {text!r}: write one of {', '.join(get_args(Precision))}")
 

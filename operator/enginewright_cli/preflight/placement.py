@@ -55,7 +55,7 @@ def _placement(manifest: Manifest, costs: list[tuple[NodeCost, int]]) -> Placeme
         )
         for cost, outside in compute
     ]
-    nodes.sort(key=lambda each: (not each.elsewhere, -(each.share or 0.0)))
+    nodes.sort(key=lambda node: (not node.elsewhere, -(node.share or 0.0)))
     return Placement(
         operators=_by_operator(nodes),
         nodes=tuple(nodes[:_MOST_NODES]),
@@ -65,21 +65,21 @@ def _placement(manifest: Manifest, costs: list[tuple[NodeCost, int]]) -> Placeme
 
 def _by_operator(nodes: Iterable[PlacedNode]) -> tuple[PlacedOperator, ...]:
     groups: dict[str, list[PlacedNode]] = defaultdict(list)
-    for each in nodes:
-        groups[operator_of(each.label)].append(each)
+    for node in nodes:
+        groups[operator_of(node.label)].append(node)
     operators = [
         PlacedOperator(
             operator=name,
-            count=sum(each.count for each in group),
-            elsewhere=sum(each.elsewhere for each in group),
-            share=round(sum(each.share or 0.0 for each in group), _DIGITS),
+            count=sum(node.count for node in group),
+            elsewhere=sum(node.elsewhere for node in group),
+            share=round(sum(node.share or 0.0 for node in group), _DIGITS),
             elsewhere_share=round(
-                sum((each.share or 0.0) * each.elsewhere / each.count for each in group), _DIGITS
+                sum((node.share or 0.0) * node.elsewhere / node.count for node in group), _DIGITS
             ),
         )
         for name, group in groups.items()
     ]
-    operators.sort(key=lambda each: -(each.share or 0.0))
+    operators.sort(key=lambda operator: -(operator.share or 0.0))
     return tuple(operators[:_MOST_OPERATORS])
 
 

@@ -45,7 +45,7 @@ def request(
         after=_steps("after", model_options.after, steps),
     )
     chosen = _targets(model_options.targets, held, image)
-    if sent and all(each.backend in COMPILED_BACKENDS for each in chosen):
+    if sent and all(target.backend in COMPILED_BACKENDS for target in chosen):
         raise options.OptionError(
             f"--request {sent}: no target answers it, since engines are not run here; add --target cpu"
         )
@@ -76,14 +76,14 @@ def _targets(
 ) -> tuple[targets.PreflightTarget, ...]:
     requested = tuple(dict.fromkeys(map(targets.parse, names or ())))
     chosen = requested or targets.defaults(held)
-    for each in chosen:
-        targets.check(each, held)
+    for target in chosen:
+        targets.check(target, held)
     if image is None:
         return chosen
     reference, serves = image
-    supported = tuple(each for each in chosen if each.backend in serves.backends)
+    supported = tuple(target for target in chosen if target.backend in serves.backends)
     if len(supported) < len(requested) or not supported:
-        missing = next(each for each in chosen if each not in supported)
+        missing = next(target for target in chosen if target not in supported)
         raise targets.TargetError(
             f"target {missing.name} needs backend {missing.backend}, but image {reference} has"
             f" {', '.join(serves.backends) or 'none'}; choose another --image or --target"
@@ -100,19 +100,19 @@ def _steps(option: str, sources: tuple[str, ...] | None, local: dict[str, Path])
             " onnx.compose.merge_models"
         )
     uris = []
-    for number, each in enumerate(steps):
-        if "://" not in each:
+    for number, step in enumerate(steps):
+        if "://" not in step:
             name = f"{option}-{number}"
-            _check_path(each, f"--{option} {each}")
-            local[name] = Path(each).resolve()
+            _check_path(step, f"--{option} {step}")
+            local[name] = Path(step).resolve()
             uris.append(local_uri(local[name], name))
         else:
-            uris.append(each)
+            uris.append(step)
     return tuple(uris)
 
 
 def _check_source(source: str) -> None:
-    if not source.isascii() and any(0xD800 <= ord(each) <= 0xDFFF for each in source):
+    if not source.isascii() and any(0xD800 <= ord(item) <= 0xDFFF for item in source):
         # surrogates, by which Python represents bytes that are not UTF-8; JSON cannot contain them
         raise options.OptionError(f"{visible(source)}: its name is not UTF-8; rename it")
     if "://" not in source:

@@ -332,12 +332,12 @@ def merged(findings: list[Found]) -> tuple[Found, ...]:
     """Return each finding once, with all targets that it applies to; errors first."""
     targets: dict[tuple[str, str, str], list[str]] = {}
     first: dict[tuple[str, str, str], Found] = {}
-    for each in findings:
-        key = (each.stage, each.reason, each.message)
-        first.setdefault(key, each)
+    for finding in findings:
+        key = (finding.stage, finding.reason, finding.message)
+        first.setdefault(key, finding)
         names = targets.setdefault(key, [])
-        names += [name for name in each.targets if name not in names]
+        names += [name for name in finding.targets if name not in names]
     every = [
-        each.model_copy(update={"targets": tuple(targets[key])}) for key, each in first.items()
+        item.model_copy(update={"targets": tuple(targets[key])}) for key, item in first.items()
     ]
-    return tuple(sorted(every, key=lambda each: each.severity != "error"))
+    return tuple(sorted(every, key=lambda item: item.severity != "error"))

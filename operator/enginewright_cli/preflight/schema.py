@@ -24,9 +24,9 @@ def schema() -> dict[str, Any]:
     generated = printed.json_schema(mode="serialization")
     texts: dict[str, dict[str, str]] = {}
     models: list[type[BaseModel]] = [*_OF_CONTRACT, *_described(Described)]
-    for each in models:
-        names = {name: field.alias or name for name, field in each.model_fields.items()}
-        texts[each.__name__] = {names[name]: text for name, text in descriptions(each).items()}
+    for model in models:
+        names = {name: field.alias or name for name, field in model.model_fields.items()}
+        texts[model.__name__] = {names[name]: text for name, text in descriptions(model).items()}
     for name, body in generated["$defs"].items():
         _describe(body, texts.get(name, {}))
     return {"$schema": _DIALECT, "$id": f"https://{SCHEMA}", **generated}
@@ -35,10 +35,10 @@ def schema() -> dict[str, Any]:
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """Return the docstring of each field of a class and its bases; pydantic would read the source at each import."""
     texts: dict[str, str] = {}
-    for each in reversed(model.__mro__):
-        if each is BaseModel or not issubclass(each, BaseModel):
+    for item in reversed(model.__mro__):
+        if item is BaseModel or not issubclass(item, BaseModel):
             continue
-        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(each)))):
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(item)))):
             lines = node.body if isinstance(node, ast.ClassDef) else []
             for field, description in itertools.pairwise(lines):
                 match field, description:
@@ -53,23 +53,25 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _described(model: type[Described]) -> list[type[Described]]:
-    return [each for one in model.__subclasses__() for each in (one, *_described(one))]
+    return [item for one in model.__subclasses__() for item in (one, *_described(one))]
 
 
 def _describe(body: dict[str, Any], descriptions: dict[str, str]) -> None:
     """Add descriptions to the fields; mark optional ones as absent rather than null."""
     properties = body.get("properties", {})
-    for name, each in properties.items():
-        each.pop("title", None)
+    for name, property_ in properties.items():
+        property_.pop("title", None)
         if name in descriptions:
-            each["description"] = descriptions[name]
-            properties[name] = dict(sorted(each.items()))  # as pydantic orders them
-    optional = {name for name, each in properties.items() if _NULL in each.get("anyOf", ())}
+            property_["description"] = descriptions[name]
+            properties[name] = dict(sorted(property_.items()))  # as pydantic orders them
+    optional = {
+        name for name, property_ in properties.items() if _NULL in property_.get("anyOf", ())
+    }
     for name in optional:
-        each = properties[name]
-        types = [one for one in each.pop("anyOf") if one != _NULL]
-        each.pop("default", None)
-        each.update(types[0] if len(types) == 1 else {"anyOf": types})
+        property_ = properties[name]
+        types = [one for one in property_.pop("anyOf") if one != _NULL]
+        property_.pop("default", None)
+        property_.update(types[0] if len(types) == 1 else {"anyOf": types})
     if properties:
         body["required"] = [name for name in properties if name not in optional]
 

@@ -9,7 +9,7 @@ from typing import Final
 
 # those that exist here: Windows has no SIGHUP
 _SIGNALS: Final = tuple(
-    each for each in signal.Signals if each.name in {"SIGINT", "SIGTERM", "SIGHUP"}
+    Signal for Signal in signal.Signals if Signal.name in {"SIGINT", "SIGTERM", "SIGHUP"}
 )
 
 
@@ -43,12 +43,12 @@ def stopped_by_signals() -> Iterator[Stop]:
         del number, frame
         stop.set()
 
-    before = {each: signal.signal(each, interrupt) for each in _SIGNALS}
+    before = {signals: signal.signal(signals, interrupt) for signals in _SIGNALS}
     try:
         yield stop
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for key, handler in before.items():
+            signal.signal(key, handler)
 
 
 def in_parallel(
@@ -62,12 +62,16 @@ def in_parallel(
     if not calls:
         return
     with ThreadPoolExecutor(max_workers=at_once) as pool:
-        running = [pool.submit(each) for each in calls]
+        running = [pool.submit(call) for call in calls]
         done, waiting = wait(running, return_when=FIRST_EXCEPTION)
-        if any(each.exception() for each in done):
+        if any(future.exception() for future in done):
             abandon()
-            for each in waiting:
-                each.cancel()
-    raised = [error for each in running if not each.cancelled() and (error := each.exception())]
+            for future in waiting:
+                future.cancel()
+    raised = [
+        error for future in running if not future.cancelled() and (error := future.exception())
+    ]
     if raised:
-        raise next((each for each in raised if not isinstance(each, Stopped)), raised[0])
+        raise next(
+            (exception for exception in raised if not isinstance(exception, Stopped)), raised[0]
+        )

@@ -47,41 +47,43 @@ def _targets(result: Result) -> Table:
         "P99",
     ):
         table.add_column(name, no_wrap=True)
-    for name, each in result.targets.items():
+    for name, target in result.targets.items():
         table.add_row(
-            name, _verdict(each.verdict), each.reason or "", each.backend, *_figures(each)
+            name, _verdict(target.verdict), target.reason or "", target.backend, *_figures(target)
         )
     return table
 
 
-def _figures(each: TargetResult) -> tuple[str, ...]:
-    nodes = "" if each.nodes_total is None else f"{each.nodes_accelerated}/{each.nodes_total}"
-    engine = "" if each.engine_bytes is None else size(each.engine_bytes)
-    build = "" if each.build_seconds is None else duration(each.build_seconds)
-    latency = each.latency
+def _figures(result: TargetResult) -> tuple[str, ...]:
+    nodes = "" if result.nodes_total is None else f"{result.nodes_accelerated}/{result.nodes_total}"
+    engine = "" if result.engine_bytes is None else size(result.engine_bytes)
+    build = "" if result.build_seconds is None else duration(result.build_seconds)
+    latency = result.latency
     times = (duration(latency.p50), duration(latency.p99)) if latency else ("", "")
     return nodes, engine, build, *times
 
 
 def _findings(result: Result) -> list[RenderableType]:
     lines: list[RenderableType] = [
-        Text(f"{name}: {each.scope}", style="dim")
-        for name, each in result.targets.items()
-        if each.scope
+        Text(f"{name}: {target.scope}", style="dim")
+        for name, target in result.targets.items()
+        if target.scope
     ]
-    for name, each in result.targets.items():
+    for name, target in result.targets.items():
         reported = any(name in one.targets and one.severity == "error" for one in result.findings)
-        if each.verdict == "fail" and not reported:
-            lines.append(Text(f"\n{name}: {visible(each.message)}", style=STYLES["fail"]))
+        if target.verdict == "fail" and not reported:
+            lines.append(Text(f"\n{name}: {visible(target.message)}", style=STYLES["fail"]))
         lines += [
             Text(f"\n{name}: changed: {visible(change.message)}", style="cyan")
-            for change in each.changes
+            for change in target.changes
         ]
         lines += [
             Text(f"\n{name}: answers {visible(_answered(output))}", style="cyan")
-            for output in each.answer
+            for output in target.answer
         ]
-    return lines + [line for each in result.findings for line in (_finding(each), *_options(each))]
+    return lines + [
+        line for finding in result.findings for line in (_finding(finding), *_options(finding))
+    ]
 
 
 def _answered(output: AnsweredOutput) -> str:
@@ -110,8 +112,8 @@ def _finding(finding: Found) -> Text:
 def _options(finding: Found) -> list[Text]:
     """Return the options that resolve it, never wrapped, so that they can be pasted."""
     return [
-        Text(f"  option: {visible(each)}", style="bold", no_wrap=True, overflow="ignore")
-        for each in finding.options
+        Text(f"  option: {visible(option)}", style="bold", no_wrap=True, overflow="ignore")
+        for option in finding.options
     ]
 
 

@@ -16,7 +16,7 @@ from enginewright_contract.task import Int8Products
 
 from enginewright_cli import installing
 
-_CPU: Final = re.compile(f"(cpu|openvino):({'|'.join(each.lower() for each in Feature)})")
+_CPU: Final = re.compile(f"(cpu|openvino):({'|'.join(item.lower() for item in Feature)})")
 AHEAD_OF_TIME: Final = "tensorrt-rtx"
 _EXTRAS: Final = {
     "tensorrt-rtx": "preflight,rtx",
@@ -92,7 +92,7 @@ def check(target: PreflightTarget, held: ImageFacts) -> None:
 
 def defaults(held: ImageFacts) -> tuple[PreflightTarget, ...]:
     """Return the default targets: everything that this installation supports."""
-    targets = [parse(each) for each in ("cpu", "openvino") if each in held.backends]
+    targets = [parse(item) for item in ("cpu", "openvino") if item in held.backends]
     if AHEAD_OF_TIME in held.backends:
         targets.append(parse("sm89"))
     return tuple(targets)
@@ -105,8 +105,8 @@ def scope(target: PreflightTarget, targets: Sequence[PreflightTarget], held: Ima
         f"backend {backend} {held.backends[backend]} ({held.ort_distribution} {held.ort_version}),"
         " as installed here"
     )
-    checked = {each.backend for each in targets}
-    others = [each for each in _BEFORE[backend] if each not in checked]
+    checked = {preflight_target.backend for preflight_target in targets}
+    others = [item for item in _BEFORE[backend] if item not in checked]
     if not others:
         return what
     listed = " or ".join(others)

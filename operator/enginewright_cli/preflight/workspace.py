@@ -90,8 +90,8 @@ class PreflightWorkspace:
         """Return the files that stage `fetch` has written, the .onnx file first; (): none."""
         reports = self._store / "reports"
         stored = (read_report(path) for path in reports.glob("prepare-*/fetch.json"))
-        facts = next((each.facts for each in stored if each and each.ok), None)
-        return tuple(each.path for each in FetchFacts.model_validate(facts).files) if facts else ()
+        facts = next((report.facts for report in stored if report and report.ok), None)
+        return tuple(file.path for file in FetchFacts.model_validate(facts).files) if facts else ()
 
 
 def link_locales(folder: Path, installed: Path = Path(LOCALES)) -> dict[str, str]:

@@ -76,7 +76,7 @@ def _carry_out(
 
 
 def _annotated(decision: decide.Decision) -> _Change:
-    lines = (decision.message, *(f"note: {each}" for each in decision.notes))
+    lines = (decision.message, *(f"note: {note}" for note in decision.notes))
     return _Change({"annotations": dict(decision.annotations)}, {}, lines)
 
 

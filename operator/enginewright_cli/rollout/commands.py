@@ -54,4 +54,4 @@ def resume(name: Name, *, namespace: Namespace = None, context: Context = None) 
 
 
 def _print(name: str, lines: list[str]) -> None:
-    output.write("\n".join(f"{visible(name)}: {visible(each)}" for each in lines))
+    output.write("\n".join(f"{visible(name)}: {visible(line)}" for line in lines))

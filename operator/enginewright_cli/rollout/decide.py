@@ -37,12 +37,12 @@ def rollback(
     leaves = target or status.revision or active
     if not leaves:
         raise Refused("no revision serves, and none is being brought up")
-    readable = [each.revision for each in revisions if each.kept]
+    readable = [revision.revision for revision in revisions if revision.kept]
     if to is not None:
         _refuse_target(to, leaves, "" if target else active, readable, revisions, now)
     elif not target or not active:
-        earlier = (each for each in promoted(revisions) if each in readable)
-        to = next((each for each in earlier if each not in (leaves, active)), None)
+        earlier = (item for item in promoted(revisions) if item in readable)
+        to = next((item for item in earlier if item not in (leaves, active)), None)
         if to is None:
             raise Refused(f"there is no earlier good revision; {_listed(revisions, now)}")
     goes_to = to or active
@@ -66,10 +66,10 @@ def promote(model: InferenceModel, revisions: Sequence[RevisionView]) -> Decisio
         raise Refused(f"no revision is being brought up, and none was rejected: {serves}")
     held = target if target and target.phase is TargetPhase.HELD else None
     kept = status.images if not target and status.images else None
-    for each in (held, kept):
-        if each and each.revision == revision and each.reason == StatusReason.SIGNATURE_CHANGED:
+    for item in (held, kept):
+        if item and item.revision == revision and item.reason == StatusReason.SIGNATURE_CHANGED:
             raise Refused(
-                f"revision {revision} is held, and a promotion does not change that: {each.message};"
+                f"revision {revision} is held, and a promotion does not change that: {item.message};"
                 " if all clients are prepared, set spec.rollout.allowSignatureChange: true"
             )
     paused = model.spec.rollout.paused
@@ -85,7 +85,7 @@ def described(revision: RevisionView, now: datetime) -> str:
     outcome = revision.outcome.state if revision.outcome else "no outcome"
     parts = [outcome, f"{age(revision.created, now)} old"]
     if kept := revision.kept:
-        images = sorted({each.image for each in kept.snapshot.classes})
+        images = sorted({device_class.image for device_class in kept.snapshot.classes})
         parts += [f"model {kept.snapshot.model_digest[:_DIGEST]}", *images]
     else:
         parts.append("cannot be read: stored by another version")
@@ -131,7 +131,7 @@ def _refuse_target(
 
 
 def _listed(revisions: Sequence[RevisionView], now: datetime) -> str:
-    texts = "; ".join(described(each, now) for each in revisions)
+    texts = "; ".join(described(revision, now) for revision in revisions)
     return f"known revisions: {texts}" if texts else "there are no revisions"
 
 
@@ -142,7 +142,9 @@ def _notes_on(
     if leaves == requested:
         until = "until the spec changes, or until `enginewright promote`"
         notes.append(f"the spec still asks for {leaves}: it stays rejected {until}")
-    outcome = next((each.outcome for each in revisions if each.revision == goes_to), None)
+    outcome = next(
+        (revision.outcome for revision in revisions if revision.revision == goes_to), None
+    )
     if outcome and outcome.state != "Promoted":
         notes.append(f"revision {goes_to} failed earlier: {outcome.reason}: {outcome.message}")
     return notes
@@ -151,7 +153,9 @@ def _notes_on(
 def _rejected(model: InferenceModel, revisions: Sequence[RevisionView]) -> str:
     """Return the revision that the spec requests, or for which the image is kept, if it was rejected; else nothing."""
     requested, images = model.status.revision, model.status.images
-    states = {each.revision: each.outcome.state for each in revisions if each.outcome}
+    states = {
+        revision.revision: revision.outcome.state for revision in revisions if revision.outcome
+    }
     if states.get(requested) == "Rejected":
         return requested
     return images.revision if images else ""

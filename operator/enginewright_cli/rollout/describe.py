@@ -87,9 +87,9 @@ def to_measure(model: InferenceModel, pods: Collection[PodView]) -> list[PodView
 
 def _verdict(model: InferenceModel) -> tuple[Verdict, str, str]:
     """Return the verdict, and reason and message of the condition Ready."""
-    conditions = {each.type: each for each in model.status.conditions}
+    conditions = {condition.type: condition for condition in model.status.conditions}
     ready = conditions.get(ConditionType.READY)
-    true = {name for name, each in conditions.items() if each.status == "True"}
+    true = {name for name, condition in conditions.items() if condition.status == "True"}
     if ready is None or model.status.observed_generation < model.metadata.generation:
         return "progressing", "", "the operator has not seen the latest spec yet"
     verdict: Verdict = "progressing"
@@ -103,7 +103,7 @@ def _verdict(model: InferenceModel) -> tuple[Verdict, str, str]:
 
 
 def _arm(current: KnownModel, revision: str, pods: Collection[PodView] | None) -> RolloutArm:
-    kept = next((each.kept for each in current.revisions if each.revision == revision), None)
+    kept = next((view.kept for view in current.revisions if view.revision == revision), None)
     if kept is None:
         return RolloutArm(revision=revision)
     snapshot = kept.snapshot
@@ -114,16 +114,16 @@ def _arm(current: KnownModel, revision: str, pods: Collection[PodView] | None) -
         precision=_precision(current.model, snapshot.prepared_key),
         classes=tuple(
             RolloutClass(
-                name=each.name,
-                backend=each.backend,
-                interim=each.interim,
-                image=each.image,
-                pods=_count(mine, each.name),
+                name=device_class.name,
+                backend=device_class.backend,
+                interim=device_class.interim,
+                image=device_class.image,
+                pods=_count(mine, device_class.name),
                 ready=_count(
-                    None if mine is None else [pod for pod in mine if pod.ready], each.name
+                    None if mine is None else [pod for pod in mine if pod.ready], device_class.name
                 ),
             )
-            for each in snapshot.classes
+            for device_class in snapshot.classes
         ),
     )
 
@@ -135,7 +135,7 @@ def _count(pods: Collection[PodView] | None, accelerator_class: str) -> int | No
 
 
 def _precision(model: InferenceModel, prepared_key: str) -> str | None:
-    matching = (each for each in known_prepared(model.status) if each.key == prepared_key)
+    matching = (item for item in known_prepared(model.status) if item.key == prepared_key)
     prepared = next(matching, None)
     return None if prepared is None else prepared.precision or "source"
 
@@ -181,8 +181,10 @@ def _compared(
     allowed = limits(model.spec.rollout, first=first)
     return result_of(
         [
-            replace(each, result=compare(each.stable, each.canary, each.limits))
-            for each in comparisons_of(stable, new, measured, allowed)
+            replace(
+                comparison, result=compare(comparison.stable, comparison.canary, comparison.limits)
+            )
+            for comparison in comparisons_of(stable, new, measured, allowed)
         ]
     )
 
@@ -190,8 +192,8 @@ def _compared(
 def _shown(result: AnalysisResult) -> RolloutAnalysis:
     return RolloutAnalysis(
         state=result.state,
-        message="; ".join(each.message for each in result.findings) or result.waits_for,
-        figures=tuple(ComparedFigure.model_validate(vars(each)) for each in result.figures),
+        message="; ".join(finding.message for finding in result.findings) or result.waits_for,
+        figures=tuple(ComparedFigure.model_validate(vars(figure)) for figure in result.figures),
     )
 
 
@@ -219,5 +221,7 @@ def _past(revision: RevisionView) -> PastRevision:
         message=outcome.message if outcome else "",
         created=revision.created,
         model_digest=kept.snapshot.model_digest if kept else None,
-        images=tuple(sorted({each.image for each in kept.snapshot.classes})) if kept else (),
+        images=tuple(sorted({device_class.image for device_class in kept.snapshot.classes}))
+        if kept
+        else (),
     )

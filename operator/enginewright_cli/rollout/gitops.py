@@ -21,11 +21,11 @@ def reverting(managed_fields: Iterable[Mapping[str, Any]], path: tuple[str, ...]
 def _owners(
     managed_fields: Iterable[Mapping[str, Any]], path: tuple[str, ...]
 ) -> Iterator[tuple[int, str]]:
-    for each in managed_fields:
-        manager = str(each.get("manager") or "")
-        if manager not in _CONTROLLERS or each.get("subresource"):
+    for managed_field in managed_fields:
+        manager = str(managed_field.get("manager") or "")
+        if manager not in _CONTROLLERS or managed_field.get("subresource"):
             continue
-        fields, depth = each.get("fieldsV1") or {}, 0
+        fields, depth = managed_field.get("fieldsV1") or {}, 0
         while depth < len(path) and f"f:{path[depth]}" in fields:
             fields, depth = fields[f"f:{path[depth]}"], depth + 1
         if depth:

@@ -30,7 +30,7 @@ async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
         obj = await api.get(INFERENCE_MODELS, namespace, name)
     except NotFound:
         listing = await api.list(INFERENCE_MODELS, namespace)
-        others = ", ".join(sorted(str(each["metadata"]["name"]) for each in listing.items))
+        others = ", ".join(sorted(str(item["metadata"]["name"]) for item in listing.items))
         existing = f"existing: {others}" if others else "there are none"
         raise ClusterError(
             f"InferenceModel {name} not found in namespace {namespace}; {existing}"
@@ -45,8 +45,8 @@ async def read_model(api: KubeApi, namespace: str, name: str) -> KnownModel:
     listing = await api.list(CONTROLLER_REVISIONS, namespace, labels=f"{MODEL}={model_value(name)}")
     revisions = map(revision_view, listing.items)
     # not those of a deleted model of this name
-    mine = [each for each in revisions if model.metadata.uid in each.owners.values()]
-    mine.sort(key=lambda each: each.number, reverse=True)
+    mine = [revision for revision in revisions if model.metadata.uid in revision.owners.values()]
+    mine.sort(key=lambda view: view.number, reverse=True)
     return KnownModel(obj, model, tuple(mine))
 
 

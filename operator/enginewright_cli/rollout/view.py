@@ -65,8 +65,8 @@ def _parts(rollout: RolloutStatus, now: datetime) -> Iterator[RenderableType]:
         )
     if rollout.history:
         yield _history(rollout, now)
-    for each in rollout.notes:
-        yield Text(f"note: {visible(each)}", style="dim")
+    for note in rollout.notes:
+        yield Text(f"note: {visible(note)}", style="dim")
 
 
 def _arms(rollout: RolloutStatus) -> Table:
@@ -82,12 +82,18 @@ def _arms(rollout: RolloutStatus) -> Table:
     }
     for name, (left, right) in rows.items():
         table.add_row(Text(name, style="dim"), Text(left), Text(right))
-    sides = [{each.name: each for each in arm.classes} if arm else {} for arm in (stable, new)]
+    sides = [
+        {device_class.name: device_class for device_class in arm.classes} if arm else {}
+        for arm in (stable, new)
+    ]
     for name in dict.fromkeys((*sides[0], *sides[1])):
         found_classes = [side.get(name) for side in sides]
         table.add_row(Text(f"class {visible(name)}", style="dim"), *map(_class, found_classes))
-        images = [each.image if each else "" for each in found_classes]
-        table.add_row("", *(Text(visible(each), style="dim") for each in images))
+        images = [
+            found_device_class.image if found_device_class else ""
+            for found_device_class in found_classes
+        ]
+        table.add_row("", *(Text(visible(image), style="dim") for image in images))
     return table
 
 
@@ -114,12 +120,16 @@ def _precision(arm: RolloutArm | None) -> str:
     return "" if arm is None else arm.precision or _UNKNOWN
 
 
-def _class(each: RolloutClass | None) -> Text:
-    if each is None:
+def _class(rollout_class: RolloutClass | None) -> Text:
+    if rollout_class is None:
         return Text()
-    pods = "pods not known" if each.pods is None else f"{each.ready}/{each.pods} pods ready"
-    interim = " (interim)" if each.interim else ""
-    return Text(visible(f"{each.backend}{interim}, {pods}"))
+    pods = (
+        "pods not known"
+        if rollout_class.pods is None
+        else f"{rollout_class.ready}/{rollout_class.pods} pods ready"
+    )
+    interim = " (interim)" if rollout_class.interim else ""
+    return Text(visible(f"{rollout_class.backend}{interim}, {pods}"))
 
 
 def _analysis(analysis: RolloutAnalysis) -> Iterator[RenderableType]:
@@ -129,15 +139,15 @@ def _analysis(analysis: RolloutAnalysis) -> Iterator[RenderableType]:
     table.add_column("COMPARED")
     for name in ("STABLE", "NEW", "RATIO", "LIMIT", "SAMPLES", "STATE"):
         table.add_column(name, justify="right")
-    for each in analysis.figures:
+    for figure in analysis.figures:
         table.add_row(
-            Text(visible(each.name)),
-            _value(each.stable, each.unit),
-            _value(each.canary, each.unit),
-            "" if each.ratio is None else f"{each.ratio:.3g}",
-            _limit(each),
-            f"{each.stable_samples} : {each.canary_samples}",
-            Text(each.state, style=_STYLES[each.state]),
+            Text(visible(figure.name)),
+            _value(figure.stable, figure.unit),
+            _value(figure.canary, figure.unit),
+            "" if figure.ratio is None else f"{figure.ratio:.3g}",
+            _limit(figure),
+            f"{figure.stable_samples} : {figure.canary_samples}",
+            Text(figure.state, style=_STYLES[figure.state]),
         )
     if analysis.figures:
         yield table
@@ -151,12 +161,14 @@ def _value(value: float | None, unit: str) -> str:
     return share(value) if unit == "share" else f"{value:.3g}"
 
 
-def _limit(each: ComparedFigure) -> str:
-    if each.limit is None:
+def _limit(figure: ComparedFigure) -> str:
+    if figure.limit is None:
         return "none"
-    if each.ratio is not None or each.unit == "seconds":
-        return f"{each.limit:.3g}"
-    return f"+{_value(each.limit, each.unit)}" if each.unit == "share" else f"{each.limit:.3g}"
+    if figure.ratio is not None or figure.unit == "seconds":
+        return f"{figure.limit:.3g}"
+    return (
+        f"+{_value(figure.limit, figure.unit)}" if figure.unit == "share" else f"{figure.limit:.3g}"
+    )
 
 
 def _history(rollout: RolloutStatus, now: datetime) -> Table:
@@ -168,15 +180,15 @@ def _history(rollout: RolloutStatus, now: datetime) -> Table:
     stable, new = rollout.stable, rollout.new
     roles = {new.revision: "new"} if new else {}
     roles |= {stable.revision: "active"} if stable else {}
-    for each in rollout.history:
-        outcome = roles.get(each.revision) or each.outcome or "none"
-        why = f"{each.reason}: {each.message}" if each.reason else ""
+    for revision in rollout.history:
+        outcome = roles.get(revision.revision) or revision.outcome or "none"
+        why = f"{revision.reason}: {revision.message}" if revision.reason else ""
         table.add_row(
-            Text(visible(each.revision)),
-            Text(outcome, style=_STYLES.get(each.outcome, "")),
-            age(each.created, now),
-            (each.model_digest or _UNKNOWN)[:_DIGEST],
-            Text(visible(", ".join(each.images))),
+            Text(visible(revision.revision)),
+            Text(outcome, style=_STYLES.get(revision.outcome, "")),
+            age(revision.created, now),
+            (revision.model_digest or _UNKNOWN)[:_DIGEST],
+            Text(visible(", ".join(revision.images))),
             Text(visible(why, _MESSAGE)),
         )
     return table

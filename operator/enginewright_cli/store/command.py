@@ -40,16 +40,16 @@ def ls(address: _Address, *, json: _Json = False) -> None:
     with _opened("ls", address) as contents:
         artifacts = contents.listed()
     if json:
-        for kind, each in artifacts:
-            line = {"kind": kind.folder, "key": each.key, "used": each.used.isoformat()}
+        for kind, artifact in artifacts:
+            line = {"kind": kind.folder, "key": artifact.key, "used": artifact.used.isoformat()}
             output.write(jsons.dumps(line))
         return
     if not artifacts:
         output.write(counted(0, "artefact"))
         return
     table = Table("kind", "key", "last used", box=None, pad_edge=False)
-    for kind, each in artifacts:
-        table.add_row(kind.folder, visible(each.key), f"{each.used:%Y-%m-%d %H:%M}Z")
+    for kind, artifact in artifacts:
+        table.add_row(kind.folder, visible(artifact.key), f"{artifact.used:%Y-%m-%d %H:%M}Z")
     output.write(output.rendered(lambda console: console.print(table)))
 
 
@@ -69,12 +69,12 @@ def verify(
             unmatched,
         )
 
-        for each in contents.verified(keys or []):
-            results.append(each)
-            _show(each, json=json)
+        for verified in contents.verified(keys or []):
+            results.append(verified)
+            _show(verified, json=json)
         if unknown := unmatched(keys or [], results):
             raise StoreAccessError(f"the store has no artefact whose key begins with {unknown[0]}")
-    damaged = sum(each.problem is not None for each in results)
+    damaged = sum(result.problem is not None for result in results)
     if not json:
         output.write(f"{counted(len(results), 'artefact')}, {damaged} damaged")
     raise typer.Exit(_DAMAGED if damaged else 0)
@@ -125,13 +125,13 @@ def gc(
         last = f"last used {one.used:%Y-%m-%d %H:%M}Z"
         output.write(f"{one.artifact.folder}: {size(sum(one.files.values()))}, {last}")
     files = (*collection.leftovers, *collection.reports, *collection.caches)
-    for each in files:
-        output.write(f"{visible(each.name)}: {size(each.size)}")
+    for file in files:
+        output.write(f"{visible(file.name)}: {size(file.size)}")
     did = "removed" if delete else "left over; remove with --delete"
     chosen = ""
     if task.max_age_seconds is not None or task.max_bytes is not None:
         chosen = f"{artifacts}, {size(collection.result(dry_run=not delete).removed_bytes)}; "
-    total = size(sum(each.size for each in files))
+    total = size(sum(file.size for file in files))
     stays = (
         f"; {counted(collection.stays, 'file')} {'stays' if collection.stays == 1 else 'stay'}: in use, or"
         " write-protected"
@@ -179,13 +179,13 @@ def import_(
         output.write(f"{visible(name)}: {did}")
 
 
-def _show(each: "Verified", *, json: bool) -> None:
+def _show(item: "Verified", *, json: bool) -> None:
     if json:
-        line = {"kind": each.kind, "key": each.key, "problem": each.problem}
+        line = {"kind": item.kind, "key": item.key, "problem": item.problem}
         output.write(jsons.dumps(line))
     else:
-        state = "intact" if each.problem is None else visible(each.problem)
-        output.write(f"{each.kind} {visible(each.key)}: {state}")
+        state = "intact" if item.problem is None else visible(item.problem)
+        output.write(f"{item.kind} {visible(item.key)}: {state}")
 
 
 @contextmanager

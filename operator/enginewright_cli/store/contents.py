@@ -59,22 +59,24 @@ class Contents:
         self._refuse_other_folders()
         with _readable():
             return [
-                (kind, each)
+                (kind, artifact)
                 for kind in KINDS
-                for each in sorted(
+                for artifact in sorted(
                     self._inventory.artifacts(kind),
-                    key=lambda each: (each.used, each.key),
+                    key=lambda item: (item.used, item.key),
                     reverse=True,
                 )
             ]
 
     def verified(self, beginnings: Sequence[str]) -> Iterator[Verified]:
         """Verify artefacts one after the other; `beginnings`: of keys; none: all."""
-        for kind, each in self.listed():
-            if beginnings and not any(each.key.startswith(one) for one in beginnings):
+        for kind, listed in self.listed():
+            if beginnings and not any(listed.key.startswith(one) for one in beginnings):
                 continue
             with _readable():
-                yield Verified(kind.folder, each.key, _problem(Store(self._medium, kind), each.key))
+                yield Verified(
+                    kind.folder, listed.key, _problem(Store(self._medium, kind), listed.key)
+                )
 
     def collected(self, task: CollectTask) -> Collection:
         """Remove what nothing needs, or return what that would be."""
@@ -97,7 +99,7 @@ class Contents:
         if os.path.lexists(folder):
             raise StoreAccessError(f"{folder} exists already: name another folder")
         matches = [
-            (kind, each.key) for kind, each in self.listed() if each.key.startswith(beginning)
+            (kind, listed.key) for kind, listed in self.listed() if listed.key.startswith(beginning)
         ]
         if len(matches) != 1:
             raise StoreAccessError(
@@ -119,7 +121,9 @@ class Contents:
 
     def _refuse_other_folders(self) -> None:
         """Refuse a folder with other things, which is not reported as an empty store."""
-        if self._folder is None or any(os.path.lexists(self._folder / each) for each in _FOLDERS):
+        if self._folder is None or any(
+            os.path.lexists(self._folder / folder) for folder in _FOLDERS
+        ):
             return
         with (
             suppress(OSError),
@@ -167,8 +171,10 @@ def _manifest(folder: Path) -> Manifest:
 
 def unmatched(beginnings: Iterable[str], results: Iterable[Verified]) -> list[str]:
     """Return the beginnings of keys that no result has."""
-    keys = [each.key for each in results]
-    return [each for each in beginnings if not any(key.startswith(each) for key in keys)]
+    keys = [result.key for result in results]
+    return [
+        beginning for beginning in beginnings if not any(key.startswith(beginning) for key in keys)
+    ]
 
 
 def _problem(store: Store, key: str) -> str | None:

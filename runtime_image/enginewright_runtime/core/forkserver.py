@@ -113,8 +113,8 @@ class _ForkServer:
                 _run(request, streams, theirs, server)
             theirs.close()
             self._watch(_Child(pid, os.pidfd_open(pid), line, owner, ours))
-        for each in streams:
-            os.close(each)
+        for stream in streams:
+            os.close(stream)
 
     def _watch(self, child: _Child) -> None:
         self._children[child.pid] = child
@@ -140,9 +140,9 @@ class _ForkServer:
         os.close(child.descriptor)
         with contextlib.suppress(KeyError):
             self._selector.unregister(child.line)
-        for each in [each for each in self._children.values() if each.owner is child.client]:
-            self._kill(each)
-            self._reap(each)
+        for item in [entry for entry in self._children.values() if entry.owner is child.client]:
+            self._kill(item)
+            self._reap(item)
         end = End(os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
         with child.line, contextlib.suppress(OSError):
             child.line.send(_message(end))

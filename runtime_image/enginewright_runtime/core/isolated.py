@@ -39,8 +39,8 @@ def dump_arguments(function: Callable[..., Any], *args: Any, **kwargs: Any) -> d
     """Return a function's arguments by name, as JSON."""
     bound = inspect.signature(function).bind(*args, **kwargs).arguments
     return {
-        name: _adapter(function, name).dump_python(each, mode="json")
-        for name, each in bound.items()
+        name: _adapter(function, name).dump_python(item, mode="json")
+        for name, item in bound.items()
     }
 
 
@@ -62,7 +62,10 @@ def call(name: str, arguments: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSO
     """Call the function "module:name" with JSON; return its result as JSON."""
     module, _, attribute = name.partition(":")
     function = getattr(importlib.import_module(module), attribute)
-    read = {each: _adapter(function, each).validate_python(arguments[each]) for each in arguments}
+    read = {
+        argument: _adapter(function, argument).validate_python(arguments[argument])
+        for argument in arguments
+    }
     return dump_result(function, function(**read))
 
 

@@ -51,7 +51,7 @@ class Paths:
     @classmethod
     def under(cls, root: Path) -> Self:
         """Return the contract's paths, each prefixed with `root`."""
-        placed = {each.name: each.metadata.get("path") for each in fields(cls)}
+        placed = {item.name: item.metadata.get("path") for item in fields(cls)}
         return cls(**{name: root / path.lstrip("/") for name, path in placed.items() if path})
 
     @classmethod

@@ -18,9 +18,9 @@ _OURS: Final = "enginewright"
 def pipeline_digest(versions: Mapping[str, Any]) -> str:
     """Return the sha256 (hex) of code, packages, libraries (`versions`), Python and libc that decide what Jobs build."""
     packages = {
-        f"{each.name}=={each.version}"
-        for each in metadata.distributions()
-        if each.name != _OURS  # whose code counts, not its version
+        f"{distribution.name}=={distribution.version}"
+        for distribution in metadata.distributions()
+        if distribution.name != _OURS  # whose code counts, not its version
     }
     return content_hash(
         {

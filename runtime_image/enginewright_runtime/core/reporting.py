@@ -17,7 +17,7 @@ def failed(stage: str, failure: StageFailure) -> StageReport:
         stage=stage,
         ok=False,
         failure=failure.finding.of_container(stage),
-        findings=tuple(each.of_container(stage) for each in failure.findings),
+        findings=tuple(finding.of_container(stage) for finding in failure.findings),
     )
 
 

@@ -61,7 +61,7 @@ def _key(function: str, key: ResultKey) -> str:
     decides = {
         "function": function,
         "model": Fetched.read(work).model_digest,
-        "extensions": [each.sha256 for each in key.recipe.extensions],
+        "extensions": [extension.sha256 for extension in key.recipe.extensions],
         "about": to_jsonable_python(key.about),
     }
     return sha256_text(canonical_json(decides))

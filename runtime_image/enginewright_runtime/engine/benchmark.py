@@ -50,13 +50,13 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
         ok=True,
         message="; ".join(
             (
-                *(_described(each) for each in result.latencies),
-                *(_of_backend(each) for each in (backends or ())[1:]),
+                *(_described(latency) for latency in result.latencies),
+                *(_of_backend(backend) for backend in (backends or ())[1:]),
             )
         ),
         facts={
-            "latencies": [each.model_dump(mode="json") for each in result.latencies],
-            "backends": [each.model_dump(mode="json") for each in backends or ()],
+            "latencies": [latency.model_dump(mode="json") for latency in result.latencies],
+            "backends": [backend.model_dump(mode="json") for backend in backends or ()],
         },
     )
 

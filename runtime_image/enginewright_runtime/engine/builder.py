@@ -225,7 +225,7 @@ class _Build:
         if not unparsed <= bodied:
             return []
         errors = "\n".join(answer.errors)
-        named = {each for each in bodied if re.search(rf"\b{re.escape(each)}\b", errors)}
+        named = {item for item in bodied if re.search(rf"\b{re.escape(item)}\b", errors)}
         return sorted(unparsed | named)
 
     def _report_layers(self, engines: Sequence[_Engine]) -> None:
@@ -317,7 +317,7 @@ class _Build:
         sizes: Mapping[str, TensorProfile],
         span: tuple[float, float],
     ) -> _Engine:
-        profiles = [sizes[each] for each in part.inputs]
+        profiles = [sizes[input_] for input_ in part.inputs]
         answer = self._attempts.build(part.model, name, profiles, span)
         if not answer.built:
             raise diagnosis.failure(answer, self._about(part))
@@ -369,7 +369,7 @@ class _Build:
     ) -> ModelProto | None:
         contexts = [engine.context for engine in engines]
         version, capability = self._recipe.backend_version, self._capability or ""
-        nodes = [context.node(each, self._flavor, version, capability) for each in contexts]
+        nodes = [context.node(item, self._flavor, version, capability) for item in contexts]
         return context.compose(self._model, contexts, nodes, types)
 
     def _wrap(self, engines: Sequence[_Engine], types: Mapping[str, TensorType]) -> list[str]:
@@ -427,8 +427,8 @@ class _Build:
         no_values = {"low": None, "high": None}
         return EngineProfile(
             inputs=tuple(
-                each if each.input in valued else each.model_copy(update=no_values)
-                for each in self._profiles
+                profile if profile.input in valued else profile.model_copy(update=no_values)
+                for profile in self._profiles
             )
         )
 
@@ -450,8 +450,8 @@ class _Build:
 
     def _sizes(self) -> list[TensorProfile]:
         return [
-            TensorProfile(each.input, each.min, each.opt, each.max, _values(each))
-            for each in self._profiles
+            TensorProfile(profile.input, profile.min, profile.opt, profile.max, _values(profile))
+            for profile in self._profiles
         ]
 
     def _about(self, part: Part | None = None) -> diagnosis.Circumstances:

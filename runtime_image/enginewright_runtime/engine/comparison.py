@@ -32,10 +32,10 @@ def compared(
     end = time.monotonic() + seconds
     late = f"not measured: the comparison took {seconds:.0f} s before its turn"
     return tuple(
-        measured(each, work, manifest, left)
+        measured(backend, work, manifest, left)
         if (left := end - time.monotonic()) > 0
-        else _excluded(each, late)
-        for each in backends
+        else _excluded(backend, late)
+        for backend in backends
     )
 
 

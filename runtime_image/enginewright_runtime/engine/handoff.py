@@ -83,12 +83,14 @@ def published(manifest: Manifest, *, is_cached: bool) -> PublishedEngine:
         versions=_versions(manifest, engine.recipe),
         latencies=tuple(
             PublishedLatency(
-                shapes=shortened(each.shapes or ""), p50=round(each.p50, 6), p99=round(each.p99, 6)
+                shapes=shortened(latency.shapes or ""),
+                p50=round(latency.p50, 6),
+                p99=round(latency.p99, 6),
             )
-            for each in engine.latencies[:LIST_LENGTH]
+            for latency in engine.latencies[:LIST_LENGTH]
         ),
         elsewhere=tuple(_elsewhere(manifest)),
-        backends=tuple(_published_backend(each) for each in engine.backends or ()),
+        backends=tuple(_published_backend(backend) for backend in engine.backends or ()),
     )
 
 
@@ -116,13 +118,15 @@ def _versions(manifest: Manifest, recipe: EngineRecipe) -> dict[str, str]:
 
 def _worst(parity: tuple[OutputParity, ...]) -> OutputParity | None:
     """Return the largest finite differences from the prepared model, or from the source."""
-    compared = [each for each in parity if each.compared_with != "expected"]
+    compared = [
+        output_parity for output_parity in parity if output_parity.compared_with != "expected"
+    ]
     if not compared:
         return None
     relative = [
-        each.max_rel_error
-        for each in compared
-        if each.max_rel_error is not None and isfinite(each.max_rel_error)
+        output_parity.max_rel_error
+        for output_parity in compared
+        if output_parity.max_rel_error is not None and isfinite(output_parity.max_rel_error)
     ]
     return compared[0].model_copy(update={"max_rel_error": max(relative, default=None)})
 

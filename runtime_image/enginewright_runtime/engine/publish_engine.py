@@ -87,6 +87,6 @@ def _publish(
     golden = [prepared.golden_inputs, prepared.golden_outputs]
     golden += [prepared.golden_expected] if prepared.golden_expected else []
     files = {name: paths.work / ENGINE_FOLDER / name for name in built.files}
-    steps = [each.path for each in prepared.files if each.path.startswith(f"{PROCESSING_FOLDER}/")]
+    steps = [file.path for file in prepared.files if file.path.startswith(f"{PROCESSING_FOLDER}/")]
     files |= {name: paths.work / PREPARED_FOLDER / name for name in (*golden, *steps)}
     return open_store(paths, ENGINE).publish(task.engine_key, files, describe)

@@ -72,7 +72,7 @@ def run(task: EngineTask, paths: Paths) -> StageReport:
             Finding(severity="warning", reason=Reason.PARITY_FAILED, cause=text)
             for text in outcome.warnings
         ),
-        facts={"parity": [each.model_dump(mode="json") for each in outcome.parity]},
+        facts={"parity": [parity.model_dump(mode="json") for parity in outcome.parity]},
     )
 
 

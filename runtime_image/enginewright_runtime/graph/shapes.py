@@ -44,11 +44,15 @@ def resolve(
 ) -> Resolved:
     """Return the known sizes of the inputs; `unranked` are those without a declared rank."""
     by_name = {spec.name: spec for spec in inputs}
-    checked = [(each, _check(each, by_name, each.input in unranked)) for each in declared]
+    checked = [
+        (profile, _check(profile, by_name, profile.input in unranked)) for profile in declared
+    ]
     findings = [finding for _, finding in checked if finding is not None]
     findings += _duplicates(declared)
-    wrong = {each.input for each, finding in checked if finding is not None}
-    profiles = {each.input: each for each in declared if each.input in by_name.keys() - wrong}
+    wrong = {profile.input for profile, finding in checked if finding is not None}
+    profiles = {
+        profile.input: profile for profile in declared if profile.input in by_name.keys() - wrong
+    }
     named = _named_sizes(profiles, by_name)
     unsized: list[str] = []
     for spec in inputs:
@@ -81,7 +85,7 @@ def points(profiles: Sequence[ShapeProfile]) -> dict[str, dict[str, tuple[int, .
 
 def opt_sample(samples: Sequence[str]) -> str:
     """Return the opt sample, else min, which has its shapes, else the middle one of a user's samples, ordered by size."""
-    return next((each for each in ("opt", "min") if each in samples), samples[len(samples) // 2])
+    return next((item for item in ("opt", "min") if item in samples), samples[len(samples) // 2])
 
 
 def defaulted(
@@ -91,16 +95,18 @@ def defaulted(
 ) -> frozenset[str]:
     """Return the inputs whose batch is not declared and has the default sizes."""
     by_name = {spec.name: spec for spec in inputs}
-    named = _named_sizes({each.input: each for each in declared if each.input in by_name}, by_name)
-    own = {each.input for each in declared}
+    named = _named_sizes(
+        {profile.input: profile for profile in declared if profile.input in by_name}, by_name
+    )
+    own = {profile.input for profile in declared}
     return frozenset(
-        each.input
-        for each in profiles
-        if each.input not in own
-        and (shape := by_name[each.input].shape)  # not of a scalar or an undeclared rank
+        profile.input
+        for profile in profiles
+        if profile.input not in own
+        and (shape := by_name[profile.input].shape)  # not of a scalar or an undeclared rank
         and not isinstance(first := shape[0], int)
         and first not in named
-        and Sizes(each.min[0], each.opt[0], each.max[0]) == DEFAULT_BATCH
+        and Sizes(profile.min[0], profile.opt[0], profile.max[0]) == DEFAULT_BATCH
     )
 
 
@@ -110,10 +116,12 @@ def with_batch(
     """Return the profiles with a batch of at most `most` for the inputs `names`."""
     middle = min(DEFAULT_BATCH.opt, most)
     return tuple(
-        each
-        if each.input not in names
-        else each.model_copy(update={"opt": (middle, *each.opt[1:]), "max": (most, *each.max[1:])})
-        for each in profiles
+        profile
+        if profile.input not in names
+        else profile.model_copy(
+            update={"opt": (middle, *profile.opt[1:]), "max": (most, *profile.max[1:])}
+        )
+        for profile in profiles
     )
 
 
@@ -194,7 +202,7 @@ def missing(
         for spec in inputs
         if spec.name not in unranked and all(isinstance(size, int) for size in spec.shape)
     }
-    shapes = tuple(each for each in working if each.input not in fixed)
+    shapes = tuple(profile for profile in working if profile.input not in fixed)
     why = f", and with sizes that it runs with none is built: {refused}" if refused else ""
     return Finding(
         reason=Reason.SHAPE_PROFILE_MISSING,

@@ -153,16 +153,16 @@ def _files(folder: Path) -> list[Path]:
 
 def _profiles(validated: Validated, recipe: Recipe) -> tuple[ShapeProfile, ...]:
     """Return the profiles without value ranges, where only golden inputs need those."""
-    declared = {each.input for each in recipe.shapes}
+    declared = {shape.input for shape in recipe.shapes}
     values = {"low": None, "high": None}
     return tuple(
-        each if each.input in declared else each.model_copy(update=values)
-        for each in validated.profiles
+        profile if profile.input in declared else profile.model_copy(update=values)
+        for profile in validated.profiles
     )
 
 
 def _versions(recipe: Recipe) -> dict[str, str]:
-    extensions = any(each.type == BUNDLED for each in recipe.extensions)
+    extensions = any(extension.type == BUNDLED for extension in recipe.extensions)
     return {
         **({bundled.MARK: bundled.version()} if extensions else {}),
         "onnx": metadata.version("onnx"),

@@ -31,7 +31,7 @@ from enginewright_runtime.session.signature import (
 )
 
 _log: Final = logging.getLogger(__name__)
-_ONNX_NAMES: Final = {type_name(each): each.onnx for each in DATATYPES}
+_ONNX_NAMES: Final = {type_name(datatype): datatype.onnx for datatype in DATATYPES}
 
 
 @dataclass
@@ -80,13 +80,15 @@ def _interface(model: Path, validated: Validated) -> Interface:
 
 
 def _taken(arguments: Sequence[NodeArg]) -> tuple[Argument, ...]:
-    return tuple(Argument(each.name, each.type, list(each.shape)) for each in arguments)
+    return tuple(
+        Argument(argument.name, argument.type, list(argument.shape)) for argument in arguments
+    )
 
 
 def _stated(specs: Sequence[TensorSpec]) -> tuple[Argument, ...]:
     return tuple(
-        Argument(each.name, _ONNX_NAMES.get(each.dtype, each.dtype), list(each.shape))
-        for each in specs
+        Argument(spec.name, _ONNX_NAMES.get(spec.dtype, spec.dtype), list(spec.shape))
+        for spec in specs
     )
 
 

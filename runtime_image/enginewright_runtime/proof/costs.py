@@ -191,7 +191,7 @@ def _time_by_label(events: Iterable[_Event], counts: Counter[str]) -> dict[str, 
     spent: dict[str, float] = defaultdict(float)
     around: list[tuple[_Event, str]] = []
     # an event is written when it ends, so of two with equal times the later one contains the other
-    order = sorted(enumerate(events), key=lambda each: (each[1].start, -each[1].duration, -each[0]))
+    order = sorted(enumerate(events), key=lambda pair: (pair[1].start, -pair[1].duration, -pair[0]))
     for _, event in order:
         while around and event.start >= around[-1][0].start + around[-1][0].duration:
             around.pop()
@@ -218,8 +218,8 @@ def _removed(path: Path, counts: Counter[str]) -> list[str]:
     """
     model = graphs.parse(path)
     there = Counter(reported_label(node.name, node.op_type) for node in graphs.walk_nodes(model))
-    kept = {name for each in counts if (name := fused_name(each))}
-    added = [each for each in counts if each not in there and not fused_name(each)]
+    kept = {name for count in counts if (name := fused_name(count))}
+    added = [count for count in counts if count not in there and not fused_name(count)]
     functions = {reported_label(node.name, node.op_type) for node in function_calls(model)}
     return [
         name

@@ -64,7 +64,7 @@ def run_definition(model: Path, folder: Path) -> GoldenRun:
     inputs = read_arrays(folder / INPUTS)
 
     def run(feeds: Arrays) -> Arrays:
-        ready = {each: _defined(array, kinds[each]) for each, array in feeds.items()}
+        ready = {key: _defined(array, kinds[key]) for key, array in feeds.items()}
         results = ReferenceEvaluator(proto).run(names, ready)
         return {
             output: _stored(np.asarray(array), kinds.get(output))
@@ -80,7 +80,7 @@ def run_definition(model: Path, folder: Path) -> GoldenRun:
             return GoldenRun(refused={name: plain(str(error))})
     runs_fast = not run_limit.over()
     write_arrays(folder / OUTPUTS, outputs)
-    types = {each.name: each.dtype for each in graphs.outputs_of(proto)}
+    types = {spec.name: spec.dtype for spec in graphs.outputs_of(proto)}
     varying = observe(run, inputs, outputs, types, random=is_random(proto)) if runs_fast else ()
     return GoldenRun(samples=len(outputs), varying=varying)
 

@@ -203,7 +203,7 @@ def run_judged(asked: JudgedRun) -> GoldenRun:
             for comparison, expected in judged:
                 comparison.add(name, expected.get(name, {}), outputs, again)
             count += 1
-        return replace(_outcome([each for each, _ in judged]), samples=count, level=level)
+        return replace(_outcome([item for item, _ in judged]), samples=count, level=level)
 
     # below ALL a quantized model runs QuantizeLinear and DequantizeLinear instead of integer kernels
     return judge(None) if asked.precision is not None else _at_the_right_level(backend, judge)
@@ -233,8 +233,8 @@ def _judge(
 def _outcome(comparisons: Sequence[Comparison]) -> GoldenRun:
     verdicts = [comparison.verdict() for comparison in comparisons]
     return GoldenRun(
-        parity=tuple(output for each in verdicts for output in each.outputs),
-        failed=next((_failed(each) for each in verdicts if not each.agrees), None),
+        parity=tuple(output for verdict in verdicts for output in verdict.outputs),
+        failed=next((_failed(verdict) for verdict in verdicts if not verdict.agrees), None),
         max_abs_error=verdicts[0].max_abs_error if verdicts else None,
     )
 

@@ -92,17 +92,17 @@ class _KnownNodes:
     @classmethod
     def of(cls, manifest: Manifest) -> Self:
         shape = frozenset(manifest.shape_nodes)
-        costs = {each.label: each for each in manifest.node_costs}
+        costs = {node_cost.label: node_cost for node_cost in manifest.node_costs}
         engine = manifest.engine
         return cls(
             shape=shape,
             costs=costs,
-            fused={name: each for each in costs if (name := fused_name(each))},
+            fused={name: cost for cost in costs if (name := fused_name(cost))},
             # shares are relative to this, since the recorded ones are rounded: all nodes are 100%
-            compute_share=sum(each.share for each in costs.values() if each.label not in shape),
+            compute_share=sum(cost.share for cost in costs.values() if cost.label not in shape),
             partitions={
-                reported_label(each.context_node, CONTEXT_OP): each.nodes
-                for each in (engine.partitions if engine else ())
+                reported_label(partition.context_node, CONTEXT_OP): partition.nodes
+                for partition in (engine.partitions if engine else ())
             },
             nodes=manifest.nodes,
         )
@@ -112,7 +112,7 @@ class _KnownNodes:
         """The number of compute nodes; an upper bound if not profiled."""
         if not self.costs:
             return max(0, self.nodes - len(self.shape))
-        return sum(each.count for each in self.costs.values() if each.label not in self.shape)
+        return sum(cost.count for cost in self.costs.values() if cost.label not in self.shape)
 
     @property
     def shape_nodes(self) -> int:
@@ -127,8 +127,8 @@ class _KnownNodes:
         Folded nodes are not counted, fused ones count once, with their new label.
         """
         opened: Counter[str] = Counter()
-        for each in labels:
-            opened.update(map(self._resolve, self.partitions.get(each, (each,))))
+        for label in labels:
+            opened.update(map(self._resolve, self.partitions.get(label, (label,))))
         for name in opened:
             if name.endswith(_CONSTANT):
                 opened[name] = 0
@@ -138,8 +138,8 @@ class _KnownNodes:
 
     def of_session(self, labels: Iterable[str]) -> Counter[str]:
         nodes = list(labels)
-        engines = [each for each in nodes if each in self.partitions]
-        single = Counter(self._resolve(each) for each in nodes if each not in self.partitions)
+        engines = [node for node in nodes if node in self.partitions]
+        single = Counter(self._resolve(node) for node in nodes if node not in self.partitions)
         return single + self.of_file(engines)
 
     def compute(self, nodes: Counter[str]) -> Counter[str]:

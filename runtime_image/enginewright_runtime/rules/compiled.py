@@ -168,7 +168,7 @@ def unserved_types(subject: Subject) -> Hit | None:
     """Find inputs and outputs of types that the engine's provider refuses."""
     backend = subject.recipe.backend
     # other rules find types that no request or response can carry
-    tensors = [each for each in (*subject.inputs, *subject.outputs) if each.dtype in SERVED]
+    tensors = [spec for spec in (*subject.inputs, *subject.outputs) if spec.dtype in SERVED]
     unserved = list(unserved_tensors(backend, tensors))
     if not unserved:
         return None

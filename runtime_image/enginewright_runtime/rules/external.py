@@ -43,9 +43,9 @@ def outside_folder(subject: Subject) -> Hit | None:
     """Find locations outside the model's folder, by path or through a link."""
     kinds = _kinds(subject)
     names = [
-        f"{each.name} ('{shown(each.location)}')"
-        for each in _external_tensors(subject)
-        if kinds[each.location] is _LocationKind.OUTSIDE
+        f"{external_tensor.name} ('{shown(external_tensor.location)}')"
+        for external_tensor in _external_tensors(subject)
+        if kinds[external_tensor.location] is _LocationKind.OUTSIDE
     ]
     return hit_of(names, "external data is outside the model's folder")
 
@@ -55,7 +55,7 @@ def missing_files(subject: Subject) -> Hit | None:
     files = _locations(subject, _LocationKind.MISSING)
     if not files:
         return None
-    count = sum(each.location in files for each in _external_tensors(subject))
+    count = sum(external_tensor.location in files for external_tensor in _external_tensors(subject))
     are = "is" if len(files) == 1 else "are"
     return Hit(
         f"external data file {quoted(files)}, with {counted(count, 'tensor')}, {are} not in the"
@@ -79,22 +79,27 @@ def short_files(subject: Subject) -> Hit | None:
     """Find tensors that end beyond the end of their file."""
     kinds = _kinds(subject)
     names = []
-    for each in _external_tensors(subject):
-        end = _end(each)
-        if end is None or kinds[each.location] not in {_LocationKind.FILE, _LocationKind.LINK}:
+    for external_tensor in _external_tensors(subject):
+        end = _end(external_tensor)
+        if end is None or kinds[external_tensor.location] not in {
+            _LocationKind.FILE,
+            _LocationKind.LINK,
+        }:
             continue
-        size = (subject.folder / each.location).stat().st_size
+        size = (subject.folder / external_tensor.location).stat().st_size
         if end > size:
-            names.append(f"{each.name} ({shown(each.location)} has {size} bytes of {end})")
+            names.append(
+                f"{external_tensor.name} ({shown(external_tensor.location)} has {size} bytes of {end})"
+            )
     return hit_of(names, "external data is truncated")
 
 
 def invalid_ranges(subject: Subject) -> Hit | None:
     """Find offsets and lengths that are invalid, or do not match the tensor."""
     names = [
-        f"{each.name} ({why})"
-        for each in _external_tensors(subject)
-        if (why := _contradiction(each)) is not None
+        f"{external_tensor.name} ({why})"
+        for external_tensor in _external_tensors(subject)
+        if (why := _contradiction(external_tensor)) is not None
     ]
     return hit_of(names, "invalid external data location")
 
@@ -107,12 +112,16 @@ def _external_tensors(subject: Subject) -> Iterator[_ExternalTensor]:
 
 
 def _kinds(subject: Subject) -> dict[str, _LocationKind]:
-    locations = dict.fromkeys(each.location for each in _external_tensors(subject))
+    locations = dict.fromkeys(
+        external_tensor.location for external_tensor in _external_tensors(subject)
+    )
     return {location: _kind(subject.folder, location) for location in locations}
 
 
 def _locations(subject: Subject, kind: _LocationKind) -> list[str]:
-    return [location for location, each in _kinds(subject).items() if each is kind]
+    return [
+        location for location, location_kind in _kinds(subject).items() if location_kind is kind
+    ]
 
 
 def _kind(folder: Path, location: str) -> _LocationKind:
@@ -130,21 +139,21 @@ def _kind(folder: Path, location: str) -> _LocationKind:
     return _LocationKind.LINK if path.is_symlink() else _LocationKind.FILE
 
 
-def _end(each: _ExternalTensor) -> int | None:
+def _end(tensor: _ExternalTensor) -> int | None:
     """Return how many bytes the file must have; None if offset or length are invalid."""
-    if _contradiction(each) is not None:
+    if _contradiction(tensor) is not None:
         return None
-    size = contents.byte_size(each.tensor)
-    return None if size is None else int(each.entries.get("offset") or 0) + size
+    size = contents.byte_size(tensor.tensor)
+    return None if size is None else int(tensor.entries.get("offset") or 0) + size
 
 
-def _contradiction(each: _ExternalTensor) -> str | None:
-    offset, length = each.entries.get("offset") or "0", each.entries.get("length") or "0"
+def _contradiction(tensor: _ExternalTensor) -> str | None:
+    offset, length = tensor.entries.get("offset") or "0", tensor.entries.get("length") or "0"
     for key, entry in (("offset", offset), ("length", length)):
         # ONNX Runtime reads both as signed 64-bit integers
         if not _NUMBER.fullmatch(entry) or int(entry) >= 1 << 63:
             return f"{key} '{shown(entry)}' is not a number of bytes"
-    size = contents.byte_size(each.tensor)
+    size = contents.byte_size(tensor.tensor)
     if size is not None and int(length) not in {0, size}:
         return f"length {length}, but its shape needs {size} bytes"
     return None

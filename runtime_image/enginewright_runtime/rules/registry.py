@@ -40,7 +40,9 @@ class Registry:
     def find(self, domain: str, name: str, version: int) -> Schema | None:
         """Return the operator's schema in a version of its domain; None if it has none."""
         versions = self.schemas.get((domain, name), ())
-        return next((each for each in reversed(versions) if each.since_version <= version), None)
+        return next(
+            (schema for schema in reversed(versions) if schema.since_version <= version), None
+        )
 
     def first_version(self, domain: str, name: str) -> int | None:
         """Return the version of its domain that introduced the operator; None if unknown."""
@@ -55,7 +57,9 @@ def of(schemas: Iterable[Schema]) -> Registry:
         operators[schema.domain, schema.name].append(schema)
     return Registry(
         {
-            key: tuple(sorted(versions, key=lambda each: (each.since_version, each.deprecated)))
+            key: tuple(
+                sorted(versions, key=lambda version: (version.since_version, version.deprecated))
+            )
             for key, versions in operators.items()
         }
     )

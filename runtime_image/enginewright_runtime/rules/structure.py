@@ -154,7 +154,7 @@ def _cycle(scope: RawScope) -> list[RawNode]:
         path[number] = None
         number = next(needed for needed in needs[number] if needed in unsorted)
     steps = list(path)
-    return [scope.nodes[each] for each in reversed(steps[steps.index(number) :])]
+    return [scope.nodes[step] for step in reversed(steps[steps.index(number) :])]
 
 
 def _read_by(node: RawNode) -> Iterator[str]:

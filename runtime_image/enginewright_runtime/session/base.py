@@ -87,9 +87,12 @@ class SessionBackend(ABC):
 
     def host_memory(self) -> Callable[[Sequence[int], Any], ort.OrtValue] | None:
         """Return what allocates tensors in host memory that the device reads directly, if anything does."""
-        for each in ort.get_ep_devices():
-            if each.ep_name == self.provider and each.device.type != ort.OrtHardwareDeviceType.CPU:
-                memory = each.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+        for ep_device in ort.get_ep_devices():
+            if (
+                ep_device.ep_name == self.provider
+                and ep_device.device.type != ort.OrtHardwareDeviceType.CPU
+            ):
+                memory = ep_device.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
                 allocate = ort.OrtValue.ortvalue_from_shape_and_type
                 return partial(allocate, memory_info=memory) if memory is not None else None
         return None
@@ -124,7 +127,7 @@ def distribution() -> str:
 
 def distributions() -> tuple[str, ...]:
     """Return all distributions that own the folder `onnxruntime`."""
-    return tuple(each.name for each in owners("onnxruntime"))
+    return tuple(owner.name for owner in owners("onnxruntime"))
 
 
 class CpuBackend(SessionBackend):

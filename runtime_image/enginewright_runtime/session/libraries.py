@@ -46,7 +46,7 @@ def missing(library: Path, but: Iterable[str] = ()) -> tuple[str, ...]:
 
 def wheel_version(*modules: str) -> str | None:
     """Return the version of the wheel that owns the first of `modules` that is installed."""
-    owner = next((each for name in modules for each in owners(name)), None)
+    owner = next((distribution for name in modules for distribution in owners(name)), None)
     return owner.version if owner else None
 
 
@@ -54,10 +54,10 @@ def wheel_version(*modules: str) -> str | None:
 def owners(module: str) -> tuple[Distribution, ...]:
     """Return the distributions that own a top-level module, sorted; faster than `packages_distributions`."""
     owning: dict[str, Distribution] = {}
-    for each in distributions():
+    for distribution in distributions():
         # an interrupted installation leaves no METADATA, and so no name
-        if each.name and _owns(each, module):
-            owning.setdefault(each.name, each)
+        if distribution.name and _owns(distribution, module):
+            owning.setdefault(distribution.name, distribution)
     return tuple(owning[name] for name in sorted(owning))
 
 

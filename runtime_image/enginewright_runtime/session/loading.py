@@ -139,12 +139,18 @@ def find(name: str) -> SessionBackend:
 
 def available() -> dict[str, SessionBackend]:
     """Return the backends whose libraries this image contains, except NVIDIA's CUDA and driver."""
-    return {each.name: each for each in _BACKENDS if each.offered() and each.complete()}
+    return {
+        backend.name: backend for backend in _BACKENDS if backend.offered() and backend.complete()
+    }
 
 
 def unusable_backends() -> dict[str, str]:
     """Return the backends whose library in this image cannot be used, and why."""
-    return {each.name: why for each in _BACKENDS if each.offered() and (why := each.unusable())}
+    return {
+        backend.name: why
+        for backend in _BACKENDS
+        if backend.offered() and (why := backend.unusable())
+    }
 
 
 def ask_device(backend: SessionBackend) -> Device:

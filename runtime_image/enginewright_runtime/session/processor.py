@@ -25,7 +25,9 @@ def read() -> Processor:
     exact = _exact_products()
     # an emulator reports the flags of its host, whose instruction sets the process cannot use
     usable = tuple(
-        each for each in processor.features if exact is not False or not has_exact_products({each})
+        feature
+        for feature in processor.features
+        if exact is not False or not has_exact_products({feature})
     )
     return processor.model_copy(update={"features": usable, "exact_products": exact})
 

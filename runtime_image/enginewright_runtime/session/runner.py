@@ -25,7 +25,7 @@ class Runner:
         self._turn: AbstractContextManager[object] = nullcontext() if shared else threading.Lock()
         tensors = (*signature.inputs.values(), *signature.outputs.values())
         self._half = {tensor.name for tensor in tensors if tensor.datatype is BF16}
-        self._has_strings = any(each.datatype is BYTES for each in signature.inputs.values())
+        self._has_strings = any(input_.datatype is BYTES for input_ in signature.inputs.values())
 
     def run(self, outputs: list[str], feeds: dict[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return `outputs` for `feeds`; BF16 tensors are uint16 arrays of their bits."""

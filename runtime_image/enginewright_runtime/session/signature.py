@@ -160,8 +160,8 @@ def read_signature(
     SignatureError for an input, or all outputs, of unsupported types, ProfileError for a profile that does not fit.
     """
     by_input: dict[str, list[ShapeProfile]] = {}
-    for each in (each for profile in profiles for each in profile):
-        by_input.setdefault(each.input, []).append(each)
+    for shape_profile in (item for profile in profiles for item in profile):
+        by_input.setdefault(shape_profile.input, []).append(shape_profile)
     taken = {arg.name: _input(arg, by_input.pop(arg.name, []), least) for arg in inputs}
     if by_input:
         raise ProfileError(f"a shape profile names {quoted_names(by_input)}, which is not an input")
@@ -199,23 +199,32 @@ def _input(arg: NodeArg, profiles: Sequence[ShapeProfile], least: int) -> Tensor
                 f"input {arg.name!r} has {len(shape)} dimensions, but its shape profile has"
                 f" {len(profile.min)}"
             )
-    lows = [min(sizes) for sizes in zip(*(each.min for each in profiles), strict=True)]
-    highs = [max(sizes) for sizes in zip(*(each.max for each in profiles), strict=True)]
+    lows = [
+        min(sizes) for sizes in zip(*(shape_profile.min for shape_profile in profiles), strict=True)
+    ]
+    highs = [
+        max(sizes) for sizes in zip(*(shape_profile.max for shape_profile in profiles), strict=True)
+    ]
     bounds = _within(shape, lows, highs)
     values = _values(profiles)
     return Tensor(arg.name, datatype, shape, bounds, profiled=True, values=values)
 
 
 def _values(profiles: Sequence[ShapeProfile]) -> tuple[float, float] | None:
-    lows = [each.low for each in profiles if each.low is not None]
-    highs = [each.high for each in profiles if each.high is not None]
+    lows = [profile.low for profile in profiles if profile.low is not None]
+    highs = [profile.high for profile in profiles if profile.high is not None]
     return (min(lows), max(highs)) if lows and highs else None
 
 
 def _bounds_of(
     profile: Sequence[ShapeProfile], inputs: Mapping[str, Tensor]
 ) -> Mapping[str, Bounds]:
-    return {each.input: _within(inputs[each.input].shape, each.min, each.max) for each in profile}
+    return {
+        shape_profile.input: _within(
+            inputs[shape_profile.input].shape, shape_profile.min, shape_profile.max
+        )
+        for shape_profile in profile
+    }
 
 
 def _within(shape: Sequence[int], lows: Sequence[int], highs: Sequence[int]) -> Bounds:

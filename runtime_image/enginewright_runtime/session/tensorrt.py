@@ -45,10 +45,10 @@ class TensorRtBackend(CudaBackend):
             return None
         major = needed.removeprefix(_INFER)
         others = {
-            f"{each.name} {each.version}"
+            f"{owner.name} {owner.version}"
             for module in (*_BUILDERS, _BUILDER_LIBRARIES)
-            for each in libraries.owners(module)
-            if each.version.partition(".")[0] != major
+            for owner in libraries.owners(module)
+            if owner.version.partition(".")[0] != major
         }
         if not others:
             return None

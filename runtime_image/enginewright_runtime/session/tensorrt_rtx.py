@@ -49,7 +49,7 @@ class TensorRtRtxBackend(SessionBackend):
         return tuple(
             name
             for name in needed
-            if not any(each == name or each.startswith(f"{name}.") for each in carried)
+            if not any(item == name or item.startswith(f"{name}.") for item in carried)
         )
 
     @override
@@ -63,7 +63,11 @@ class TensorRtRtxBackend(SessionBackend):
         load_plugins(request.extensions)  # the provider has no option for them (version 0.5.0)
         try:
             _register(self.provider)
-            devices = [each for each in ort.get_ep_devices() if each.ep_name == self.provider][:1]
+            devices = [
+                ep_device
+                for ep_device in ort.get_ep_devices()
+                if ep_device.ep_name == self.provider
+            ][:1]
             if devices:
                 options.add_provider_for_devices(devices, self.provider_options(request))
         except Exception as error:

@@ -123,7 +123,9 @@ class RegistrySource(WebSource):
     def _only(self, manifests: list[dict[str, Any]]) -> str:
         # indexes also list attestations, which are not content
         artefacts = [
-            each for each in manifests if each.get("platform", {}).get("architecture") != "unknown"
+            manifest
+            for manifest in manifests
+            if manifest.get("platform", {}).get("architecture") != "unknown"
         ]
         if len(artefacts) != 1 or not _SHA256.fullmatch(str(artefacts[0].get("digest"))):
             raise unreachable(

@@ -47,14 +47,14 @@ class SourceVersion(Message):
     @property
     def shown(self) -> str:
         """Return it for users, such as etag "1"."""
-        files = [each.validator for each in self.files if each.validator]
-        listings = [f"listing {each.digest[:12]}" for each in self.listings if each.digest]
+        files = [file.validator for file in self.files if file.validator]
+        listings = [f"listing {listing.digest[:12]}" for listing in self.listings if listing.digest]
         return self.pin or name_nodes([*listings, *files])
 
     @property
     def _is_complete(self) -> bool:
-        return all(each.validator for each in self.files) and all(
-            each.digest for each in self.listings
+        return all(file.validator for file in self.files) and all(
+            listing.digest for listing in self.listings
         )
 
     def is_current(self, source: ModelSource, suffix: str) -> bool:
@@ -66,10 +66,10 @@ class SourceVersion(Message):
             return True
         if not self._is_complete or source.find() != self.name:
             return False
-        for each in self.listings:
-            if _digest(_chosen(source.files(deep=each.deep), suffix)) != each.digest:
+        for listing in self.listings:
+            if _digest(_chosen(source.files(deep=listing.deep), suffix)) != listing.digest:
                 return False
-        return all(source.head(each.path) == each.validator for each in self.files)
+        return all(source.head(file.path) == file.validator for file in self.files)
 
 
 class RecordedSource(ModelSource):

@@ -127,9 +127,9 @@ class BucketMedium(Medium):
         files = self._objects.listed(_FILES)  # first: what is published from now on is younger
         digests = named()
         marks = self._marks()
-        for each in files:
-            digest = each.name.removeprefix(f"{_FILES}/")
-            if not is_digest(digest) or digest in digests or _age(each) <= _REMOVED_AFTER:
+        for file in files:
+            digest = file.name.removeprefix(f"{_FILES}/")
+            if not is_digest(digest) or digest in digests or _age(file) <= _REMOVED_AFTER:
                 continue
             # a wrong address, or a proxy in place of the bucket lists nothing
             if not digests and not marks:
@@ -140,7 +140,7 @@ class BucketMedium(Medium):
                     remedy="check the address, which ends with PATH/NAMESPACE, and any proxy before the"
                     " bucket; to remove all artefacts, delete the files with the provider's tool",
                 )
-            yield Leftover(each.name, each.size, each.modified)
+            yield Leftover(file.name, file.size, file.modified)
 
     @override
     def remove(self, leftover: Leftover) -> bool:
@@ -154,10 +154,10 @@ class BucketMedium(Medium):
     @override
     def artifacts(self, kind: ArtifactKind) -> Iterator[Listed]:
         """Yield what has a manifest: the only objects below the kind's folder."""
-        for each in self._objects.listed(kind.folder):
-            key, _, name = each.name.removeprefix(f"{kind.folder}/").partition("/")
-            if name == MANIFEST_NAME and not _is_mark(each):
-                yield Listed(key, each.modified, _etag(each))
+        for info in self._objects.listed(kind.folder):
+            key, _, name = info.name.removeprefix(f"{kind.folder}/").partition("/")
+            if name == MANIFEST_NAME and not _is_mark(info):
+                yield Listed(key, info.modified, _etag(info))
 
     @override
     def renew(self, artifact: Artifact) -> None:
@@ -180,7 +180,7 @@ class BucketMedium(Medium):
     @override
     def stored(self, kinds: Sequence[ArtifactKind]) -> Iterator[Stored]:
         """Yield the artefacts; of a damaged one, only its manifest."""
-        sizes = {each.name: each.size for each in self._objects.listed(_FILES)}
+        sizes = {info.name: info.size for info in self._objects.listed(_FILES)}
         for kind in kinds:
             for listed in self.artifacts(kind):
                 artifact = Artifact(kind, listed.key)
@@ -198,13 +198,13 @@ class BucketMedium(Medium):
     @override
     def discard(self, unused: Sequence[Stored]) -> list[Stored]:
         """Put marks in place of their manifests; the files become leftovers."""
-        return [each for each in unused if self._is_marked(each)]
+        return [stored for stored in unused if self._is_marked(stored)]
 
     @override
     def records(self, folder: str) -> Iterator[Leftover]:
         """Yield the objects."""
-        for each in self._objects.listed(folder):
-            yield Leftover(each.name, each.size, each.modified)
+        for info in self._objects.listed(folder):
+            yield Leftover(info.name, info.size, info.modified)
 
     @override
     def remove_record(self, record: Leftover) -> bool:
@@ -234,10 +234,10 @@ class BucketMedium(Medium):
 
     def _marks(self) -> list[ObjectInfo]:
         return [
-            each
+            info
             for kind in (PREPARED, ENGINE)
-            for each in self._objects.listed(kind.folder)
-            if _is_mark(each)
+            for info in self._objects.listed(kind.folder)
+            if _is_mark(info)
         ]
 
     def _put_file(self, name: str, source: Path) -> ArtifactFile:

@@ -33,7 +33,7 @@ def refuse_shared(medium: Medium, task: CollectTask) -> None:
         medium.put(f"{CLUSTERS}/{task.cluster}", _MARK)
     if task.dry_run or (task.max_age_seconds is None and task.max_bytes is None):
         return
-    others = [each for each in medium.records(CLUSTERS) if _cluster(each) != task.cluster]
+    others = [record for record in medium.records(CLUSTERS) if _cluster(record) != task.cluster]
     if len(others) > (1 if task.cluster is None else 0):
         raise StageFailure(
             Reason.STORE_SHARED,
@@ -43,8 +43,8 @@ def refuse_shared(medium: Medium, task: CollectTask) -> None:
 
 def release(medium: Medium, cluster: str) -> bool:
     """Forget a cluster; return whether it used this store."""
-    marks = [each for each in medium.records(CLUSTERS) if _cluster(each) == cluster]
-    return bool(marks) and all(medium.remove_record(each) for each in marks)
+    marks = [record for record in medium.records(CLUSTERS) if _cluster(record) == cluster]
+    return bool(marks) and all(medium.remove_record(mark) for mark in marks)
 
 
 def _cluster(mark: Leftover) -> str:
@@ -52,7 +52,9 @@ def _cluster(mark: Leftover) -> str:
 
 
 def _named(marks: Sequence[Leftover]) -> str:
-    last = sorted(marks, key=lambda each: each.modified, reverse=True)
-    shown = [f"cluster {_cluster(each)}, last on {each.modified:%Y-%m-%d}" for each in last]
+    last = sorted(marks, key=lambda mark: mark.modified, reverse=True)
+    shown = [
+        f"cluster {_cluster(leftover)}, last on {leftover.modified:%Y-%m-%d}" for leftover in last
+    ]
     more = len(shown) - _SHOWN
     return "; ".join(shown[:_SHOWN]) + (f"; and {more} more" if more > 0 else "")

@@ -37,8 +37,8 @@ class Collection:
 
     def result(self, *, dry_run: bool) -> Collected:
         """Return it in figures."""
-        removed = {each.artifact for each in self.removed}
-        remaining = [each for each in self.stored if each.artifact not in removed]
+        removed = {stored.artifact for stored in self.removed}
+        remaining = [stored for stored in self.stored if stored.artifact not in removed]
         before, after = total_bytes(self.stored), total_bytes(remaining)
         return Collected(
             artifacts=len(self.stored),
@@ -49,7 +49,7 @@ class Collection:
             removed_bytes=before - after,
             bytes_after=after,
             leftovers=len(self.leftovers),
-            leftover_bytes=sum(each.size for each in self.leftovers),
+            leftover_bytes=sum(leftover.size for leftover in self.leftovers),
             reports=len(self.reports),
             caches=len(self.caches),
             capacity_bytes=self.space and self.space.capacity,
@@ -74,7 +74,7 @@ def run(task: CollectTask, paths: Paths) -> StageReport:
         ),
         collected=result,
         findings=() if collection.problem is None else (collection.problem,),
-        facts={"removed": [each.artifact.folder for each in collection.removed]},
+        facts={"removed": [stored.artifact.folder for stored in collection.removed]},
     )
 
 
@@ -95,7 +95,7 @@ def collect(medium: Medium, task: CollectTask) -> Collection:
             (_older(medium, CACHES, as_of, task.cache_age_seconds), medium.remove_record),
         )
         gone = [
-            tuple(each for each in some if task.dry_run or remove(each))
+            tuple(leftover for leftover in some if task.dry_run or remove(leftover))
             for some, remove in unneeded
         ]
         return Collection(
@@ -126,4 +126,4 @@ def _leftovers(inventory: Inventory) -> tuple[list[Leftover], Finding | None]:
 
 def _older(medium: Medium, folder: str, as_of: datetime, seconds: float) -> list[Leftover]:
     before = as_of - timedelta(seconds=seconds)
-    return [each for each in medium.records(folder) if each.modified <= before]
+    return [record for record in medium.records(folder) if record.modified <= before]

@@ -26,44 +26,44 @@ def plan_collection(stored: Sequence[Stored], task: CollectTask) -> CollectionPl
     """
     keep = frozenset(task.keep)
     kept_since = task.as_of - timedelta(seconds=task.min_age_seconds)
-    needed = tuple(each for each in stored if _is_needed(each, keep))
+    needed = tuple(item for item in stored if _is_needed(item, keep))
     removable = sorted(
         (
-            each
-            for each in stored
-            if not _is_needed(each, keep)
-            and is_digest(each.artifact.key)
-            and each.used <= kept_since
+            item
+            for item in stored
+            if not _is_needed(item, keep)
+            and is_digest(item.artifact.key)
+            and item.used <= kept_since
         ),
-        key=lambda each: (each.used, each.artifact.folder),
+        key=lambda item: (item.used, item.artifact.folder),
     )
-    users = Counter(name for each in stored for name in each.files)
+    users = Counter(name for item in stored for name in item.files)
     size = total_bytes(stored)
     removed: list[Stored] = []
-    for each in removable:
-        if not (_is_too_old(each, task) or _is_too_large(size, task)):
+    for item in removable:
+        if not (_is_too_old(item, task) or _is_too_large(size, task)):
             break  # the others were used later
-        removed.append(each)
-        users.subtract(list(each.files))
-        size -= sum(count for name, count in each.files.items() if not users[name])
+        removed.append(item)
+        users.subtract(list(item.files))
+        size -= sum(count for name, count in item.files.items() if not users[name])
     return CollectionPlan(needed, tuple(removed))
 
 
 def total_bytes(stored: Iterable[Stored]) -> int:
     """Return the bytes of artefacts; a file that several of them share counts once."""
     sizes: dict[str, int] = {}
-    for each in stored:
-        sizes |= each.files
+    for item in stored:
+        sizes |= item.files
     return sum(sizes.values())
 
 
-def _is_needed(each: Stored, keep: frozenset[str]) -> bool:
-    return each.artifact.key[:KEPT_CHARACTERS] in keep
+def _is_needed(stored: Stored, keep: frozenset[str]) -> bool:
+    return stored.artifact.key[:KEPT_CHARACTERS] in keep
 
 
-def _is_too_old(each: Stored, task: CollectTask) -> bool:
+def _is_too_old(stored: Stored, task: CollectTask) -> bool:
     age = task.max_age_seconds
-    return age is not None and each.used <= task.as_of - timedelta(seconds=age)
+    return age is not None and stored.used <= task.as_of - timedelta(seconds=age)
 
 
 def _is_too_large(size: int, task: CollectTask) -> bool:

@@ -48,8 +48,8 @@ class Exported:
     def _found(self, file: ArtifactFile) -> Copied | None:
         """Read a regular file, if there is one, unless its size differs."""
         path = self.folder / file.path
-        folders = [self.folder / each for each in PurePosixPath(file.path).parents][:-1]
-        if any(each.is_symlink() for each in folders):
+        folders = [self.folder / parent for parent in PurePosixPath(file.path).parents][:-1]
+        if any(folder.is_symlink() for folder in folders):
             return None
         try:
             with open_plain(path) as reader:

@@ -40,8 +40,8 @@ class Inventory:
         """Return the digests of the files that the manifests of all artefacts name."""
         digests: set[str] = set()
         for kind in KINDS:
-            for each in self._medium.artifacts(kind):
-                artifact = Artifact(kind, each.key)
+            for listed in self._medium.artifacts(kind):
+                artifact = Artifact(kind, listed.key)
                 text = self._medium.get(artifact.manifest, LARGEST_MANIFEST)
                 if text is not None:
                     digests |= {file.sha256 for file in artifact.checked(text).files}

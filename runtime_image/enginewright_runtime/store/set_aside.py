@@ -60,16 +60,16 @@ def discard(root: Path, tmp: Path, unused: Sequence[Stored], settled_after: floa
     aside: deque[tuple[Stored, Path]] = deque()
     removed = []
     try:
-        for each in unused:
-            if (moved := _set_aside(root, tmp, each)) is not None:
-                aside.append((each, moved))
+        for stored in unused:
+            if (moved := _set_aside(root, tmp, stored)) is not None:
+                aside.append((stored, moved))
         if aside and settled_after:
             _log.info("waiting %.0f s for Jobs that may have found them", settled_after)
             time.sleep(settled_after)
         while aside:
-            each, moved = aside.popleft()
+            key, moved = aside.popleft()
             if finish(root, moved):
-                removed.append(each)
+                removed.append(key)
     except BaseException:  # also the end of the process by a signal
         for _, moved in aside:
             _put_back(root, moved)
@@ -109,12 +109,12 @@ def _parsed(aside: Path) -> re.Match[str]:
     return match
 
 
-def _set_aside(root: Path, tmp: Path, each: Stored) -> Path | None:
+def _set_aside(root: Path, tmp: Path, stored: Stored) -> Path | None:
     """Rename an artefact into `tmp/`, unless it stays or is gone."""
-    artifact = each.artifact
+    artifact = stored.artifact
     folder = root / artifact.folder
     modified = _modified(folder)
-    if modified is None or used(folder) != each.used:
+    if modified is None or used(folder) != stored.used:
         return None
     mark = f"{artifact.kind.folder}-{artifact.key}-{modified}"
     aside = tmp / f"removed-{mark}-{secrets.token_hex(8)}"

@@ -228,7 +228,7 @@ class VolumeMedium(Medium):
         folder = self._root / _TMP
         if not _is_folder(folder):
             return []
-        return [each for each in folder.iterdir() if _is_own(each)]
+        return [path for path in folder.iterdir() if _is_own(path)]
 
     def _move_in(self, folder: Path, publication: Publication) -> bool:
         """Rename the complete folder to the artefact; return False if another publisher was first."""
@@ -260,8 +260,8 @@ class VolumeMedium(Medium):
     def _sweep(self) -> None:
         """Remove leftovers of publishers that ended more than a day ago."""
         (self._root / _TMP).mkdir(exist_ok=True)
-        for each in self.leftovers(frozenset):
-            self.remove(each)
+        for leftover in self.leftovers(frozenset):
+            self.remove(leftover)
 
 
 def _write_folder(folder: Path, publication: Publication) -> Manifest:

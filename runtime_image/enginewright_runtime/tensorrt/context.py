@@ -81,21 +81,21 @@ def compose(
     graph = model.graph
     inside = {index for context in contexts for index in context.nodes}
     rest = [
-        each
-        for index, each in enumerate(graph.node)
-        if index not in inside or each.op_type == CONSTANT  # nodes outside may use it too
+        item
+        for index, item in enumerate(graph.node)
+        if index not in inside or item.op_type == CONSTANT  # nodes outside may use it too
     ]
     composed = graphs.copy_of(model)
     target = composed.graph
     graphs.replace_nodes(target, [*nodes, *rest])
     scope = Scope(target)
-    for each in scope.nodes:
-        if each.proto.op_type == CONSTANT and not each.is_read():
-            each.remove()
+    for item in scope.nodes:
+        if item.proto.op_type == CONSTANT and not item.is_read():
+            item.remove()
     if scope.order() is None:
         return None
     scope.sort()
-    produced = {name for each in target.node for name in each.output}
+    produced = {name for item in target.node for name in item.output}
     produced -= {name for context in contexts for name in context.outputs}
     used = {value.name for value in scope.own() if value.readers}
     given = {spec.name for spec in graphs.inputs_of(model)}

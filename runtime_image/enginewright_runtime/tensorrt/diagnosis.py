@@ -143,11 +143,11 @@ def not_in_parts(why: StageFailure, limit: str) -> StageFailure:
 
 def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
     messages = [*(error.message for error in answer.parser), *answer.errors]
-    for each in messages:
-        if any(sign in each for sign in _EXTERNAL):
+    for item in messages:
+        if any(sign in item for sign in _EXTERNAL):
             return StageFailure(
                 Reason.EXTERNAL_DATA_MISSING,
-                f"{about.title} cannot read the weights: {_without_folder(each)}",
+                f"{about.title} cannot read the weights: {_without_folder(item)}",
             )
     if message := _precise(messages):
         nodes = tuple(about.label(error) for error in answer.parser if _precise([error.message]))
@@ -167,15 +167,15 @@ def _unparsed(answer: BuildResult, about: Circumstances) -> StageFailure:
 
 def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
     # without a device every build logs CUDA errors; they are the cause only if there is no other
-    errors = [each for each in answer.errors if not _CUDA.search(each)]
+    errors = [error for error in answer.errors if not _CUDA.search(error)]
     if not errors:
         return _without_device(answer, about)
     if message := _precise(errors):
         operation = _OPERATION.search(message)
         name = operation.group("name") if operation else None
         return _precision(message, (about.operations.get(name, name),) if name else (), about)
-    for each in errors:
-        if profile := _of_profile(each, about):
+    for error in errors:
+        if profile := _of_profile(error, about):
             return profile
     if workspace.is_out_of_memory(errors):
         return _of_workspace(errors, about)
@@ -187,7 +187,9 @@ def _of_build(answer: BuildResult, about: Circumstances) -> StageFailure:
 
 
 def _precise(messages: Sequence[str]) -> str | None:
-    return next((each for each in messages for sign in _PRECISION if sign.search(each)), None)
+    return next(
+        (message for message in messages for sign in _PRECISION if sign.search(message)), None
+    )
 
 
 def _precision(message: str, nodes: tuple[str, ...], about: Circumstances) -> StageFailure:
@@ -238,7 +240,7 @@ def _of_workspace(errors: Sequence[str], about: Circumstances) -> StageFailure:
 
 
 def _without_device(answer: BuildResult, about: Circumstances) -> StageFailure:
-    codes = {code for each in answer.errors for match in _CUDA.findall(each) for code in match}
+    codes = {code for error in answer.errors for match in _CUDA.findall(error) for code in match}
     if not codes:
         return StageFailure(
             Reason.BUILD_FAILED, f"{about.title} cannot build the model and gives no reason"

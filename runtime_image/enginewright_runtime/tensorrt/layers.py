@@ -50,7 +50,7 @@ def kernels(inspected: str) -> list[str]:
         layers = json.loads(inspected).get("Layers", [])
     except (ValueError, AttributeError):
         return []
-    names = [each if isinstance(each, str) else each.get("Name", "") for each in layers]
+    names = [layer if isinstance(layer, str) else layer.get("Name", "") for layer in layers]
     return [str(name)[:_MAX_NAME] for name in names[:_MAX_ENTRIES]]
 
 

@@ -125,8 +125,8 @@ def merge_timings(
     trt = flavors.load(flavors.find(backend), version)
     with log.open("a") as sink:
         config = trt.Builder(logger_of(trt, sink)).create_builder_config()
-        first, *others = (config.create_timing_cache(each.read_bytes()) for each in timings)
-        done = [first.combine(each, ignore_mismatch=False) for each in others]
+        first, *others = (config.create_timing_cache(timing.read_bytes()) for timing in timings)
+        done = [first.combine(item, ignore_mismatch=False) for item in others]
         if not all(done):
             return False
         target.write_bytes(memoryview(first.serialize()))

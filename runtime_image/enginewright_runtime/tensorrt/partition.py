@@ -55,8 +55,11 @@ def partition(
             supported = parser.supports_model_v2(part.model.SerializeToString(), str(model))
             if errors is None:
                 errors = tuple(
-                    replace(each, node=None if each.node is None else part.origin(each.node))
-                    for each in parser_errors(parser)
+                    replace(
+                        parser_error,
+                        node=None if parser_error.node is None else part.origin(parser_error.node),
+                    )
+                    for parser_error in parser_errors(parser)
                 )
             if supported:
                 parts.append(candidate)

@@ -28,7 +28,7 @@ def load(trt: Any, logger: Any, plugins: Sequence[Path]) -> None:  # noqa: ANN40
             continue
         before = len(logger.errors)
         if registry.load_library(str(path)) is None:
-            messages = [each for each in logger.errors[before:] if _OWN_MESSAGE in each]
+            messages = [error for error in logger.errors[before:] if _OWN_MESSAGE in error]
             raise failed(
                 path, short(sentence(messages[0])) if messages else "the registry refuses it"
             )

@@ -77,7 +77,7 @@ def sizes(
             if result.element_type() in {TensorProto.INT32, TensorProto.INT64}:
                 flat = result.numpy().reshape(-1)
                 if len(result.shape()) <= 1 and flat.size <= _LARGEST_SHAPE:
-                    values[index].append([int(each) for each in flat])
+                    values[index].append([int(item) for item in flat])
     return [
         TensorProfile(
             name,

@@ -157,7 +157,7 @@ class Endpoints:
 
     @property
     def _connections(self) -> list[ServedConnection]:
-        return [each for app in self._apps for each in app.connections]
+        return [connection for app in self._apps for connection in app.connections]
 
 
 def _tracing(task: ServeTask, app: ServerApp) -> RequestTracer | None:

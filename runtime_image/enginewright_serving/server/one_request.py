@@ -42,7 +42,7 @@ def _outputs(model: ServedModel, content: bytes) -> tuple[AnsweredTensor, ...]:
             name=name,
             datatype=signature.outputs[name].datatype.name,
             shape=values[name].shape,
-            values=tuple(_shown(each) for each in values[name].reshape(-1)[:_SHOWN_VALUES]),
+            values=tuple(_shown(item) for item in values[name].reshape(-1)[:_SHOWN_VALUES]),
         )
         for name in plan.outputs
     )

@@ -35,14 +35,14 @@ _CLASS_AXES: Final = 2  # of class scores: [batch, classes]
 
 def incompatibility(new: Manifest, stable: Manifest) -> str:
     """Return why the golden samples of `stable` cannot be compared, or "" if they can."""
-    stable_inputs = {each.name for each in stable.inputs}
+    stable_inputs = {input_.name for input_ in stable.inputs}
     reasons = (
         *_differences("input", new.inputs, stable.inputs),
         *_differences("output", new.outputs, stable.outputs),
         *(
-            f"the new revision has an input {each.name!r} that the stable revision does not have"
-            for each in new.inputs
-            if each.name not in stable_inputs
+            f"the new revision has an input {input_.name!r} that the stable revision does not have"
+            for input_ in new.inputs
+            if input_.name not in stable_inputs
         ),
     )
     return next(iter(reasons), "")
@@ -51,7 +51,7 @@ def incompatibility(new: Manifest, stable: Manifest) -> str:
 def _differences(
     what: str, new: Iterable[TensorSpec], stable: Iterable[TensorSpec]
 ) -> Iterable[str]:
-    named = {each.name: each for each in new}
+    named = {spec.name: spec for spec in new}
     for old in stable:
         now = named.get(old.name)
         if now is None:
@@ -62,10 +62,14 @@ def _differences(
 
 def free_axes(manifest: Manifest) -> dict[str, tuple[bool, ...]]:
     """Return for each axis of each output whether its size may depend on data: it is neither fixed nor an input's."""
-    of_inputs = {size for each in manifest.inputs for size in each.shape if isinstance(size, str)}
+    of_inputs = {
+        size for input_ in manifest.inputs for size in input_.shape if isinstance(size, str)
+    }
     return {
-        each.name: tuple(not isinstance(size, int) and size not in of_inputs for size in each.shape)
-        for each in manifest.outputs
+        output.name: tuple(
+            not isinstance(size, int) and size not in of_inputs for size in output.shape
+        )
+        for output in manifest.outputs
     }
 
 
@@ -86,7 +90,7 @@ def change(
     label = name[:TEXT_LENGTH]
     shape: tuple[int | None, ...] = want.shape
     if len(free) == want.ndim:
-        shape = tuple(None if each else size for each, size in zip(free, want.shape, strict=True))
+        shape = tuple(None if item else size for item, size in zip(free, want.shape, strict=True))
     if fault := form_fault(want, have, dtype, shape):
         return OutputChange(name=label, form=fault.description[:TEXT_LENGTH])
     if want.shape != have.shape:
@@ -132,8 +136,8 @@ def most_changed(changes: Iterable[OutputChange]) -> tuple[OutputChange, ...]:
     outputs = list(changes)
 
     def rank(index: int) -> tuple[bool, float]:
-        each = outputs[index]
-        return each.relative is None and _has_values(each), each.relative or 0.0
+        change = outputs[index]
+        return change.relative is None and _has_values(change), change.relative or 0.0
 
     chosen = sorted(range(len(outputs)), key=rank, reverse=True)[:OUTPUTS]
     return tuple(outputs[index] for index in sorted(chosen))

@@ -106,7 +106,7 @@ class AnswerComparison:
                 "the golden outputs are larger than the sidecar's memory allows"
             )
         self._varying = {
-            each.name for each in (*(self._own.varying or ()), *(manifest.varying or ()))
+            output.name for output in (*(self._own.varying or ()), *(manifest.varying or ()))
         }
         self._free = free_axes(manifest)
         self._largest_values = samples.largest_values()

@@ -62,7 +62,7 @@ class GoldenProbe:
         self._inferences = inferences
         self._samples = samples
         self._tolerances = Tolerances.of(manifest.recipe, manifest.precision)
-        self._kinds = {name: type_name(each) for name, each in samples.types.outputs.items()}
+        self._kinds = {name: type_name(output) for name, output in samples.types.outputs.items()}
         self._scales: dict[str, float] = {}
         if self._tolerances.across_samples:
             self._scales = samples.largest_values()

@@ -44,19 +44,19 @@ class GoldenResults:
         return float(f"{max(errors):.1e}") if errors else None
 
     def _outcome(self) -> CheckResult:
-        wrong = next((each.wrong for each in self._last.values() if each.wrong), None)
+        wrong = next((result.wrong for result in self._last.values() if result.wrong), None)
         if wrong is not None:
             return CheckResult.failed(Reason.PARITY_FAILED, wrong)
         if len(self._last) < self._samples:
             return CheckResult.unknown("not all golden samples have run yet")
-        if not any(each.compared for each in self._last.values()):
+        if not any(result.compared for result in self._last.values()):
             return CheckResult.unknown(
                 "no output of the golden samples can be compared: every output differs between"
                 " runs of the source model, and the distribution of its values is unknown",
                 Reason.NOTHING_COMPARED,
             )
         right = f"{counted(self._samples, 'golden sample')} passed"
-        spread = [each.name for each in self._manifest.varying or () if each.spreads]
+        spread = [output.name for output in self._manifest.varying or () if output.spreads]
         return CheckResult.ok(
             f"{right}; compared in distribution: {', '.join(spread)}" if spread else right
         )

@@ -83,5 +83,5 @@ class Inferences:
         """Return the `expected` outputs of a response; raise ResponseError, or TooLargeError if its JSON takes too much memory."""
         length = response.headers.get(_LENGTH, b"")
         json_length = int(length) if length.isdigit() else None
-        most = max(JSON_BYTES, sum(each.nbytes for each in expected.values()))
+        most = max(JSON_BYTES, sum(array.nbytes for array in expected.values()))
         return decode(response.body, json_length, expected, types, most)

@@ -104,7 +104,7 @@ class ProbeLatency(_Latency[tuple[str, float]]):
     def baseline(self) -> float | None:
         """Seconds of the fastest sample that has a baseline."""
         baselines = (trend.baseline for trend in self._trends.values())
-        return min((each for each in baselines if each), default=None)
+        return min((value for value in baselines if value), default=None)
 
     def current(self, sample: str, now: float) -> float | None:
         """Return the current seconds in the model of `sample`, or None with too few measurements."""
@@ -127,7 +127,7 @@ class ProbeLatency(_Latency[tuple[str, float]]):
             for (_, floor), trend in self._trends.items()
             if trend.baseline and (now := seconds(trend)) is not None
         ]
-        return max(comparisons, key=lambda each: each.rank, default=None)
+        return max(comparisons, key=lambda comparison: comparison.rank, default=None)
 
     def outcome(self, now: float) -> CheckResult:
         """Return the check's result for the recent golden inferences."""

@@ -82,9 +82,9 @@ async def _run(pod_state: PodState, monitor: Monitor, port: int) -> None:
     running = [asyncio.create_task(monitor.run()), asyncio.create_task(app.sweep())]
     await asyncio.wait([asyncio.create_task(stop.wait()), *running], return_when="FIRST_COMPLETED")
     acceptor.close()
-    for each in running:
-        each.cancel()
-    for each in running:
+    for item in running:
+        item.cancel()
+    for item in running:
         with contextlib.suppress(asyncio.CancelledError):
-            await each
+            await item
     _log.info("received SIGTERM")

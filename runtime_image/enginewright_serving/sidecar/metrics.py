@@ -98,7 +98,7 @@ _PARITY_MAX_ABS_ERROR: Final = Family(
     "Largest absolute error in the latest answers to the golden samples.",
 )
 
-FAMILIES: Final = tuple(each for each in tuple(globals().values()) if isinstance(each, Family))
+FAMILIES: Final = tuple(item for item in tuple(globals().values()) if isinstance(item, Family))
 
 
 def expose(pod_state: PodState, server: bytes) -> bytes:

@@ -78,7 +78,11 @@ class PodLatency:
             Check.LIVE_LATENCY: self.live.worst(now),
             Check.CLASS_LATENCY: of_class[1] if of_class else None,
         }
-        return {check: each.ratio for check, each in comparisons.items() if each is not None}
+        return {
+            check: comparison.ratio
+            for check, comparison in comparisons.items()
+            if comparison is not None
+        }
 
     def _compare_class(self) -> tuple[str, Slowness] | None:
         now = self._clock()

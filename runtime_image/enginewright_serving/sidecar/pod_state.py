@@ -168,7 +168,7 @@ class PodState:
         """Why every run fails although the server responds: DeviceLost or RunsFail; else None."""
         now = self._clock()
         verdicts = (self.board.verdict(check, now) for check in (Check.SERVER, Check.GOLDEN))
-        reasons = (each.reason for each in verdicts if each.reason in NOTHING_RUNS)
+        reasons = (verdict.reason for verdict in verdicts if verdict.reason in NOTHING_RUNS)
         return min(reasons, key=NOTHING_RUNS.index, default=None)
 
     @property

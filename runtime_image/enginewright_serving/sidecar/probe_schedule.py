@@ -148,7 +148,7 @@ class ProbeSchedule:
         return max(min(map(self._cost, self._measured), default=0.0) * _ALIKE, facts.served)
 
     def _one_of(self, names: Sequence[str]) -> str:
-        name = min(names, key=lambda each: self._last.get(each, -1))
+        name = min(names, key=lambda item: self._last.get(item, -1))
         self._last[name] = self._turn = self._turn + 1
         return name
 

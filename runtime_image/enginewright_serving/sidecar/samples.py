@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 _MOST: Final = 8  # samples that are run, selected evenly
 _KEPT_BYTES: Final = 4 * 1024 * 1024
 _BY_NAME: Final = {
-    **{each.dtype.name: each for each in DATATYPES if each not in (BF16, BYTES)},
+    **{item.dtype.name: item for item in DATATYPES if item not in (BF16, BYTES)},
     "bfloat16": BF16,
     "string": BYTES,
 }
@@ -45,7 +45,9 @@ class GoldenSamples:
         self._inputs = artifact / manifest.golden_inputs
         self._outputs = artifact / manifest.golden_outputs
         self.types = Types(_types(manifest.inputs), _types(manifest.outputs))
-        if missing := [each.name for each in manifest.inputs if each.name not in self.types.inputs]:
+        if missing := [
+            input_.name for input_ in manifest.inputs if input_.name not in self.types.inputs
+        ]:
             raise GoldenError(f"input {missing[0]!r} is of a type that the protocol cannot carry")
         with np.load(self._inputs, allow_pickle=False) as arrays:
             names = list(dict.fromkeys(key.partition("/")[0] for key in arrays.files))
@@ -82,7 +84,7 @@ class GoldenSamples:
 
     def largest_values(self) -> dict[str, float]:
         """Return the largest expected magnitude of each output, over all samples."""
-        kinds = {name: type_name(each) for name, each in self.types.outputs.items()}
+        kinds = {name: type_name(datatype) for name, datatype in self.types.outputs.items()}
         largest: dict[str, float] = {}
         for name in self.names:  # one at a time, since they may be large
             for output, scale in scales_of({name: self.read(name).expected}, kinds).items():
@@ -102,7 +104,7 @@ def _digest(arrays: Mapping[str, NDArray[Any]]) -> str:
         digest.update(canonical_json([name, array.dtype.str, array.shape]).encode())
         flat = np.ascontiguousarray(array).reshape(-1)
         if array.dtype.hasobject:  # strings
-            digest.update(canonical_json([str(each) for each in flat]).encode())
+            digest.update(canonical_json([str(item) for item in flat]).encode())
         else:
             digest.update(flat.view(np.uint8).data)
     return digest.hexdigest()

@@ -74,7 +74,7 @@ class Shadow:
         self._header = header
         self._samples = samples
         self._types = samples.types
-        self._varying = {each.name for each in manifest.varying or ()}
+        self._varying = {output.name for output in manifest.varying or ()}
         self._free = free_axes(manifest)
         self._largest: dict[str, float] = {}  # value of each output so far, once there is one
         self._annotation = annotation
@@ -127,8 +127,8 @@ class Shadow:
 
     def close(self) -> None:
         """Close the connections to canaries."""
-        for each in self._canaries.values():
-            each.close()
+        for canary in self._canaries.values():
+            canary.close()
         self._canaries.clear()
 
     def _order(self) -> ShadowOrder | None:

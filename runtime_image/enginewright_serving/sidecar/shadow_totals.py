@@ -70,14 +70,14 @@ class ShadowTotals:
     def add(self, changes: Iterable[OutputChange]) -> None:
         """Add how the outputs of one answer differ."""
         self._compared += 1
-        for each in changes:
-            self._outputs.setdefault(each.name, _Totals()).add(each)
+        for change in changes:
+            self._outputs.setdefault(change.name, _Totals()).add(change)
 
     @property
     def document(self) -> ShadowComparison:
         """Return everything so far."""
-        outputs = [each.document(name) for name, each in self._outputs.items()]
-        outputs.sort(key=lambda each: (each.incomparable, each.worst or 0.0), reverse=True)
+        outputs = [output.document(name) for name, output in self._outputs.items()]
+        outputs.sort(key=lambda output: (output.incomparable, output.worst or 0.0), reverse=True)
         return ShadowComparison(
             revision=self.revision,
             compared=self._compared,
@@ -85,5 +85,5 @@ class ShadowTotals:
             failed=self.failed,
             dropped=self.dropped.total(),
             dropped_by={reason: count for reason, count in self.dropped.items() if count},
-            outputs=tuple(sorted(outputs[:OUTPUTS], key=lambda each: each.name)),
+            outputs=tuple(sorted(outputs[:OUTPUTS], key=lambda output: output.name)),
         )

@@ -58,7 +58,7 @@ class Trend:
 
     def current(self, now: float, oldest: float = float("inf")) -> float | None:
         """Return the median of the window, of at least _WINDOW_LEAST measurements, none older than `oldest` seconds, or None."""
-        valid = [each for each in self._all if each[0] >= now - oldest]
+        valid = [pair for pair in self._all if pair[0] >= now - oldest]
         recent = [seconds for at, seconds in valid if at >= now - WINDOW_SECONDS]
         if len(recent) < _WINDOW_LEAST:
             recent = [seconds for _, seconds in valid][-_WINDOW_LEAST:]

@@ -80,9 +80,9 @@ class ByteAccount:
             evicted = self._slower(holding, needed)
             if evicted is None:
                 return False
-            for each in evicted:
-                self.release(each)
-                each.evict()
+            for item in evicted:
+                self.release(item)
+                item.evict()
         holding.size = size
         self.total += added
         return True
@@ -91,13 +91,16 @@ class ByteAccount:
         """Return slow transfers, slower than this one, that hold `needed` bytes, slowest first, or None."""
         below = min(self._slow_rate, _rate(holding))
         slower = [
-            each
-            for each in self._transfers
-            if each is not holding and each.size and not each.is_exempt and _rate(each) < below
+            transfer
+            for transfer in self._transfers
+            if transfer is not holding
+            and transfer.size
+            and not transfer.is_exempt
+            and _rate(transfer) < below
         ]
         slower.sort(key=_rate)
-        for count, each in enumerate(slower, 1):
-            needed -= each.size
+        for count, item in enumerate(slower, 1):
+            needed -= item.size
             if needed <= 0:
                 return slower[:count]
         return None

@@ -73,7 +73,7 @@ class Eviction:
         return False
 
     def _sort(self, clients: Collection[OpenConnection], now: float) -> list[_Waiting]:
-        waiting = [(*waits, each) for each in clients if (waits := each.waits(now))]
+        waiting = [(*waits, client) for client in clients if (waits := client.waits(now))]
         waiting.sort(key=itemgetter(0, 1))
         first_new = bisect_left(waiting, WaitsFor.NEW, key=itemgetter(0))
         end = bisect_right(waiting, WaitsFor.NEW, key=itemgetter(0))

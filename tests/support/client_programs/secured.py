@@ -66,18 +66,18 @@ async def of_kserve(token: str) -> Any:
         return str(error)
     finally:
         await client.close()
-    return {each.name: each.as_numpy() for each in answer.outputs}["y"].tolist()
+    return {output.name: output.as_numpy() for output in answer.outputs}["y"].tolist()
 
 
 def main() -> None:
     logging.disable()
     results: dict[str, Any] = {}
     if GIVEN["client"] == "kserve":
-        results["kserve"] = [asyncio.run(of_kserve(each)) for each in (GIVEN["token"], "wrong")]
+        results["kserve"] = [asyncio.run(of_kserve(item)) for item in (GIVEN["token"], "wrong")]
         print(json.dumps(results))
         return
     for name, (client, module) in clients().items():
-        results[name] = [triton(client, module, each) for each in (GIVEN["token"], "wrong")]
+        results[name] = [triton(client, module, item) for item in (GIVEN["token"], "wrong")]
         results[f"{name} ready"] = client.is_server_ready()
     print(json.dumps(results))
 

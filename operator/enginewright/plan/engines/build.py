@@ -90,11 +90,13 @@ class _Found:
 
 
 def _of_attempt(facts: BuildFacts, status: InferenceEngineStatus, attempt: int) -> EngineState:
-    ineffective = {each.freed_for_job for each in facts.references if not each.freed_at}
+    ineffective = {
+        reference.freed_for_job for reference in facts.references if not reference.freed_at
+    }
     awaited = status.job if status.job in ineffective else ""
     # not the pods of a deleted Job whose name the next one has
     owners = {None, *(job.uid for job in facts.jobs)}
-    own = [each for each in facts.pods if each.owners.get("Job") in owners]
+    own = [pod for pod in facts.pods if pod.owners.get("Job") in owners]
     observed = Observed({job.name: job for job in facts.jobs}, own, facts.now, awaited)
     work = _build(facts.engine, status)
     if _needs_lookup(facts.engine, status) and work.name(attempt) not in observed.jobs:
@@ -127,13 +129,13 @@ def is_requested(facts: BuildFacts) -> bool:
 def _is_suspended(facts: BuildFacts) -> bool:
     """Return whether only models need it whose users have paused what it is built for."""
     by_user = REQUESTED_BY not in facts.engine.metadata.annotations
-    return not by_user and all(each.suspended for each in facts.references)
+    return not by_user and all(reference.suspended for reference in facts.references)
 
 
 def _is_due(facts: BuildFacts, state: Start) -> bool:
     """Return whether a Job needs no turn: what serves is rebuilt, or a Job is replaced that has begun."""
     begun = {job.name for job in facts.jobs if not job.ended}
-    return state.replaces in begun or any(each.lost for each in facts.references)
+    return state.replaces in begun or any(reference.lost for reference in facts.references)
 
 
 def _build(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Found]:
@@ -160,7 +162,7 @@ def _lookup(engine: InferenceEngine, status: InferenceEngineStatus) -> Work[_Fou
 
 def _published(pod: PodView, key: str) -> PublishedEngine | None:
     engines = (report.engine for report in pods.reports(pod))
-    return next((each for each in engines if each and each.key == key), None)
+    return next((engine for engine in engines if engine and engine.key == key), None)
 
 
 def _needs_lookup(engine: InferenceEngine, status: InferenceEngineStatus) -> bool:

@@ -47,7 +47,7 @@ class Choice:
 
     def given_up(self, failure: RolloutFailure) -> "Choice":
         """Return the choice after what was chosen has failed."""
-        classes = tuple(self._without(each, failure) for each in self.classes)
+        classes = tuple(self._without(device_class, failure) for device_class in self.classes)
         return replace(self, classes=classes, chosen={}, failed=failure)
 
     def _without(self, choice: BackendChoice, failure: RolloutFailure) -> BackendChoice:
@@ -62,15 +62,15 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
     """Return what serves on each class, if the spec has benchmarks decide and no engine is missing."""
     if facts.model.spec.build.choose != "Fastest" or not (engines.needed and engines.complete):
         return None
-    names = {each.class_name: each.name for each in engines.references}
-    before = {each.class_name: each for each in facts.model.status.choices}
+    names = {reference.class_name: reference.name for reference in engines.references}
+    before = {choice.class_name: choice for choice in facts.model.status.choices}
     classes: list[BackendChoice] = []
     medians: dict[str, str] = {}
     waits, keeps, failed = "", False, facts.model.status.failed_choice
-    for each in target.classes:
-        name = each.metadata.name
+    for device_class in target.classes:
+        name = device_class.metadata.name
         engine = facts.engines[names[name]].status.engine
-        backends = benchmark_backends(facts, target.image, prepared.precision, each)
+        backends = benchmark_backends(facts, target.image, prepared.precision, device_class)
         measured = _compared(engine, backends)
         medians[name] = _medians(measured)
         unknown = _unknown_images(facts.config, facts.images, target, measured)
@@ -80,13 +80,15 @@ def choose(facts: Facts, target: Target, prepared: Prepared, engines: Engines) -
         waits = waits or _awaited(facts, target, may_serve, unknown)
         kept = _kept(target, before.get(name), may_serve) if unknown else None
         keeps = keeps or kept is not None
-        classes.append(kept or _choose_on(facts, target, each, measured, backends))
+        classes.append(kept or _choose_on(facts, target, device_class, measured, backends))
     if keeps and failed:  # all of it, or another part of it would be tried
-        classes = [before.get(each.class_name, each) for each in classes]
+        classes = [before.get(device_class.class_name, device_class) for device_class in classes]
     chosen = {
-        each.class_name: ChosenBackend(each.backend, facts.config.images[VARIANTS[each.backend]])
-        for each in classes
-        if each.backend != target.backend
+        device_class.class_name: ChosenBackend(
+            device_class.backend, facts.config.images[VARIANTS[device_class.backend]]
+        )
+        for device_class in classes
+        if device_class.backend != target.backend
     }
     carried = failed if keeps and not chosen else None
     return Choice(tuple(classes), _summary(medians), chosen, carried, waits)
@@ -129,7 +131,7 @@ def _kept(
     """Return the choice before, if it can still serve: it holds while an image cannot be probed."""
     if before is None or before.engine_backend != target.backend:
         return None
-    holds = before.backend in {target.backend, *(each.backend for each in may_serve)}
+    holds = before.backend in {target.backend, *(backend.backend for backend in may_serve)}
     return before if holds else None
 
 
@@ -141,9 +143,9 @@ def _unknown_images(
 ) -> dict[str, str]:
     """Return the images, by measured backend, whose contents are not known now."""
     images = {
-        each.backend: config.images.get(VARIANTS[each.backend], "")
-        for each in measured
-        if each.backend != target.backend and not each.excluded
+        backend.backend: config.images.get(VARIANTS[backend.backend], "")
+        for backend in measured
+        if backend.backend != target.backend and not backend.excluded
     }
     return {name: image for name, image in images.items() if image and image not in probed}
 
@@ -159,31 +161,33 @@ def choice_events(
     before: Sequence[BackendChoice], now: Sequence[BackendChoice]
 ) -> tuple[EventIntent, ...]:
     """Return an Event for each class for which a backend is chosen, or another one than before."""
-    reported = {(each.class_name, each.backend) for each in before}
+    reported = {(choice.class_name, choice.backend) for choice in before}
     return tuple(
         EventIntent(
             "Normal",
             StatusReason.BACKEND_CHOSEN,
-            f"{each.backend} on class {each.class_name}: {each.message}",
+            f"{choice.backend} on class {choice.class_name}: {choice.message}",
         )
-        for each in now
-        if (each.class_name, each.backend) not in reported
+        for choice in now
+        if (choice.class_name, choice.backend) not in reported
     )
 
 
 def _compared(engine: EngineFacts | None, backends: Sequence[str]) -> tuple[EngineBackend, ...]:
     """Return the backends that were compared, the engine's first, of those that may serve now."""
     measured = engine.backends if engine else ()
-    return tuple(each for at, each in enumerate(measured) if at == 0 or each.backend in backends)
+    return tuple(
+        backend for at, backend in enumerate(measured) if at == 0 or backend.backend in backends
+    )
 
 
 def _fastest(engine_backend: str, measured: Sequence[EngineBackend]) -> str:
     """Return the fastest backend: one replaces a preferred one, the engine's first of all, only if faster by the margin."""
     best, median = engine_backend, None
-    for each in measured:
-        p50 = each.p50_microseconds
+    for backend in measured:
+        p50 = backend.p50_microseconds
         if p50 is not None and (median is None or p50 < median * (1 - MARGIN)):
-            best, median = each.backend, p50
+            best, median = backend.backend, p50
     return best
 
 
@@ -208,7 +212,7 @@ def _not_compared(
             f"not compared: no other backend of spec.backends runs this model on the class"
             f" {accelerator.metadata.name} in the image {target.image}"
         )
-    missing = [each for each in backends if each not in {one.backend for one in measured}]
+    missing = [backend for backend in backends if backend not in {one.backend for one in measured}]
     if not missing:
         return ""
     return f"not compared with {', '.join(missing)}: its engine was built without that"
@@ -216,9 +220,9 @@ def _not_compared(
 
 def _medians(measured: Sequence[EngineBackend]) -> str:
     medians = (
-        (each.p50_microseconds, each.backend)
-        for each in measured
-        if each.p50_microseconds is not None
+        (engine_backend.p50_microseconds, engine_backend.backend)
+        for engine_backend in measured
+        if engine_backend.p50_microseconds is not None
     )
     return ", ".join(f"{backend}: {_time(median)}" for median, backend in sorted(medians))
 

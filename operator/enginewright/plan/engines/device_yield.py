@@ -41,9 +41,10 @@ def engine_reference(
         return new
     job = engine.status.job
     recorded = (
-        each
-        for each in facts.model.status.engines
-        if (each.class_name, each.name, each.freed_for_job) == (new.class_name, name, job)
+        reference
+        for reference in facts.model.status.engines
+        if (reference.class_name, reference.name, reference.freed_for_job)
+        == (new.class_name, name, job)
     )
     before = next(recorded, new)
     if before.freed_at:
@@ -106,22 +107,22 @@ def _nodes(
 ) -> tuple[str, ...]:
     """Return the nodes on which the class's pods have a device, at most `LIST_LENGTH`."""
     without = {
-        each.revision
-        for each in revisions
-        if each.kept
+        revision.revision
+        for revision in revisions
+        if revision.kept
         and any(
             one.name == accelerator_class and not one.takes_device
-            for one in each.kept.snapshot.classes
+            for one in revision.kept.snapshot.classes
         )
     }
     nodes = {
-        each.node
-        for each in pods
-        if each.label(COMPONENT) == SERVE
-        and each.label(CLASS) == accelerator_class
-        and each.node
-        and not each.finished
-        and each.label(REVISION) not in without
+        pod.node
+        for pod in pods
+        if pod.label(COMPONENT) == SERVE
+        and pod.label(CLASS) == accelerator_class
+        and pod.node
+        and not pod.finished
+        and pod.label(REVISION) not in without
     }
     return tuple(sorted(nodes)[:LIST_LENGTH])
 
@@ -151,7 +152,7 @@ def _seconds_left(
 def _is_written(status: InferenceModelStatus, reference: EngineReference) -> bool:
     """Return whether the status records this yield, regardless of `device_used`."""
     unused = {"device_used": False}
-    recorded = [each.model_copy(update=unused) for each in status.engines]
+    recorded = [engine.model_copy(update=unused) for engine in status.engines]
     return reference.model_copy(update=unused) in recorded
 
 

@@ -73,7 +73,7 @@ def plan_engine(facts: BuildFacts) -> EnginePlan:
         delete=_unwanted(facts, engine_state),
         status=status.manifest(),
         events=(*ready_events(facts.engine, status), *_of_image(before, status)),
-        requeue_after=min((each for each in waits if each is not None), default=None),
+        requeue_after=min((wait for wait in waits if wait is not None), default=None),
         ended=_ended(before, status),
         awaits_turn=engine_state.awaits_turn,
     )
@@ -149,9 +149,11 @@ def engine_use(
     carried: Iterable[str] = (),
 ) -> EngineUse:
     """Return the engines that a model uses by its spec (`names`) and its revisions; those of `carried` may be unknown."""
-    stored = {each.revision: each.kept for each in revisions}
-    kept = {name: each.snapshot for name, each in stored.items() if each}
-    keys = {one.engine_key for each in kept.values() for one in each.classes if one.engine_key}
+    stored = {revision.revision: revision.kept for revision in revisions}
+    kept = {name: revision.snapshot for name, revision in stored.items() if revision}
+    keys = {
+        one.engine_key for snapshot in kept.values() for one in snapshot.classes if one.engine_key
+    }
     return EngineUse(
         model=model,
         names=frozenset(names),
@@ -163,7 +165,7 @@ def engine_use(
 def users_of(engine: InferenceEngine, uses: Iterable[EngineUse]) -> tuple[str, ...]:
     """Return the models that use an engine, in alphabetical order; `uses` are those of its namespace."""
     name, key = engine.metadata.name, engine.spec.key
-    return tuple(sorted(each.model for each in uses if each.includes(name, key)))
+    return tuple(sorted(use.model for use in uses if use.includes(name, key)))
 
 
 def recorded_use(

@@ -39,18 +39,23 @@ def interim_of(
     if backend is None or not engines.needed or engines.complete:
         return None
     lacking = [
-        each
-        for each in target.classes
-        if each.metadata.name not in engines.keys or each.metadata.name in engines.unusable
+        device_class
+        for device_class in target.classes
+        if device_class.metadata.name not in engines.keys
+        or device_class.metadata.name in engines.unusable
     ]
-    names = frozenset(each.metadata.name for each in lacking)
+    names = frozenset(accelerator_class.metadata.name for accelerator_class in lacking)
     if names & served_classes(facts):
         return None
     image = facts.config.images.get(VARIANTS[backend], "")
     why_not = _why_not(facts, target, backend, prepared, lacking)
     if not why_not and backend in DEVICE_BACKENDS:
         begun = _begun(facts.deployments, facts.revisions)
-        waits = [each for each in lacking if each.metadata.name not in begun]
+        waits = [
+            accelerator_class
+            for accelerator_class in lacking
+            if accelerator_class.metadata.name not in begun
+        ]
         why_not = _takes_device_of_build(facts.engines, target, engines, waits)
     return Interim(backend, image, names, why_not)
 
@@ -59,12 +64,16 @@ def _begun(
     deployments: Collection[DeploymentView], revisions: Collection[RevisionView]
 ) -> set[str]:
     """Return the classes whose Deployment has an interim."""
-    snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
+    snapshots = {
+        revision.revision: revision.kept.snapshot for revision in revisions if revision.kept
+    }
     return {
-        each.accelerator_class
-        for each in deployments
-        if (snapshot := snapshots.get(each.revision))
-        and any(one.interim and one.name == each.accelerator_class for one in snapshot.classes)
+        deployment.accelerator_class
+        for deployment in deployments
+        if (snapshot := snapshots.get(deployment.revision))
+        and any(
+            one.interim and one.name == deployment.accelerator_class for one in snapshot.classes
+        )
     }
 
 
@@ -78,7 +87,9 @@ def _why_not(
     """Return why the prepared model cannot be served as it is, if so."""
     if why := why_no_image(facts, target, backend):
         return why
-    precisions = (why_not_precision(prepared.precision, each, backend) for each in classes)
+    precisions = (
+        why_not_precision(prepared.precision, device_class, backend) for device_class in classes
+    )
     return next(filter(None, precisions), "")
 
 
@@ -89,13 +100,13 @@ def _takes_device_of_build(
     classes: Sequence[AcceleratorClass],
 ) -> str:
     """Return which class's pods could take the only free device, for which the build waits."""
-    names = {each.class_name: each.name for each in engines.references}
-    for each in classes:
-        ahead = is_ahead_of_time(target, each)
-        engine = namespace_engines.get(names.get(each.metadata.name, ""))
-        takes = each.spec.resource_name or each.spec.device
+    names = {reference.class_name: reference.name for reference in engines.references}
+    for device_class in classes:
+        ahead = is_ahead_of_time(target, device_class)
+        engine = namespace_engines.get(names.get(device_class.metadata.name, ""))
+        takes = device_class.spec.resource_name or device_class.spec.device
         if takes and not ahead and not _has_its_device(engine):
-            return f"it starts once the build for {each.metadata.name} has its device"
+            return f"it starts once the build for {device_class.metadata.name} has its device"
     return ""
 
 

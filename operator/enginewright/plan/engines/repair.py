@@ -39,7 +39,7 @@ def repair(facts: Facts, preparing: Preparing, engines: Engines | None) -> Repai
         return None if outcome.prepared else Repair(outcome)
     rebuilt = wanted_engines(held, own, prepared)
     # those that do not serve, as with another device, are suspended like the move
-    lacks_engine = any(each.class_name not in rebuilt.keys for each in rebuilt.references)
+    lacks_engine = any(reference.class_name not in rebuilt.keys for reference in rebuilt.references)
     if not lacks_engine or rebuilt.reason == StatusReason.SUSPENDED:
         return None
     return Repair(PrepareOutcome(prepared=prepared), rebuilt)
@@ -50,15 +50,19 @@ def spared(outcome: PrepareOutcome, repairing: Repair | None) -> PrepareOutcome:
     if repairing is None or repairing.outcome.preparation is None:
         return outcome
     job = repairing.outcome.preparation.job
-    return replace(outcome, delete=tuple(each for each in outcome.delete if each.name != job))
+    return replace(outcome, delete=tuple(ref for ref in outcome.delete if ref.name != job))
 
 
 def references(engines: Engines | None, repairing: Repair | None) -> tuple[EngineReference, ...]:
     """Return the engine of each class that must be built: one that serves before that of the move."""
-    by_class = {each.class_name: each for each in engines.references} if engines else {}
+    by_class = (
+        {reference.class_name: reference for reference in engines.references} if engines else {}
+    )
     if repairing and (own := repairing.engines):
         by_class |= {
-            each.class_name: each for each in own.references if each.class_name not in own.keys
+            reference.class_name: reference
+            for reference in own.references
+            if reference.class_name not in own.keys
         }
     return tuple(by_class.values())
 
@@ -68,4 +72,4 @@ def _runs(preparing: Preparing, engines: Engines | None) -> bool:
     if engines and not engines.complete and engines.reason != StatusReason.SUSPENDED:
         return True
     jobs = filter(None, (preparing.outcome, preparing.refresh))
-    return any(each.prepared is None and each.waits_for != StatusReason.SUSPENDED for each in jobs)
+    return any(job.prepared is None and job.waits_for != StatusReason.SUSPENDED for job in jobs)

@@ -66,7 +66,11 @@ class EngineState:
     @classmethod
     def failed(cls, status: InferenceEngineStatus, failure: JobFailure) -> "EngineState":
         """Return the state after a permanent failure, which is recorded."""
-        others = [each for each in status.failed_builds if each != status.build_hash]
+        others = [
+            failed_build
+            for failed_build in status.failed_builds
+            if failed_build != status.build_hash
+        ]
         builds = (*others, status.build_hash)[-LIST_LENGTH:]
         status = status.model_copy(update={"failure": failure, "failed_builds": builds})
         return cls(status, failure.reason, failure.sentence, stalled=True)
@@ -101,7 +105,10 @@ def ready_events(engine: InferenceEngine, status: InferenceEngineStatus) -> tupl
 
 def ready_condition(status: InferenceEngineStatus) -> Condition | None:
     """Return the condition Ready, once the engine has been reconciled."""
-    return next((each for each in status.conditions if each.type == ConditionType.READY), None)
+    return next(
+        (condition for condition in status.conditions if condition.type == ConditionType.READY),
+        None,
+    )
 
 
 def engine_facts(published: PublishedEngine) -> EngineFacts:
@@ -120,11 +127,11 @@ def engine_facts(published: PublishedEngine) -> EngineFacts:
         p99_microseconds=None if p99 is None else round(p99 * 1e6),
         latencies=tuple(
             EngineLatency(
-                shapes=each.shapes,
-                p50_microseconds=round(each.p50 * 1e6),
-                p99_microseconds=round(each.p99 * 1e6),
+                shapes=latency.shapes,
+                p50_microseconds=round(latency.p50 * 1e6),
+                p99_microseconds=round(latency.p99 * 1e6),
             )
-            for each in published.latencies
+            for latency in published.latencies
         ),
         backends=tuple(map(_backend, published.backends)),
         parity=_parity(published),

@@ -95,13 +95,13 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
     waiting: list[tuple[str, str]] = []  # reason, message
     yielding: dict[str, float] = {}
     failure: EngineFailure | None = None
-    for each in target.classes:
-        spec, class_name = _spec(facts, target, prepared, each), each.metadata.name
+    for device_class in target.classes:
+        spec, class_name = _spec(facts, target, prepared, device_class), device_class.metadata.name
         name = engine_name(spec)
         existing = facts.engines.get(name)
         # As for preparations, what serves is no part of a move to other runtime images that its user pauses.
         paused = facts.paused_with is not None and spec.key not in serving
-        reference = engine_reference(facts, each, existing, name)
+        reference = engine_reference(facts, device_class, existing, name)
         rebuilt = spec.key in serving and (existing is None or existing.status.engine is None)
         references.append(reference.model_copy(update={"suspended": paused, "lost": rebuilt}))
         if existing is not None and (loss := _loss(facts, existing)):
@@ -128,7 +128,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
             )
         waiting.append((reason, message))
     if failure:  # other engines cannot serve before this is fixed
-        references, yielding = [without_yield(each) for each in references], {}
+        references, yielding = [without_yield(item) for item in references], {}
     return Engines(
         needed=True,
         keys=keys,
@@ -147,7 +147,7 @@ def wanted_engines(facts: Facts, target: Target, prepared: Prepared) -> Engines:
 
 def _reason(waiting: Sequence[tuple[str, str]]) -> str:
     """Return the reason of the first engine that is missing, preferably of one that is not suspended."""
-    reasons = sorted((each for each, _ in waiting), key=lambda each: each == StatusReason.SUSPENDED)
+    reasons = sorted((item for item, _ in waiting), key=lambda item: item == StatusReason.SUSPENDED)
     return reasons[0] if reasons else StatusReason.BUILT
 
 

@@ -69,7 +69,7 @@ class ImageMove:
         """Return the move, and with it the images that the plan uses."""
         current = current_images(facts, served_before(facts))
         target = differing_images(facts.config, current)
-        images = {**facts.config.images, **{each: current[each] for each in target}}
+        images = {**facts.config.images, **{item: current[item] for item in target}}
         held = replace(facts, config=replace(facts.config, images=images))
         state = _state(facts, target)
         plans_with = held if state in (MoveState.WAITING, MoveState.KEPT) else facts
@@ -87,7 +87,7 @@ class ImageMove:
             return facts.model.status.images if serving else None
         current = current_images(facts, serving)
         if self.state is MoveState.MOVING and _is_rolled_out(state):
-            current |= {each: facts.config.images[each] for each in self.target}
+            current |= {item: facts.config.images[item] for item in self.target}
         target = differing_images(facts.config, current)
         record = RuntimeImages(
             image=snapshot.classes[0].image,
@@ -183,8 +183,10 @@ class ImageMove:
         rejection = recorded or state.rollout.rejection
         if rejection is None:
             return None
-        kept = (each.kept for each in facts.revisions if each.revision == rejection.revision)
-        images = {one.image for each in kept if each for one in each.snapshot.classes}
+        kept = (
+            revision.kept for revision in facts.revisions if revision.revision == rejection.revision
+        )
+        images = {one.image for revision in kept if revision for one in revision.snapshot.classes}
         return _of_rejection(rejection) if images & set(target.values()) else None
 
     def _failure(self, state: ModelState, rejected: Iterable[RejectedBackend]) -> _Why | None:
@@ -193,10 +195,10 @@ class ImageMove:
             alone = state.obstacle.stalled and isinstance(resolve(self.held), Target)
             return _Why(state.obstacle.reason, state.obstacle.message) if alone else None
         serving, before = state.rollout.serving, self.configured.model.status.rejected_backends
-        new = [each for each in rejected if each.inputs_hash and each not in before]
+        new = [backend for backend in rejected if backend.inputs_hash and backend not in before]
         if new:  # of others than its own backend the next one is tried
-            own = (each for each in new if serving and each.backend == serving.backend)
-            return next((_Why(each.reason, each.message) for each in own), None)
+            own = (backend for backend in new if serving and backend.backend == serving.backend)
+            return next((_Why(backend.reason, backend.message) for backend in own), None)
         target, changed = state.rollout.target, StatusReason.SIGNATURE_CHANGED
         if target and target.phase is TargetPhase.HELD and target.reason == changed:
             return _Why(target.reason, target.message, target.revision)
@@ -215,7 +217,7 @@ class ImageMove:
     def _why_not(self, record: RuntimeImages, state: ModelState) -> _Why | None:
         """Return why the model could not move now, although it were its turn."""
         facts = self.configured
-        images = (each.image for each in record.target)
+        images = (image.image for image in record.target)
         if why := _not_probed(facts, images) or _paused(facts.model.spec):
             return why
         if _has_no_pods(facts.model):
@@ -310,13 +312,13 @@ def _paused(spec: InferenceModelSpec) -> _Why | None:
 
 
 def _not_probed(facts: Facts, images: Iterable[str]) -> _Why | None:
-    obstacle = next(filter(None, (not_probed(facts, each) for each in images)), None)
+    obstacle = next(filter(None, (not_probed(facts, image) for image in images)), None)
     return _Why(obstacle.reason, obstacle.message) if obstacle else None
 
 
 def _has_no_pods(model: InferenceModel) -> bool:
     serving = model.status.serving
-    names = [each.class_name for each in serving.classes] if serving else []
+    names = [device_class.class_name for device_class in serving.classes] if serving else []
     return not asks_for_pods(model.spec, names)
 
 
@@ -333,8 +335,8 @@ def _lasting(state: ModelState) -> _Why | None:
     rejection = state.rollout.rejection
     if rejection and not _is_of_choice(state, rejection):
         return _of_rejection(rejection)
-    for each in (state.outcome, state.engines):
-        if each and (failure := each.failure) and failure.lasting:
+    for item in (state.outcome, state.engines):
+        if item and (failure := item.failure) and failure.lasting:
             return _Why(failure.reason, failure.sentence)
     return None
 

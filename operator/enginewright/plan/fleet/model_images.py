@@ -12,7 +12,7 @@ from enginewright.observed.revisions import RevisionView
 from enginewright.plan.resolve.backends import interim_backend
 from enginewright.plan.types import Config, Facts
 
-_COMPILED = frozenset(VARIANTS[each] for each in COMPILED_BACKENDS)
+_COMPILED = frozenset(VARIANTS[compiled_backend] for compiled_backend in COMPILED_BACKENDS)
 
 
 def current_images(facts: Facts, serving: ServingState | None) -> dict[str, str]:
@@ -26,35 +26,44 @@ def current_images(facts: Facts, serving: ServingState | None) -> dict[str, str]
     if snapshot is None:
         return {}
     recorded = by_variant(status.images.current) if status.images else {}
-    backends = {each.backend for each in status.rejected_backends}
-    backends |= {name for each in status.choices for name in (each.backend, each.engine_backend)}
-    if any(each.engine_key is None and not each.interim for each in snapshot.classes):
-        # beside a chosen backend, also once the spec does not request a choice any more
-        names = {each.name for each in status.engines}
-        backends |= {each.spec.backend for name, each in facts.engines.items() if name in names}
-    interim = interim_backend(facts.model.spec)
-    if interim and any(each.interim or each.engine_key for each in snapshot.classes):
-        backends.add(interim)
-    variants = {variant for each in backends if (variant := VARIANTS.get(each)) in configured}
-    current = {
-        each: recorded.get(each, configured[each]) for each in sorted(filter(None, variants))
+    backends = {rejected_backend.backend for rejected_backend in status.rejected_backends}
+    backends |= {
+        name for choice in status.choices for name in (choice.backend, choice.engine_backend)
     }
-    for each in snapshot.classes:
-        if variant := VARIANTS.get(each.backend):
-            current[variant] = each.image
-    if any(each.interim for each in snapshot.classes):  # which has the new image before the engines
+    if any(
+        device_class.engine_key is None and not device_class.interim
+        for device_class in snapshot.classes
+    ):
+        # beside a chosen backend, also once the spec does not request a choice any more
+        names = {engine.name for engine in status.engines}
+        backends |= {engine.spec.backend for name, engine in facts.engines.items() if name in names}
+    interim = interim_backend(facts.model.spec)
+    if interim and any(
+        device_class.interim or device_class.engine_key for device_class in snapshot.classes
+    ):
+        backends.add(interim)
+    variants = {variant for backend in backends if (variant := VARIANTS.get(backend)) in configured}
+    current = {
+        item: recorded.get(item, configured[item]) for item in sorted(filter(None, variants))
+    }
+    for device_class in snapshot.classes:
+        if variant := VARIANTS.get(device_class.backend):
+            current[variant] = device_class.image
+    if any(
+        device_class.interim for device_class in snapshot.classes
+    ):  # which has the new image before the engines
         current = {**_of_builds(facts.engines, snapshot), **current}
-        current |= {each: recorded[each] for each in recorded if each in {*current, *_COMPILED}}
+        current |= {item: recorded[item] for item in recorded if item in {*current, *_COMPILED}}
     return current
 
 
 def _of_builds(engines: Mapping[str, InferenceEngine], snapshot: Snapshot) -> dict[str, str]:
     """Return the images, by variant, that build the engines for which an interim serves."""
-    classes = {each.name for each in snapshot.classes if each.interim}
+    classes = {device_class.name for device_class in snapshot.classes if device_class.interim}
     return {
-        VARIANTS[each.backend]: each.build.image
-        for each in (engine.spec for _, engine in sorted(engines.items()))
-        if each.prepared_key == snapshot.prepared_key and each.class_name in classes
+        VARIANTS[spec.backend]: spec.build.image
+        for spec in (engine.spec for _, engine in sorted(engines.items()))
+        if spec.prepared_key == snapshot.prepared_key and spec.class_name in classes
     }
 
 
@@ -64,11 +73,13 @@ def active_snapshot(
     serving: ServingState | None,
 ) -> Snapshot | None:
     """Return the active revision, or if that is not known, the one that has available pods."""
-    snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
+    snapshots = {
+        revision.revision: revision.kept.snapshot for revision in revisions if revision.kept
+    }
     if serving is not None:
         return snapshots.get(serving.last_complete)
-    carried = (each.revision for each in deployments if each.available)
-    return next((snapshots[each] for each in carried if each in snapshots), None)
+    carried = (deployment.revision for deployment in deployments if deployment.available)
+    return next((snapshots[item] for item in carried if item in snapshots), None)
 
 
 def differing_images(config: Config, current: Mapping[str, str]) -> dict[str, str]:
@@ -83,7 +94,7 @@ def differing_images(config: Config, current: Mapping[str, str]) -> dict[str, st
 
 def by_variant(images: Iterable[VariantImage]) -> dict[str, str]:
     """Return recorded images by variant."""
-    return {each.variant: each.image for each in images}
+    return {image.variant: image.image for image in images}
 
 
 def variant_images(images: Mapping[str, str]) -> tuple[VariantImage, ...]:

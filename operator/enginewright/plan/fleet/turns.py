@@ -51,7 +51,7 @@ def fleet_state(
     `moves` are of all models that serve, `images` are those that the installation names, by variant. Models in
     `granted` were permitted, and their statuses may not show it yet.
     """
-    states = {(each.namespace, each.name): (each, _state(each, images)) for each in moves}
+    states = {(view.namespace, view.name): (view, _state(view, images)) for view in moves}
     # also towards other images, as before these were configured: until it is planned again
     moving = {
         name
@@ -75,10 +75,10 @@ def fleet_state(
         if state is MoveState.WAITING and move.reason == StatusReason.PROBING_IMAGE
     ]
     begun = [states[name][0] for name in moving]
-    rank = min((each.rank for each in (*waiting, *probing, *begun)), default=0)
-    ready = [each for each in waiting if _target(each, images) == each.target]
-    again = [] if halt is Halt.PAUSED else [each for each in ready if each.retried]
-    others = [] if halt else [each for each in ready if each.rank == rank and not each.retried]
+    rank = min((view.rank for view in (*waiting, *probing, *begun)), default=0)
+    ready = [view for view in waiting if _target(view, images) == view.target]
+    again = [] if halt is Halt.PAUSED else [view for view in ready if view.retried]
+    others = [] if halt else [view for view in ready if view.rank == rank and not view.retried]
     turns = [*_by_name(again), *_by_name(others)]
     free = max(0, config.limit - len(moving))
     return FleetState(
@@ -103,7 +103,7 @@ def _is_failure(move: MoveView, state: MoveState, images: Mapping[str, str]) -> 
 
 
 def _by_name(moves: Iterable[MoveView]) -> list[ModelName]:
-    return sorted((each.namespace, each.name) for each in moves)
+    return sorted((move.namespace, move.name) for move in moves)
 
 
 def _is_held(move: MoveView, images: Mapping[str, str]) -> bool:
@@ -135,10 +135,10 @@ def turns(
     """Return why each owner that waits for a Job creates none now, or ""; `running` Jobs are counted by namespace."""
     taken = Counter(running)
     reasons = {}
-    for each in sorted(waiting):
-        reasons[each] = _full(each.namespace, taken, limits)
-        if not reasons[each]:
-            taken[each.namespace] += 1
+    for owner in sorted(waiting):
+        reasons[owner] = _full(owner.namespace, taken, limits)
+        if not reasons[owner]:
+            taken[owner.namespace] += 1
     return reasons
 
 

@@ -47,13 +47,13 @@ def rejections_of_images(
     model: InferenceModel, revisions: Collection[RevisionView], images: Collection[str]
 ) -> Iterator[RolloutFailure]:
     """Yield why revisions of the current spec were rejected that have any of these images."""
-    for each in revisions:
+    for revision in revisions:
         if (
-            each.outcome
-            and is_rejected_for_spec(model, revisions, each)
-            and not _images(each).isdisjoint(images)
+            revision.outcome
+            and is_rejected_for_spec(model, revisions, revision)
+            and not _images(revision).isdisjoint(images)
         ):
-            yield _failure(each.revision, each.outcome)
+            yield _failure(revision.revision, revision.outcome)
 
 
 def rejection_by_user(
@@ -84,18 +84,18 @@ def rejection_of_spec_by_user(facts: Facts, revision: str, active: str) -> Rollo
     of_another_spec = hashed and not is_of_spec(facts.model, facts.revisions, active, hashed)
     if not of_another_spec or facts.model.metadata.annotations.get(PROMOTE) == revision:
         return None
-    others = (each for each in facts.revisions if _has_other_images(facts, each))
-    failures = (_failure(each.revision, each.outcome) for each in others if each.outcome)
+    others = (view for view in facts.revisions if _has_other_images(facts, view))
+    failures = (_failure(view.revision, view.outcome) for view in others if view.outcome)
     by_user = StatusReason.ROLLED_BACK_BY_USER
-    return next((each for each in failures if each.reason == by_user), None)
+    return next((failure for failure in failures if failure.reason == by_user), None)
 
 
 def promoted(revisions: Iterable[RevisionView]) -> list[str]:
     """Return the revisions that have served with all their pods, the latest first."""
     served = [
-        (each.outcome.at, each.number, each.revision)
-        for each in revisions
-        if each.outcome and each.outcome.state == "Promoted"
+        (view.outcome.at, view.number, view.revision)
+        for view in revisions
+        if view.outcome and view.outcome.state == "Promoted"
     ]
     return [revision for _, _, revision in sorted(served, reverse=True)]
 
@@ -130,11 +130,11 @@ def outcomes(
     replaces = before not in ("", active)
     begun = (_recorded_begin(facts.revisions, active, before) or now) if replaces else now
     # the active one first, so that its time remains the same if the other is not written
-    for each in sorted(facts.revisions, key=lambda each: each.revision != active):
-        old = each.outcome
+    for revision in sorted(facts.revisions, key=lambda view: view.revision != active):
+        old = revision.outcome
         state = old.state if old else None
         new = None
-        if rejection is not None and each.revision == requested:
+        if rejection is not None and revision.revision == requested:
             if state != "Rejected":
                 new = RevisionOutcome(
                     state="Rejected",
@@ -146,25 +146,25 @@ def outcomes(
                     spec_hash=hashed,
                 )
             # the spec may have lost removed fields
-            elif old and is_rejected_for_spec(facts.model, facts.revisions, each):
+            elif old and is_rejected_for_spec(facts.model, facts.revisions, revision):
                 new = old.model_copy(update={"spec_hash": hashed})
-        elif each.revision == active:
+        elif revision.revision == active:
             requested_by = hashed if requested == active else ""
             new = _of_active(old, begun, requested_by, begins=replaces)
-        elif each.revision == before:  # it has served until now
+        elif revision.revision == before:  # it has served until now
             if state != "Rejected":  # else it is replaced because it failed
                 requested_by = old.spec_hash if old else ""
                 until = begun - _BEFORE
                 new = RevisionOutcome(state="Promoted", at=until, spec_hash=requested_by)
-        elif old and state == "Rejected" and requested and not _has_other_images(facts, each):
+        elif old and state == "Rejected" and requested and not _has_other_images(facts, revision):
             new = old.model_copy(update={"state": "Superseded"})
         if new is not None and new != old:
             yield MetadataIntent(
                 "apps/v1",
                 "ControllerRevision",
-                each.namespace,
-                each.name,
-                each.uid,
+                revision.namespace,
+                revision.name,
+                revision.uid,
                 annotations=new.annotations(),
             )
 
@@ -176,7 +176,7 @@ def _recorded_begin(
 
     The status, which is written later, may not have it: the operator was stopped in between.
     """
-    begins, ended = (_outcomes(revisions).get(each) for each in (active, before))
+    begins, ended = (_outcomes(revisions).get(item) for item in (active, before))
     if begins is None or ended is None or begins.state != "Promoted":
         return None
     return begins.at if begins.at > ended.at else None
@@ -206,7 +206,11 @@ def _has_other_images(facts: Facts, revision: RevisionView) -> bool:
 
 
 def _images(revision: RevisionView) -> set[str]:
-    return {each.image for each in revision.kept.snapshot.classes} if revision.kept else set()
+    return (
+        {device_class.image for device_class in revision.kept.snapshot.classes}
+        if revision.kept
+        else set()
+    )
 
 
 def _failure(revision: str, outcome: RevisionOutcome) -> RolloutFailure:
@@ -221,12 +225,12 @@ def _failure(revision: str, outcome: RevisionOutcome) -> RolloutFailure:
 
 def promise_of(revisions: Iterable[RevisionView], revision: str) -> Promise | None:
     """Return where the nodes of a revision may run, if its ControllerRevision is known."""
-    stored = (each.kept for each in revisions if each.revision == revision)
-    return next((each.snapshot.promise for each in stored if each), None)
+    stored = (view.kept for view in revisions if view.revision == revision)
+    return next((item.snapshot.promise for item in stored if item), None)
 
 
 def _outcomes(revisions: Collection[RevisionView]) -> dict[str, RevisionOutcome]:
-    return {each.revision: each.outcome for each in revisions if each.outcome}
+    return {revision.revision: revision.outcome for revision in revisions if revision.outcome}
 
 
 def served_before(facts: Facts) -> ServingState | None:
@@ -236,7 +240,9 @@ def served_before(facts: Facts) -> ServingState | None:
         return _recovered(facts)
     if serving.unproven:
         return None
-    is_known = any(each.kept and each.revision == serving.last_complete for each in facts.revisions)
+    is_known = any(
+        revision.kept and revision.revision == serving.last_complete for revision in facts.revisions
+    )
     return serving if is_known else _recovered(facts) or serving
 
 
@@ -258,7 +264,7 @@ def serving_now(
         ready = ready_revisions(facts.pods)
         others = sorted(ready & stored.keys())  # of a class that moved, and is not applied any more
         candidates = (last_complete, before.revision, applied.name, *others)
-        name = next((each for each in candidates if each in ready), before.revision)
+        name = next((candidate for candidate in candidates if candidate in ready), before.revision)
     revision = applied if name == applied.name else stored.get(name)
     if revision is None:
         return before
@@ -267,14 +273,14 @@ def serving_now(
         last_rolled_out="" if name == last_complete else last_complete,
         classes=tuple(
             ServingClass(
-                class_name=each.name,
-                backend=each.backend,
-                interim=each.interim,
-                replicas=counts.get(each.name, existing.desired if existing else 0),
+                class_name=device_class.name,
+                backend=device_class.backend,
+                interim=device_class.interim,
+                replicas=counts.get(device_class.name, existing.desired if existing else 0),
                 ready_replicas=existing.ready_pods if existing else 0,
             )
-            for each in revision.snapshot.classes
-            for existing in (deployments.get(each.name),)
+            for device_class in revision.snapshot.classes
+            for existing in (deployments.get(device_class.name),)
         ),
     )
 
@@ -294,9 +300,9 @@ def _recovered(facts: Facts) -> ServingState | None:
     Those that no Deployment has any more are being replaced, and come first. What a Deployment has is no
     evidence: a revision that served earlier may be returning, and has not served with all its pods yet.
     """
-    stored = {each.revision: each.kept for each in facts.revisions if each.kept}
+    stored = {revision.revision: revision.kept for revision in facts.revisions if revision.kept}
     names = [name for name in promoted(facts.revisions) if name in stored]
-    carried = {each.revision for each in facts.deployments}
+    carried = {deployment.revision for deployment in facts.deployments}
     ready = ready_revisions(pod for pod in facts.pods if not pod.is_canary)
     for there in (ready - carried, ready, set(names)):
         for name in names:
@@ -321,6 +327,6 @@ def _state(
 
 def serving_keys(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str | None]:
     """Return the keys of engines that new pods load: without them they could not start."""
-    names = {each.revision for each in (model.status.serving, model.status.applied) if each}
-    kept = [each.kept for each in revisions if each.kept and each.revision in names]
-    return {one.engine_key for each in kept for one in each.snapshot.classes}
+    names = {item.revision for item in (model.status.serving, model.status.applied) if item}
+    kept = [revision.kept for revision in revisions if revision.kept and revision.revision in names]
+    return {one.engine_key for revision in kept for one in revision.snapshot.classes}

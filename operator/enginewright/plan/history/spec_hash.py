@@ -30,7 +30,7 @@ def spec_hash(spec: InferenceModelSpec, processes: int = 1) -> str:
         del hashed["serving"]
     if processes > 1:
         hashed["serving"] = {**hashed.get("serving", {}), "processes": processes}
-    hashed["accelerators"] = [each.class_name for each in spec.accelerators]
+    hashed["accelerators"] = [accelerator.class_name for accelerator in spec.accelerators]
     return content_hash(hashed)
 
 
@@ -41,16 +41,16 @@ def as_stored(
 
     A revision that differs from it in removed fields alone is one that the spec requested.
     """
-    if not any(each.kept and each.kept.snapshot.processes > 1 for each in revisions):
+    if not any(revision.kept and revision.kept.snapshot.processes > 1 for revision in revisions):
         return snapshot
     name, images, requested = snapshot.revision(), _images(snapshot), _requested(model, revisions)
     ranked = [
-        (_rank(model, each), each.kept.snapshot.processes)
-        for each in revisions
-        if each.kept
+        (_rank(model, revision), revision.kept.snapshot.processes)
+        for revision in revisions
+        if revision.kept
         and (
-            (each.revision in requested and images <= _images(each.kept.snapshot))
-            or each.kept.snapshot.model_copy(update={"processes": 1}).revision() == name
+            (revision.revision in requested and images <= _images(revision.kept.snapshot))
+            or revision.kept.snapshot.model_copy(update={"processes": 1}).revision() == name
         )
     ]
     return snapshot.model_copy(update={"processes": max(ranked)[1]}) if ranked else snapshot
@@ -94,9 +94,9 @@ def processes_removed(
     if serving is None or processes == 1:
         return None
     pods = ", ".join(
-        f"{each.replicas * processes} instead of {each.replicas} on class {each.class_name}"
-        for each in serving.classes
-        if each.replicas
+        f"{device_class.replicas * processes} instead of {device_class.replicas} on class {device_class.class_name}"
+        for device_class in serving.classes
+        if device_class.replicas
     )
     fields = "minReplicas and maxReplicas" if model.spec.serving.autoscaling else "replicas"
     message = (
@@ -113,8 +113,12 @@ def _records(
 ) -> Iterator[tuple[str, str]]:
     """Yield revisions with the hash of a spec that requested them."""
     status = model.status
-    yield from ((each.revision, each.spec_hash) for each in (status.applied, status.target) if each)
-    yield from ((each.revision, each.outcome.spec_hash) for each in revisions if each.outcome)
+    yield from ((item.revision, item.spec_hash) for item in (status.applied, status.target) if item)
+    yield from (
+        (revision.revision, revision.outcome.spec_hash)
+        for revision in revisions
+        if revision.outcome
+    )
 
 
 def _requested(model: InferenceModel, revisions: Collection[RevisionView]) -> set[str]:
@@ -130,14 +134,16 @@ def _stored(
     model: InferenceModel, revisions: Collection[RevisionView], requested: str | None
 ) -> str:
     """Return the wanted revision if it is stored, else the one that the spec requested last, if any."""
-    is_stored = any(each.kept and each.revision == requested for each in revisions)
+    is_stored = any(revision.kept and revision.revision == requested for revision in revisions)
     return requested if requested and is_stored else _last_requested(model, revisions)
 
 
 def _last_requested(model: InferenceModel, revisions: Collection[RevisionView]) -> str:
     requested = _requested(model, revisions)
-    stored = [each for each in revisions if each.kept and each.revision in requested]
-    return max(stored, key=lambda each: _rank(model, each)).revision if stored else ""
+    stored = [
+        revision for revision in revisions if revision.kept and revision.revision in requested
+    ]
+    return max(stored, key=lambda view: _rank(model, view)).revision if stored else ""
 
 
 def _rank(model: InferenceModel, revision: RevisionView) -> tuple[bool, bool, float, int]:
@@ -152,9 +158,9 @@ def _rank(model: InferenceModel, revision: RevisionView) -> tuple[bool, bool, fl
 
 
 def _processes(revisions: Collection[RevisionView], revision: str) -> int:
-    stored = (each.kept for each in revisions if each.revision == revision)
-    return next((each.snapshot.processes for each in stored if each), 1)
+    stored = (view.kept for view in revisions if view.revision == revision)
+    return next((item.snapshot.processes for item in stored if item), 1)
 
 
 def _images(snapshot: Snapshot) -> set[str]:
-    return {each.image for each in snapshot.classes}
+    return {device_class.image for device_class in snapshot.classes}

@@ -84,7 +84,7 @@ def prepare_work(model: InferenceModel, config: Config, target: Target) -> Work[
 
 def published_by(pod: PodView) -> Published | None:
     """Return what a Job's pod has published so far."""
-    return next((each.published for each in pods.reports(pod) if each.published), None)
+    return next((report.published for report in pods.reports(pod) if report.published), None)
 
 
 def _is_last(pod: PodView) -> bool:

@@ -51,7 +51,7 @@ class PrepareOutcome:
 def known_prepared(status: InferenceModelStatus) -> Iterator[Prepared]:
     """Yield the prepared models of the current spec, the serving revision and rejected backends."""
     serving = status.serving.prepared if status.serving else None
-    rejected = (each.prepared for each in status.rejected_backends)
+    rejected = (rejected_backend.prepared for rejected_backend in status.rejected_backends)
     yield from filter(None, (status.prepared, serving, *rejected))
 
 
@@ -91,8 +91,13 @@ def prepare(
         return outcome
     # Their builds start again with the prepared model, without waiting for a retry.
     failed = (
-        ObjectRef(API_VERSION, InferenceEngine.kind, each.metadata.namespace, each.metadata.name)
-        for each in _failed_builds(facts, target, current.key, jobs)
+        ObjectRef(
+            API_VERSION,
+            InferenceEngine.kind,
+            failed_build.metadata.namespace,
+            failed_build.metadata.name,
+        )
+        for failed_build in _failed_builds(facts, target, current.key, jobs)
     )
     message = f"{outcome.message}, again: {loss}" if outcome.message else ""
     return replace(outcome, message=message, delete=(*outcome.delete, *failed))
@@ -215,7 +220,7 @@ def _recorded(outcome: PrepareOutcome, jobs: PrepareJobs, shared: str) -> Prepar
 
 def _current(status: InferenceModelStatus, target: Target) -> Prepared | None:
     records = known_prepared(status)
-    return next((each for each in records if each.inputs_hash == target.artifact_hash), None)
+    return next((record for record in records if record.inputs_hash == target.artifact_hash), None)
 
 
 def _loss(facts: Facts, target: Target, key: str, jobs: PrepareJobs) -> str:
@@ -225,8 +230,10 @@ def _loss(facts: Facts, target: Target, key: str, jobs: PrepareJobs) -> str:
         # Pods that serve an engine fetch only that, not the prepared model.
         return snapshot.prepared_key == key and on_class.engine_key is None
 
-    failures = (each.status.failure for each in _failed_builds(facts, target, key, jobs))
-    of_build = next((each.message or each.reason for each in failures if each), "")
+    failures = (
+        failed_build.status.failure for failed_build in _failed_builds(facts, target, key, jobs)
+    )
+    of_build = next((failure.message or failure.reason for failure in failures if failure), "")
     return store_losses.loss_found(facts, reads, jobs.published_at()) or of_build
 
 
@@ -234,7 +241,7 @@ def _failed_builds(
     facts: Facts, target: Target, key: str, jobs: PrepareJobs
 ) -> tuple[InferenceEngine, ...]:
     """Return the InferenceEngines of the target that were not built because the store lacks `key`."""
-    classes = {each.metadata.name for each in target.classes}
+    classes = {device_class.metadata.name for device_class in target.classes}
     return store_losses.builds_without_model(facts.engines, key, classes, jobs.published_at())
 
 

@@ -76,7 +76,7 @@ def _requeued_for_refresh(
 ) -> PrepareOutcome:
     """Requeue no later than the next refresh is due."""
     waits = (outcome.requeue_after, seconds_to_refresh(model, now))
-    soonest = min((each for each in waits if each is not None and each > 0), default=None)
+    soonest = min((wait for wait in waits if wait is not None and wait > 0), default=None)
     return replace(outcome, requeue_after=soonest)
 
 

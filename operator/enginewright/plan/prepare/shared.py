@@ -93,8 +93,8 @@ def job_inputs(model: InferenceModel, config: Config, target: Target) -> dict[st
 
 def leaders(members: Iterable[FlightMember], now: datetime) -> tuple[Leader, ...]:
     """Return those whose Jobs prepare, or are about to, the first by creation and name first."""
-    ranked = sorted(members, key=lambda each: (each.created, each.name))
-    return tuple(leader for each in ranked if (leader := _leader(each, now)))
+    ranked = sorted(members, key=lambda member: (member.created, member.name))
+    return tuple(leader for member in ranked if (leader := _leader(member, now)))
 
 
 def follow(
@@ -103,7 +103,7 @@ def follow(
     """Return what another model's Job means for this one, which needs a Job; None if it creates its own."""
     preparing = facts.leaders.get(shared, ())
     followed = record.leader if record and record.shared_hash == shared else ""
-    if leader := next((each for each in preparing if each.name == followed), None):
+    if leader := next((item for item in preparing if item.name == followed), None):
         return Follows(leader, takes_over=True)
     if followed and (result := _result(facts.followed, target, shared, followed)):
         return result
@@ -117,7 +117,7 @@ def _leader(member: FlightMember, now: datetime) -> Leader | None:
     preparation = member.preparation
     if member.starts:
         return Leader(member.name, has_fetched=False)
-    running = next((each for each in member.jobs if each.proceeds), None)
+    running = next((job for job in member.jobs if job.proceeds), None)
     if running is not None:
         stage = preparation.stage if preparation and preparation.job == running.name else ""
         has_fetched = stage != PREPARE_STAGES[0]
@@ -131,7 +131,7 @@ def _leader(member: FlightMember, now: datetime) -> Leader | None:
             if now < due
             else None
         )
-    ended = next((each.ended_at for each in member.jobs if each.name == preparation.job), "")
+    ended = next((job.ended_at for job in member.jobs if job.name == preparation.job), "")
     is_recent = ended != "" and now < datetime.fromisoformat(ended) + PATIENCE
     return Leader(member.name, has_fetched=True) if is_recent else None
 
@@ -149,7 +149,7 @@ def _result(
     status = followed.status
     prepared, source, now = status.prepared, status.source, status.preparation
     if prepared and source and prepared.inputs_hash == target.artifact_hash:
-        pins = {each.name: each.digest for each in source.pins if each.name != MODEL}
+        pins = {pin.name: pin.digest for pin in source.pins if pin.name != MODEL}
         return TakenOver(prepared, pins)
     if now and now.shared_hash == shared and now.failure and now.failure.lasting:
         return now.failure
@@ -178,11 +178,11 @@ def known_preparation(facts: Facts, target: Target) -> TakenOver | None:
     data = digests_in_spec(facts.model.spec) or {}
     digest = data.pop(MODEL, "")
     for engine in facts.engines.values():
-        for each in engine.status.prepared:
-            if (each.record_hash, each.key) == (record, engine.spec.prepared_key):
-                if images and not images.image(each.image):
+        for prepared in engine.status.prepared:
+            if (prepared.record_hash, prepared.key) == (record, engine.spec.prepared_key):
+                if images and not images.image(prepared.image):
                     return None  # a Job finds the artefact, and pushes its image
-                return TakenOver(each, data) if each.model_digest == digest else None
+                return TakenOver(prepared, data) if prepared.model_digest == digest else None
     return None
 
 
@@ -190,18 +190,22 @@ def kept_records(
     before: Sequence[Prepared], of_models: Iterable[Prepared], key: str
 ) -> tuple[Prepared, ...]:
     """Return the records of an engine built from the prepared model `key`: those that it has, and those of models."""
-    new = {each.record_hash: each for each in of_models if each.record_hash and each.key == key}
-    kept = {each.record_hash: each for each in before}
-    for name, each in new.items():
+    new = {
+        of_model.record_hash: of_model
+        for of_model in of_models
+        if of_model.record_hash and of_model.key == key
+    }
+    kept = {prepared.record_hash: prepared for prepared in before}
+    for name, prepared in new.items():
         if name in kept:
-            kept[name] = each if each.image else kept[name]
+            kept[name] = prepared if prepared.image else kept[name]
             continue
         if len(kept) == _MOST:
             unused = next((record for record in kept if record not in new), None)
             if unused is None:
                 break
             del kept[unused]
-        kept[name] = each
+        kept[name] = prepared
     return tuple(kept.values())
 
 

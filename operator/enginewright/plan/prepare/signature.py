@@ -69,7 +69,7 @@ def _compare(
     kind: str, old: Sequence[TensorSignature], new: Sequence[TensorSignature]
 ) -> Iterator[tuple[str, bool]]:
     """Yield the differences of all inputs, or all outputs, and whether each is compatible."""
-    before, after = ({each.name: each for each in tensors} for tensors in (old, new))
+    before, after = ({signature.name: signature for signature in tensors} for tensors in (old, new))
     removed = {name: before[name] for name in before.keys() - after.keys()}
     added = {name: after[name] for name in after.keys() - before.keys()}
     renamed = _renamed(removed, added)
@@ -93,8 +93,8 @@ def _renamed(
     """Return new names by old ones, where only one removed and one added tensor have a type and shape."""
     renamed = {}
     for name, tensor in removed.items():
-        alike = [each.name for each in added.values() if _equal(tensor, each)]
-        others = [each for each in removed.values() if _equal(tensor, each)]
+        alike = [signature.name for signature in added.values() if _equal(tensor, signature)]
+        others = [signature for signature in removed.values() if _equal(tensor, signature)]
         if len(alike) == len(others) == 1:
             renamed[name] = alike[0]
     return renamed

@@ -72,8 +72,10 @@ def conditions(state: ModelState) -> tuple[WantedCondition, ...]:
     if state.route:
         statements[ConditionType.ROUTE_ACCEPTED] = state.route
     return tuple(
-        WantedCondition(type=kind, status=each.status, reason=each.reason, message=each.message)
-        for kind, each in statements.items()
+        WantedCondition(
+            type=kind, status=statement.status, reason=statement.reason, message=statement.message
+        )
+        for kind, statement in statements.items()
     )
 
 
@@ -215,7 +217,7 @@ def _with_interim(state: ModelState, interim: Interim) -> ReadyState:
 def _is_bridged(rollout: RolloutPlan) -> bool:
     """Return whether an interim serves now."""
     classes = rollout.serving.classes if rollout.serving else ()
-    return rollout.ready_replicas > 0 and any(each.interim for each in classes)
+    return rollout.ready_replicas > 0 and any(device_class.interim for device_class in classes)
 
 
 def _interim_waits(rollout: RolloutPlan) -> str:
@@ -314,7 +316,7 @@ def _engines_ready(outcome: PrepareOutcome | None, engines: Engines | None) -> S
     if failure and not failure.placement:
         return Statement("False", failure.reason, failure.sentence)
     if engines.complete or failure:
-        built = (f"{describe_engine(each)}, sha256 {each.sha256[:12]}" for each in engines.facts)
+        built = (f"{describe_engine(fact)}, sha256 {fact.sha256[:12]}" for fact in engines.facts)
         return Statement("True", StatusReason.BUILT, "; ".join(built))
     return Statement("False", engines.reason, engines.message)
 

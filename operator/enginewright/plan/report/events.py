@@ -70,8 +70,15 @@ def _of_conditions(model: InferenceModel, status: InferenceModelStatus) -> list[
     back = _condition(status, ConditionType.ROLLED_BACK)
     if back and (back.status, back.reason) != ("False", StatusReason.ROLLED_BACK_BY_USER):
         back = None
-    warnings = (each for each in (fallback, route, back) if each and _changed(model.status, each))
-    return [*events, *(EventIntent("Warning", each.reason, each.message) for each in warnings)]
+    warnings = (
+        condition
+        for condition in (fallback, route, back)
+        if condition and _changed(model.status, condition)
+    )
+    return [
+        *events,
+        *(EventIntent("Warning", warning.reason, warning.message) for warning in warnings),
+    ]
 
 
 def _of_promotion(rollout: RolloutPlan) -> list[EventIntent]:
@@ -96,17 +103,17 @@ def _of_removed(
     removed = processes_removed(model, revisions, now.serving, requested)
     if removed is None:
         return []
-    reasons = [each.images.reason if each.images else "" for each in (before, now)]
+    reasons = [status.images.reason if status.images else "" for status in (before, now)]
     waits = reasons[1] == removed.reason != reasons[0]
     return [removed] if waits or has_lost(model, revisions, requested) else []
 
 
 def _of_interim(before: ServingState | None, now: ServingState | None) -> list[EventIntent]:
     """Return an Event when nothing serves as an interim any more."""
-    was = before is not None and any(each.interim for each in before.classes)
-    if now is None or not was or any(each.interim for each in now.classes):
+    was = before is not None and any(device_class.interim for device_class in before.classes)
+    if now is None or not was or any(device_class.interim for device_class in now.classes):
         return []
-    backends = ", ".join(dict.fromkeys(each.backend for each in now.classes))
+    backends = ", ".join(dict.fromkeys(device_class.backend for device_class in now.classes))
     message = f"revision {now.revision} serves on {backends} in place of the interim"
     return [EventIntent("Normal", StatusReason.INTERIM_ENDED, message)]
 
@@ -119,10 +126,10 @@ def _of_refresh(before: SourceState | None, now: SourceState | None) -> list[Eve
         kept = "keeping the content fetched before"
         message = f"the refresh failed, {kept}: {now.failure.sentence}"
         return [EventIntent("Warning", now.failure.reason, message)]
-    places = [{(each.name, each.uri) for each in one.pins} for one in (before, now)]
+    places = [{(pin.name, pin.uri) for pin in one.pins} for one in (before, now)]
     if not now.refresh or now.refresh == before.refresh or places[0] != places[1]:
         return []
-    changed = [each.name for each in now.pins if each not in before.pins]
+    changed = [pin.name for pin in now.pins if pin not in before.pins]
     result = f"{' and '.join(changed)} changed" if changed else "no change"
     return [EventIntent("Normal", StatusReason.REFRESHED, f"refreshed the source: {result}")]
 
@@ -151,4 +158,4 @@ def _changed(before: InferenceModelStatus, now: Condition) -> bool:
 
 
 def _condition(status: InferenceModelStatus, kind: ConditionType) -> Condition | None:
-    return next((each for each in status.conditions if each.type == kind), None)
+    return next((condition for condition in status.conditions if condition.type == kind), None)

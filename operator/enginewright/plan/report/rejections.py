@@ -24,7 +24,7 @@ def reasons_for_others(target: Target) -> frozenset[Reason]:
     """Return the reasons for which another backend is tried if pods fail, if there is another."""
     if target.promise.policy != "Allow" or target.last:
         return frozenset()
-    return frozenset(each for each in Reason if each.facets.other_backend)
+    return frozenset(reason for reason in Reason if reason.facets.other_backend)
 
 
 def rejected_backends(
@@ -46,15 +46,15 @@ def rejected_backends(
     if target.promise.policy != "Allow":
         return ()
     records = tuple(
-        rejection_recorded(facts, target.classes, each)
-        if each.inputs_hash and each.rejected_at is None  # by an earlier release
-        else each
-        for each in records
+        rejection_recorded(facts, target.classes, record)
+        if record.inputs_hash and record.rejected_at is None  # by an earlier release
+        else record
+        for record in records
     )
     if outcome and outcome.prepared is None:  # its artefact may have been lost
-        records = tuple(_without(each, target.artifact_hash) for each in records)
-    others = tuple(each for each in records if each.backend != target.backend)
-    before = next((each for each in records if each.backend == target.backend), None)
+        records = tuple(_without(record, target.artifact_hash) for record in records)
+    others = tuple(record for record in records if record.backend != target.backend)
+    before = next((record for record in records if record.backend == target.backend), None)
     if before and before.inputs_hash:
         before = None if target.last else _candidate_again(before, target)
     own = None if apart else rollout
@@ -160,7 +160,7 @@ def _failing(facts: Facts, choice: Choice, rollout: RolloutPlan) -> RolloutFailu
     With `fallback.policy: Allow` also what those of engines show, as only the engines' revision rejects their backend.
     """
     policy, revision = facts.model.spec.fallback.policy, rollout.applied or ""
-    others = {each.class_name for each in choice.classes} - choice.chosen.keys()
+    others = {device_class.class_name for device_class in choice.classes} - choice.chosen.keys()
     for name in (*choice.chosen, *(sorted(others) if policy == "Allow" else ())):
         if failed := lasting_on(facts, revision, name):
             on_class = f"on class {name}: " if name in others else ""

@@ -61,9 +61,9 @@ def model_status(
     return InferenceModelStatus(
         observed_generation=model.metadata.generation,
         replicas=sum(
-            each.pods
-            for each in facts.deployments
-            if each.accelerator_class not in fixed(model.spec)
+            deployment.pods
+            for deployment in facts.deployments
+            if deployment.accelerator_class not in fixed(model.spec)
         ),
         selector=scale_selector(model.metadata.name, model.spec),
         accelerator_class=_chosen_class(facts.model, target),
@@ -113,7 +113,7 @@ def _active(revisions: Collection[RevisionView], rollout: RolloutPlan) -> Active
     if rollout.serving is None:
         return None
     name = rollout.serving.last_complete
-    kept = next((each.kept for each in revisions if each.revision == name), None)
+    kept = next((revision.kept for revision in revisions if revision.revision == name), None)
     return ActiveRevision(revision=name, signature=kept.signature if kept else None)
 
 
@@ -148,11 +148,13 @@ def _serving(
         return None
     # an artefact that is recorded and needed, but not prepared, was lost
     lost = target.artifact_hash if target and prepared is None else ""
-    snapshots = {each.revision: each.kept.snapshot for each in revisions if each.kept}
+    snapshots = {
+        revision.revision: revision.kept.snapshot for revision in revisions if revision.kept
+    }
     last_complete = snapshots.get(serving.last_complete)
     key = last_complete.prepared_key if last_complete else serving.prepared_key
     models = (
-        each for each in known_prepared(status) if each.key == key and each.inputs_hash != lost
+        item for item in known_prepared(status) if item.key == key and item.inputs_hash != lost
     )
     kept = None if prepared and prepared.key == key else next(models, None)
     return serving.model_copy(update={"prepared": kept})
@@ -166,7 +168,7 @@ def _named(model: InferenceModel, obstacle: Obstacle | None) -> tuple[EngineRefe
     paused = model.spec.rollout.paused
     engines = map(without_yield, model.status.engines)
     return tuple(
-        each.model_copy(update={"suspended": each.suspended and paused}) for each in engines
+        engine.model_copy(update={"suspended": engine.suspended and paused}) for engine in engines
     )
 
 
@@ -180,7 +182,8 @@ def _summary(before: ModelSummary, rollout: RolloutPlan, proven: Proofs | None) 
         backend=",".join(dict.fromkeys(backends)),
         placement=proven.placement_summary or before.placement if proven else "",
         classes=", ".join(
-            f"{each.class_name} {each.ready_replicas}/{each.replicas}" for each in serving.classes
+            f"{device_class.class_name} {device_class.ready_replicas}/{device_class.replicas}"
+            for device_class in serving.classes
         ),
         p99=proven.p99 or before.p99 if proven else "",
         revision=f"{serving.revision} → {rollout.requested}" if update else serving.revision,

@@ -45,11 +45,11 @@ def candidates(
 ) -> tuple[BackendCandidate, ...] | Obstacle:
     """Return the candidates, the preferred one first: one prepared model, and so one backend, serves all classes."""
     spec = facts.model.spec
-    ranked_by_class = [ranking(spec, each) for each in classes]
+    ranked_by_class = [ranking(spec, device_class) for device_class in classes]
     if len({ranked[0] for ranked in ranked_by_class}) > 1:
         pairs = ", ".join(
-            f"{each.metadata.name}: {ranked[0]}"
-            for each, ranked in zip(classes, ranked_by_class, strict=True)
+            f"{accelerator_class.metadata.name}: {ranked[0]}"
+            for accelerator_class, ranked in zip(classes, ranked_by_class, strict=True)
         )
         message = (
             f"the classes resolve to different backends ({pairs}); name one backend that all of"
@@ -82,21 +82,21 @@ def candidates(
             promise if backend == first else promise.model_copy(update={"asked_backend": first}),
         )
         for backend in backends
-        if all(backend in _runnable(facts.config, each) for each in classes)
+        if all(backend in _runnable(facts.config, device_class) for device_class in classes)
     )
     return runnable or _not_runnable(facts.config, classes, first)
 
 
 def ranking(spec: InferenceModelSpec, accelerator: AcceleratorClass) -> list[str]:
     """Return the backends that may serve on a class, the preferred one first."""
-    return [str(each) for each in spec.backends or accelerator.spec.backends]
+    return [str(backend) for backend in spec.backends or accelerator.spec.backends]
 
 
 def why_not_precision(
     precision: str | None, accelerator: AcceleratorClass, backend: str
 ) -> str | None:
     """Return why a backend does not run a prepared model of this precision on a class, if it does not."""
-    lower = next((each for each in _PRECISIONS if each == precision), None)
+    lower = next((item for item in _PRECISIONS if item == precision), None)
     if lower is None:  # that of the source
         return None
     reason = supported(lower, accelerator.spec.compute_capability, backend)
@@ -113,28 +113,30 @@ def benchmark_backends(
     if facts.model.spec.build.choose != "Fastest":
         return ()
     return tuple(
-        each
-        for each in ranking(facts.model.spec, accelerator)
-        if each not in COMPILED_BACKENDS
-        and each in accelerator.spec.backends
-        and each in facts.images[image].backends
-        and VARIANTS[each] in facts.config.images
-        and why_not_precision(precision, accelerator, each) is None
-        and why_unusable(each, accelerator.spec.compute_capability) is None
+        item
+        for item in ranking(facts.model.spec, accelerator)
+        if item not in COMPILED_BACKENDS
+        and item in accelerator.spec.backends
+        and item in facts.images[image].backends
+        and VARIANTS[item] in facts.config.images
+        and why_not_precision(precision, accelerator, item) is None
+        and why_unusable(item, accelerator.spec.compute_capability) is None
     )
 
 
 def _runnable(config: Config, accelerator: AcceleratorClass) -> list[str]:
     capability = accelerator.spec.compute_capability
     return [
-        str(each)
-        for each in accelerator.spec.backends
-        if VARIANTS[each] in config.images and why_unusable(each, capability) is None
+        str(backend)
+        for backend in accelerator.spec.backends
+        if VARIANTS[backend] in config.images and why_unusable(backend, capability) is None
     ]
 
 
 def _not_runnable(config: Config, classes: Sequence[AcceleratorClass], backend: str) -> Obstacle:
-    rejecting = next(each for each in classes if backend not in _runnable(config, each))
+    rejecting = next(
+        device_class for device_class in classes if backend not in _runnable(config, device_class)
+    )
     runnable = ", ".join(_runnable(config, rejecting))
     message = f"the preferred backend {backend} does not run on the class {rejecting.metadata.name}"
     if unusable := why_unusable(backend, rejecting.spec.compute_capability):
@@ -174,7 +176,7 @@ def refused_interim(
     backend = interim_backend(facts.model.spec)
     if backend is None or COMPILED_BACKENDS.isdisjoint(candidates):
         return None
-    if served_classes(facts).issuperset(each.metadata.name for each in classes):
+    if served_classes(facts).issuperset(device_class.metadata.name for device_class in classes):
         return None
     variant = VARIANTS[backend]
     asked = f"spec.build.interim is {facts.model.spec.build.interim}, but"
@@ -184,11 +186,11 @@ def refused_interim(
             f" images.runtime.{variant} in the chart's values, or change spec.build.interim"
         )
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
-    for each in classes if backend in DEVICE_BACKENDS else ():
-        name = each.metadata.name
-        if backend not in each.spec.backends:
+    for device_class in classes if backend in DEVICE_BACKENDS else ():
+        name = device_class.metadata.name
+        if backend not in device_class.spec.backends:
             why = f"the class {name} does not allow the backend {backend}"
-        elif unusable := why_unusable(backend, each.spec.compute_capability):
+        elif unusable := why_unusable(backend, device_class.spec.compute_capability):
             why = f"the backend {backend} does not run on the class {name}: {unusable}"
         else:
             continue
@@ -200,7 +202,11 @@ def refused_interim(
 def served_classes(facts: Facts) -> set[str]:
     """Return the classes on which anything but an interim serves or has served last: these need no interim."""
     before = served_before(facts)
-    recorded = {each.class_name for each in before.classes if not each.interim} if before else set()
+    recorded = (
+        {device_class.class_name for device_class in before.classes if not device_class.interim}
+        if before
+        else set()
+    )
     ready = {
         (pod.label(CLASS), pod.label(REVISION))
         for pod in facts.pods
@@ -208,12 +214,12 @@ def served_classes(facts: Facts) -> set[str]:
     }
     complete = before.last_complete if before else None
     return recorded | {
-        each.name
+        device_class.name
         for stored in facts.revisions
         if stored.kept
-        for each in stored.kept.snapshot.classes
-        if not each.interim
-        and (stored.revision == complete or (each.name, stored.revision) in ready)
+        for device_class in stored.kept.snapshot.classes
+        if not device_class.interim
+        and (stored.revision == complete or (device_class.name, stored.revision) in ready)
     }
 
 
@@ -234,8 +240,8 @@ def is_readmitted(
         and bool(rejected.revision)
         # no node may stop what serves: another attempt must leave its pods alone
         and facts.model.spec.rollout.strategy == "Surge"
-        and any(each.available for each in facts.deployments)
-        and any(each > rejected.rejected_at for each in _joined(facts.nodes, classes))
+        and any(deployment.available for deployment in facts.deployments)
+        and any(item > rejected.rejected_at for item in _joined(facts.nodes, classes))
     )
 
 
@@ -253,5 +259,5 @@ def _joined(
     cluster_nodes: Collection[NodeView], classes: Sequence[AcceleratorClass]
 ) -> list[datetime]:
     """Return when the nodes of the classes joined."""
-    nodes = (node for each in classes for node in matching(each, cluster_nodes))
+    nodes = (node for device_class in classes for node in matching(device_class, cluster_nodes))
     return [datetime.fromisoformat(node.created) for node in nodes if node.created]

@@ -74,7 +74,7 @@ def _claimed(accelerator: AcceleratorClass) -> str:
         return ""
     if not request.selectors:
         return request.device_class_name
-    conditions = content_hash(*(each.cel.expression for each in request.selectors))
+    conditions = content_hash(*(selector.cel.expression for selector in request.selectors))
     return f"{request.device_class_name} {conditions[:_HASH_LENGTH]}"
 
 
@@ -101,11 +101,11 @@ def mixed_devices(
         have, fits, label = ", ".join(sorted(products)), "one product", "nvidia.com/gpu.product"
     elif differing := _differing(accelerator, mine, own):
         label = differing[0].label
-        have, fits = ", ".join(each.product for each in differing), "one product"
+        have, fits = ", ".join(gpu_kind.product for gpu_kind in differing), "one product"
     elif len(sizes := sorted({memory for _, memory in devices if memory})) > 1:
         if sizes[-1] <= sizes[0] * _SAME_MEMORY:
             return ""
-        shown = " and ".join(f"{each} MiB" for each in (sizes[0], sizes[-1]))
+        shown = " and ".join(f"{number} MiB" for number in (sizes[0], sizes[-1]))
         have, fits = f"{products.pop()} with {shown}", "one size, which differs in processors too"
         label = min(kind.memory_label for kind, _ in devices)
     else:
@@ -124,8 +124,8 @@ def _differing(
         return []
     requested = accelerator.spec.resource_name
     kinds = {kind for node in nodes for kind in own_kinds(node, own) if kind.resource == requested}
-    by_label = (sorted(kind for kind in kinds if kind.label == each) for each in own)
-    return next((each for each in by_label if len(each) > 1), [])
+    by_label = (sorted(kind for kind in kinds if kind.label == item) for item in own)
+    return next((row for row in by_label if len(row) > 1), [])
 
 
 def is_proposed(accelerator: AcceleratorClass) -> bool:
@@ -212,7 +212,7 @@ def propose(
     """
     of_kind: dict[GpuKind, list[NodeView]] = {}
     nodes = tuple(nodes)
-    selectors = (each.spec.node_selector for each in classes)
+    selectors = (device_class.spec.node_selector for device_class in classes)
     is_discovered = any(map(products_of, (*selectors, *(node.labels for node in nodes))))
     for node in nodes:
         for kind in kinds_of(node) if is_discovered else own_kinds(node, own)[:1]:
@@ -225,7 +225,7 @@ def propose(
                 now.setdefault(kind.key, owner.metadata.name)  # created just before a restart
         elif kind.key not in made and (spec := _spec(kind, its_nodes, variants)):
             specs[kind] = spec
-    names = class_names(tuple(specs), {each.metadata.name for each in classes})
+    names = class_names(tuple(specs), {device_class.metadata.name for device_class in classes})
     now.update({kind.key: name for kind, name in names.items()})
     return Proposals(tuple(_object(names[kind], specs[kind]) for kind in names), now)
 
@@ -234,12 +234,14 @@ def _class_of(
     kind: GpuKind, nodes: Iterable[NodeView], classes: Iterable[AcceleratorClass]
 ) -> AcceleratorClass | None:
     """Return a class that covers the kind: a second one could overlap with it."""
-    for each in classes:
-        selects = matching(each, nodes)
-        named = each.spec.node_selector.get(kind.label) == kind.product
-        requests = each.spec.device is not None or each.spec.resource_name == kind.resource
+    for device_class in classes:
+        selects = matching(device_class, nodes)
+        named = device_class.spec.node_selector.get(kind.label) == kind.product
+        requests = (
+            device_class.spec.device is not None or device_class.spec.resource_name == kind.resource
+        )
         if (selects and requests) or named:
-            return each
+            return device_class
     return None
 
 

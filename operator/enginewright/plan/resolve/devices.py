@@ -76,7 +76,7 @@ def is_product(label: str) -> bool:
 def products_of(labels: Mapping[str, str], own: Sequence[str] = ()) -> list[str]:
     """Return the GPU products that labels name: by GPU Feature Discovery, else by the first of the `own` labels."""
     named = [value for label, value in sorted(labels.items()) if is_product(label)]
-    return named or [labels[each] for each in own if labels.get(each)][:1]
+    return named or [labels[item] for item in own if labels.get(item)][:1]
 
 
 def is_memory(label: str) -> bool:
@@ -105,7 +105,7 @@ def kinds_of(node: NodeView) -> tuple[GpuKind, ...]:
 def own_kinds(node: NodeView, own: Sequence[str]) -> tuple[GpuKind, ...]:
     """Return the kind of the node's GPUs by each of the administrator's `own` labels."""
     labels = node.labels
-    return tuple(GpuKind(labels[each], each, _GPU) for each in own if labels.get(each))
+    return tuple(GpuKind(labels[item], item, _GPU) for item in own if labels.get(item))
 
 
 def _full_gpus(labels: Mapping[str, str], *, sliced: bool) -> Iterator[GpuKind]:
@@ -177,7 +177,7 @@ def features(accelerator: AcceleratorClass) -> tuple[Feature, ...]:
     if accelerator.spec.cpu_features is not None:
         return accelerator.spec.cpu_features
     selected = _labelled(accelerator.spec.node_selector)
-    return tuple(each for each in Feature if each in selected)
+    return tuple(feature for feature in Feature if feature in selected)
 
 
 def _labelled(labels: Mapping[str, str]) -> set[Feature]:
@@ -190,7 +190,11 @@ def int8_products(
     """Return which sums of INT8 products the model must tolerate, if CPUs may run it in INT8."""
     if "INT8" not in precisions or backend in DEVICE_BACKENDS:
         return None
-    return "exact" if all(has_exact_products(features(each)) for each in classes) else "any"
+    return (
+        "exact"
+        if all(has_exact_products(features(device_class)) for device_class in classes)
+        else "any"
+    )
 
 
 def contradicted(accelerator: AcceleratorClass, labels: Mapping[str, str]) -> tuple[Feature, ...]:
@@ -198,4 +202,6 @@ def contradicted(accelerator: AcceleratorClass, labels: Mapping[str, str]) -> tu
     if not any(label.startswith(_CPUID) for label in labels):
         return ()
     lacking = {*_LABELS.values()} - _labelled(labels)
-    return tuple(each for each in accelerator.spec.cpu_features or () if each in lacking)
+    return tuple(
+        cpu_feature for cpu_feature in accelerator.spec.cpu_features or () if cpu_feature in lacking
+    )

@@ -37,8 +37,8 @@ def architecture_of(image: ImageFacts, nodes: Iterable[NodeView]) -> str:
     Of several architectures always the same one, so that Jobs of equal models run alike. If no node has
     any of them, the image runs under emulation.
     """
-    present = {each.label(ARCHITECTURE) for each in nodes}
-    return next((each for each in _built_for(image) if each in present), "")
+    present = {node.label(ARCHITECTURE) for node in nodes}
+    return next((item for item in _built_for(image) if item in present), "")
 
 
 def engine_architecture(
@@ -61,16 +61,19 @@ def only_architectures(
     As far as it is known, and only where a node of the class has it: an image of several may not report them.
     """
     labels = {
-        each.name: architecture_of(image, selected(each.node_selector, nodes))
-        for each in snapshot.classes
-        if (image := images.get(each.image)) and len(image.architectures) <= 1
+        device_class.name: architecture_of(image, selected(device_class.node_selector, nodes))
+        for device_class in snapshot.classes
+        if (image := images.get(device_class.image)) and len(image.architectures) <= 1
     }
     return {name: label for name, label in labels.items() if label}
 
 
 def _built_for(image: ImageFacts) -> Iterator[str]:
     if image.architectures:
-        yield from sorted(image.architectures, key=lambda each: (each != USUAL_ARCHITECTURE, each))
+        yield from sorted(
+            image.architectures,
+            key=lambda architecture: (architecture != USUAL_ARCHITECTURE, architecture),
+        )
     elif image.processor:
         yield architecture_label(image.processor.architecture)
 
@@ -88,10 +91,10 @@ def probing(image_hash: str, placement: str) -> Work[ImageFacts]:
 
 
 def _facts(pod: PodView) -> ImageFacts | None:
-    for each in pod.containers:
-        if each.ended and each.ended.exit_code == 0:
+    for container in pod.containers:
+        if container.ended and container.ended.exit_code == 0:
             try:
-                return ImageFacts.model_validate_json(each.ended.message)
+                return ImageFacts.model_validate_json(container.ended.message)
             except ValidationError:
                 continue
     return None

@@ -49,16 +49,22 @@ def recipe(
         quantization=_quantization(spec),
         int8_products=int8_products(backend, (precision, *allowed), classes),
         extensions=tuple(
-            task.Extension(uri=each.uri or "", sha256=(each.sha256 or "").lower(), type=each.type)
-            for each in spec.extensions
+            task.Extension(
+                uri=extension.uri or "",
+                sha256=(extension.sha256 or "").lower(),
+                type=extension.type,
+            )
+            for extension in spec.extensions
         ),
         processing=_processing(spec),
         samples_uri=samples.uri if samples else None,
         rtol=_number(spec.parity.rtol),
         atol=_number(spec.parity.atol),
         outputs=tuple(
-            task.OutputTolerance(name=each.name, rtol=_number(each.rtol), atol=_number(each.atol))
-            for each in spec.parity.outputs
+            task.OutputTolerance(
+                name=output.name, rtol=_number(output.rtol), atol=_number(output.atol)
+            )
+            for output in spec.parity.outputs
         ),
     )
 
@@ -69,10 +75,10 @@ def why_not(
     """Return why a class cannot run the requested precision, if one cannot."""
     if spec.precision is None:
         return None
-    for each in classes:
-        capability = each.spec.compute_capability
+    for device_class in classes:
+        capability = device_class.spec.compute_capability
         if reason := supported(spec.precision.value, capability, backend):
-            return f"accelerator class {each.metadata.name} cannot run {spec.precision.value}: {reason}"
+            return f"accelerator class {device_class.metadata.name} cannot run {spec.precision.value}: {reason}"
     return None
 
 
@@ -99,9 +105,13 @@ def inputs(spec: InferenceModelSpec) -> tuple[Input, ...]:
         if step.secret_ref:
             path = f"{task.PROCESSING_CREDENTIALS_PATH}/{name}"
             mounts.append(Input(f"{name}-credentials", path, secret=step.secret_ref.name))
-    libraries = (each.uri for each in spec.extensions if each.uri)
+    libraries = (extension.uri for extension in spec.extensions if extension.uri)
     mounts += _claims("extensions", task.EXTENSIONS_PATH, libraries)
-    mounts += _claims("processing", task.PROCESSING_PATH, (each.uri for each in steps.values()))
+    mounts += _claims(
+        "processing",
+        task.PROCESSING_PATH,
+        (processing_step_spec.uri for processing_step_spec in steps.values()),
+    )
     return tuple(mounts)
 
 
@@ -123,8 +133,8 @@ def _processing(spec: InferenceModelSpec) -> task.Processing | None:
     if spec.processing is None:
         return None
     return task.Processing(
-        before=tuple(each.uri for each in spec.processing.before),
-        after=tuple(each.uri for each in spec.processing.after),
+        before=tuple(processing_step_spec.uri for processing_step_spec in spec.processing.before),
+        after=tuple(processing_step_spec.uri for processing_step_spec in spec.processing.after),
     )
 
 
@@ -141,7 +151,7 @@ def _allowed(
     spec: InferenceModelSpec, backend: str, classes: Iterable[AcceleratorClass]
 ) -> tuple[task.Precision, ...]:
     calibrated = spec.quantization is not None and spec.quantization.calibration is not None
-    capabilities = [each.spec.compute_capability for each in classes]
+    capabilities = [device_class.spec.compute_capability for device_class in classes]
     return tuple(
         precision
         for precision in (
@@ -187,14 +197,14 @@ def _preprocessing(spec: PreprocessingSpec) -> task.Preprocessing:
 def _shapes(spec: InferenceModelSpec) -> tuple[task.ShapeProfile, ...]:
     return tuple(
         task.ShapeProfile(
-            input=each.input,
-            min=each.min,
-            opt=each.opt,
-            max=each.max,
-            low=_number(each.range.low) if each.range else None,
-            high=_number(each.range.high) if each.range else None,
+            input=shape.input,
+            min=shape.min,
+            opt=shape.opt,
+            max=shape.max,
+            low=_number(shape.range.low) if shape.range else None,
+            high=_number(shape.range.high) if shape.range else None,
         )
-        for each in spec.shapes
+        for shape in spec.shapes
     )
 
 

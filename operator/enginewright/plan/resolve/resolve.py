@@ -61,9 +61,9 @@ def resolve(facts: Facts, source: PinnedSource | None = None) -> Target | Obstac
     if isinstance(ranked, Obstacle):
         return ranked
     rejected = {
-        (each.backend, each.inputs_hash)
-        for each in facts.model.status.rejected_backends
-        if not is_readmitted(facts, classes, each)
+        (rejected_backend.backend, rejected_backend.inputs_hash)
+        for rejected_backend in facts.model.status.rejected_backends
+        if not is_readmitted(facts, classes, rejected_backend)
     }
     for candidate in ranked:
         last = candidate == ranked[-1]
@@ -99,7 +99,7 @@ def _of_candidate(
         return Obstacle(StatusReason.BACKEND_NOT_ALLOWED, message)
     if candidate.backend in COMPILED_BACKENDS:
         own = facts.config.product_labels
-        mixed = (mixed_devices(each, facts.nodes, own) for each in classes)
+        mixed = (mixed_devices(device_class, facts.nodes, own) for device_class in classes)
         if message := next(filter(None, mixed), ""):
             return Obstacle(StatusReason.MIXED_DEVICES, message)
     return _target(facts, classes, candidate, image, source, last=last)
@@ -114,7 +114,7 @@ def _unshared_store(facts: Facts) -> Obstacle | None:
     if "ReadWriteMany" in modes:
         return None
     tolerations = [*facts.model.spec.pod_template.tolerations]
-    tolerations += [one for each in facts.classes for one in each.spec.tolerations]
+    tolerations += [one for device_class in facts.classes for one in device_class.spec.tolerations]
     usable_nodes = sum(node.takes_pods(tolerations) for node in facts.nodes)
     if usable_nodes < 2:
         return None
@@ -143,7 +143,11 @@ def _without_device_claims(
     has_device_claims: bool, classes: Iterable[AcceleratorClass]
 ) -> Obstacle | None:
     """Return the obstacle that a class requests devices in a way that the cluster does not have."""
-    named = [each.metadata.name for each in classes if each.spec.device is not None]
+    named = [
+        device_class.metadata.name
+        for device_class in classes
+        if device_class.spec.device is not None
+    ]
     if not named or has_device_claims:
         return None
     message = (
@@ -157,17 +161,17 @@ def _without_device_claims(
 def _classes(
     model: InferenceModel, classes: Collection[AcceleratorClass]
 ) -> list[AcceleratorClass] | Obstacle:
-    by_name = {each.metadata.name: each for each in classes}
-    names = [each.class_name for each in model.spec.accelerators]
+    by_name = {device_class.metadata.name: device_class for device_class in classes}
+    names = [accelerator.class_name for accelerator in model.spec.accelerators]
     if not names:
         return _unnamed(model, by_name)
-    if missing := [each for each in names if each not in by_name]:
+    if missing := [name for name in names if name not in by_name]:
         message = (
             f"spec.accelerators names {', '.join(missing)}, but the cluster has"
             f" {', '.join(sorted(by_name)) or 'none'}; name one of these or apply the AcceleratorClass"
         )
         return Obstacle(StatusReason.UNKNOWN_ACCELERATOR_CLASS, message)
-    return [by_name[each] for each in names]
+    return [by_name[name] for name in names]
 
 
 def _unnamed(
@@ -180,7 +184,7 @@ def _unnamed(
         message = "the cluster has no AcceleratorClass; apply one, such as the chart's class cpu"
         return Obstacle(StatusReason.NO_ACCELERATOR_CLASS, message)
     # Proposals do not count: a GPU node that joins must not make other models ambiguous.
-    own = [each for each in classes.values() if not is_proposed(each)]
+    own = [device_class for device_class in classes.values() if not is_proposed(device_class)]
     for chosen in (list(classes.values()), own):
         if len(chosen) == 1:
             return chosen
@@ -218,7 +222,7 @@ def _target(
     deadline = int(duration(spec.build.timeout).total_seconds())
     pull_secrets = (
         *facts.config.image_pull_secrets,
-        *(each.name for each in spec.pod_template.image_pull_secrets),
+        *(image_pull_secret.name for image_pull_secret in spec.pod_template.image_pull_secrets),
     )
     nodes = _prepare_nodes(prepare_recipe, classes)
     artifact = {
@@ -233,7 +237,7 @@ def _target(
         **artifact,
         "image": image,
         **({"pipeline": image_facts.pipeline} if image_facts.pipeline else {}),
-        "secrets": [(each.name, each.secret) for each in inputs if each.secret],
+        "secrets": [(input_.name, input_.secret) for input_ in inputs if input_.secret],
         "deadline": deadline,
         "resources": spec.build.resources.manifest(),
         "pull_secrets": pull_secrets,
@@ -244,7 +248,7 @@ def _target(
         # a refresh does not make a rejected backend a candidate again
         **{name: value for name, value in job.items() if name != "refresh"},
         "promise": content(candidate.promise),
-        "classes": [content(each.spec) for each in classes],
+        "classes": [content(device_class.spec) for device_class in classes],
     }
     template = spec.pod_template.model_dump(
         mode="json", exclude={"labels", "annotations"}, exclude_defaults=True

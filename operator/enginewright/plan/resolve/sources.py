@@ -47,13 +47,13 @@ def known_source(model: InferenceModel, revisions: Collection[RevisionView]) -> 
     addresses = _addresses(model.spec)
     pinned: dict[str, str] = {}
     refresh = ""
-    for each in _known(model.status, revisions):
+    for item in _known(model.status, revisions):
         pins = {
-            pin.name: pin.digest for pin in each.pins if _address(pin) == addresses.get(pin.name)
+            pin.name: pin.digest for pin in item.pins if _address(pin) == addresses.get(pin.name)
         }
         if MODEL not in pins or pins[MODEL] != pinned.get(MODEL, pins[MODEL]):
             continue
-        refresh = refresh if pinned else each.refresh
+        refresh = refresh if pinned else item.refresh
         pinned = pins | pinned  # samples or calibration data may be pinned by an older entry
     return PinnedSource(pinned, refresh)
 
@@ -87,9 +87,9 @@ def _known(
     if source := status.source:
         yield source
         yield from source.earlier
-    for each in sorted(revisions, key=lambda each: -each.number):
-        if each.kept and each.kept.source:
-            yield each.kept.source
+    for revision in sorted(revisions, key=lambda view: -view.number):
+        if revision.kept and revision.kept.source:
+            yield revision.kept.source
 
 
 def wanted_refresh(model: InferenceModel, now: datetime) -> str | None:
@@ -137,10 +137,10 @@ def fetched(
     )
     places = [_places(pins)]
     earlier: list[FetchedSource] = []
-    for each in (before, *before.earlier):
-        if each.pins and _places(each.pins) not in places:
-            places.append(_places(each.pins))
-            earlier.append(FetchedSource(pins=each.pins, refresh=each.refresh))
+    for source in (before, *before.earlier):
+        if source.pins and _places(source.pins) not in places:
+            places.append(_places(source.pins))
+            earlier.append(FetchedSource(pins=source.pins, refresh=source.refresh))
     return SourceState(
         pins=pins,
         refresh=refresh,

@@ -94,9 +94,9 @@ def kept_revision(
     the backend was rejected because its pods failed, it is the last complete revision.
     """
     status, spec = facts.model.status, facts.model.spec
-    carried = {each.revision for each in facts.deployments}
-    by_number = sorted(facts.revisions, key=lambda each: each.number, reverse=True)
-    names = [each.revision for each in by_number if each.revision in carried]
+    carried = {deployment.revision for deployment in facts.deployments}
+    by_number = sorted(facts.revisions, key=lambda revision: revision.number, reverse=True)
+    names = [view.revision for view in by_number if view.revision in carried]
     before = served_before(facts)
     if before and (last := stored.get(before.last_complete)):
         # not preferred if it would have no pods
@@ -105,7 +105,11 @@ def kept_revision(
     if spec.rollout.strategy == "Recreate":  # which would stop ready pods of other revisions
         ready = ready_revisions(facts.pods)
         names.sort(key=lambda name: name not in ready)
-    failed = {each.revision for each in status.rejected_backends if each.inputs_hash}
+    failed = {
+        rejected_backend.revision
+        for rejected_backend in status.rejected_backends
+        if rejected_backend.inputs_hash
+    }
     rejected = brought.revision.name if brought and brought.rejection else ""
     failed.add(rejected)
     if rejected:  # also if no Deployment has them, as after a restoration from a backup

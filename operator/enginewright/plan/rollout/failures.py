@@ -57,10 +57,12 @@ def unready(facts: Facts, mine: Iterable[PodView]) -> Unready:
     """Return what is wrong with those of `mine` that are not ready, nor leaving."""
     waiting = [pod for pod in mine if not pod.ready and not pod.leaving]
     failed = [
-        (pod, each) for pod in waiting if (each := failure_of(facts.revisions, facts.verdicts, pod))
+        (pod, failure)
+        for pod in waiting
+        if (failure := failure_of(facts.revisions, facts.verdicts, pod))
     ]
     first = failed[0][1] if failed else None
-    refused = (each for pod, each in failed if _is_refused_for_good(facts, pod, each))
+    refused = (failure for pod, failure in failed if _is_refused_for_good(facts, pod, failure))
     repeated = first if pods.is_repeated([pod for pod, _ in failed]) else None
     return Unready(
         first=first,
@@ -124,16 +126,21 @@ def pod_failures(
     """
     mine = pods_of(facts.pods, revision)
     failed = [
-        (pod, each) for pod in mine if (each := failure_of(facts.revisions, facts.verdicts, pod))
+        (pod, failure)
+        for pod in mine
+        if (failure := failure_of(facts.revisions, facts.verdicts, pod))
     ]
     seen = unready(facts, mine)
     unschedulable = any(pod.unschedulable for pod in mine if not pod.ready)
-    without_room = unschedulable or any(each.refused for each in deployments)
+    without_room = unschedulable or any(deployment.refused for deployment in deployments)
     blocked = without_room or any(
-        _is_not_of_revision(each) for pod, each in failed if not pod.ready
+        _is_not_of_revision(failure) for pod, failure in failed if not pod.ready
     )
     lasting = _lasting(facts, failed, stable, since)
-    late = any(each.is_current and each.is_stuck and each.desired for each in deployments)
+    late = any(
+        deployment.is_current and deployment.is_stuck and deployment.desired
+        for deployment in deployments
+    )
     if lasting is None and late and not blocked:
         lasting = _stuck(revision, seen.first, seen.waits_for)
     return PodFailures(
@@ -167,16 +174,16 @@ def _lasting(
     since: datetime | None,
 ) -> RolloutFailure | None:
     """Return a failure that would repeat."""
-    failed = [(pod, each) for pod, each in failed if not _is_not_of_revision(each)]
-    crashed = [pod for pod, each in failed if pods.failure(pod)]
+    failed = [(pod, failure) for pod, failure in failed if not _is_not_of_revision(failure)]
+    crashed = [pod for pod, failure in failed if pods.failure(pod)]
     if pods.is_repeated(crashed) and not _crashes_too(facts.pods, stable, since):
-        return _of(next(each for pod, each in failed if pod in crashed))
-    for pod, each in failed:
+        return _of(next(failure for pod, failure in failed if pod in crashed))
+    for pod, failure in failed:
         ended = pods.failure(pod) is not None
-        if ended and each.reason.facets.repeats is Repeats.EVERYWHERE:
-            return _of(each)
-        if _is_refused_for_good(facts, pod, each):
-            return _of(each)
+        if ended and failure.reason.facets.repeats is Repeats.EVERYWHERE:
+            return _of(failure)
+        if _is_refused_for_good(facts, pod, failure):
+            return _of(failure)
     return None
 
 
@@ -192,8 +199,14 @@ def _is_refused_for_good(facts: Facts, pod: PodView, failure: pods.Failure) -> b
 
 def _is_excused(facts: Facts, pod: PodView, failure: pods.Failure) -> bool:
     """Return whether it is a node's failure rather than the revision's: another one of the class may run it."""
-    own = (each for each in facts.classes if each.metadata.name == pod.label(CLASS))
-    has_other_node = any(len(matching(each, facts.nodes)) > 1 for each in own)
+    own = (
+        device_class
+        for device_class in facts.classes
+        if device_class.metadata.name == pod.label(CLASS)
+    )
+    has_other_node = any(
+        len(matching(accelerator_class, facts.nodes)) > 1 for accelerator_class in own
+    )
     return failure.reason.facets.fault is Fault.NODE and has_other_node
 
 
@@ -202,12 +215,12 @@ def _crashes_too(pods: Collection[PodView], stable: str, since: datetime | None)
     if not stable or since is None:
         return False
     times = (
-        each.last.finished_at
+        container.last.finished_at
         for pod in pods_of(pods, stable)
-        for each in pod.containers
-        if each.last and each.last.exit_code != 0 and each.last.finished_at
+        for container in pod.containers
+        if container.last and container.last.exit_code != 0 and container.last.finished_at
     )
-    return any(datetime.fromisoformat(each) >= since for each in times)
+    return any(datetime.fromisoformat(item) >= since for item in times)
 
 
 def _stuck(revision: str, first: pods.Failure | None, waits_for: str) -> RolloutFailure:
@@ -247,7 +260,7 @@ def regression(facts: Facts, active: str) -> Regression | None:
     crashed = [pods.failure(pod) if pods.is_repeated([pod]) else None for pod in serving]
     for failures, fault in ((refused, Fault.REVISION), (crashed, Fault.LOAD)):
         first = next(filter(None, failures), None)
-        if first and all(each and each.reason.facets.fault is fault for each in failures):
+        if first and all(item and item.reason.facets.fault is fault for item in failures):
             failure = _of(first).model_copy(update={"revision": active, "stage": STAGE})
             return Regression(failure, under_requests=fault is Fault.LOAD)
     return None

@@ -95,22 +95,26 @@ def replicas_by_class(spec: InferenceModelSpec, classes: Iterable[str]) -> dict[
     own = fixed(spec)
     names = tuple(classes)
     sharing = [name for name in names if name not in own]
-    each, rest = divmod(spec.replicas, len(sharing)) if sharing else (0, 0)
+    share, rest = divmod(spec.replicas, len(sharing)) if sharing else (0, 0)
     minimum = min(1, spec.replicas)
-    shares = {name: max(minimum, each + (position < rest)) for position, name in enumerate(sharing)}
+    shares = {
+        name: max(minimum, share + (position < rest)) for position, name in enumerate(sharing)
+    }
     return {name: own.get(name, shares.get(name, 0)) for name in names}
 
 
 def asks_for_pods(spec: InferenceModelSpec, classes: Iterable[str]) -> bool:
     """Return whether the spec requests pods on the classes that it names, or else on `classes`."""
-    names = [each.class_name for each in spec.accelerators] or classes
+    names = [accelerator.class_name for accelerator in spec.accelerators] or classes
     return any(replicas_by_class(spec, names).values())
 
 
 def fixed(spec: InferenceModelSpec) -> dict[str, int]:
     """Return the counts of classes with replicas of their own."""
     return {
-        each.class_name: each.replicas for each in spec.accelerators if each.replicas is not None
+        accelerator.class_name: accelerator.replicas
+        for accelerator in spec.accelerators
+        if accelerator.replicas is not None
     }
 
 
@@ -141,8 +145,12 @@ def live_counts(
 ) -> dict[str, int]:
     """Return the live counts of the autoscaled classes among those of `specified`, which start with these."""
     serving = model.status.serving
-    before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
-    live = {name: each.desired for name, each in deployments.items()}
+    before = (
+        {device_class.class_name: device_class.replicas for device_class in serving.classes}
+        if serving
+        else {}
+    )
+    live = {name: deployment.desired for name, deployment in deployments.items()}
     return {
         name: live.get(name) or before.get(name) or _start(model.spec, count)
         for name, count in specified.items()
@@ -171,9 +179,9 @@ def handovers(
 ) -> tuple[ReplicasHandover, ...]:
     """Return the Deployments whose counts need a second owner before their autoscalers are created."""
     return tuple(
-        ReplicasHandover(each.namespace, each.name, each.uid, each.desired)
+        ReplicasHandover(deployment.namespace, deployment.name, deployment.uid, deployment.desired)
         for name in _autoscaled(model, autoscalers, deployments, counts)
-        if (each := deployments[name]).desired and not each.count_is_shared
+        if (deployment := deployments[name]).desired and not deployment.count_is_shared
     )
 
 
@@ -203,10 +211,12 @@ def unwanted_autoscalers(
 ) -> Iterable[ObjectRef]:
     """Yield the autoscalers of classes that have none any more, or no pods."""
     classes = _autoscaled(model, autoscalers, deployments, counts)
-    names = {deployments[each].name for each in classes}
-    for each in autoscalers:
-        if each.name not in names:
-            yield ObjectRef("autoscaling/v2", "HorizontalPodAutoscaler", each.namespace, each.name)
+    names = {deployments[device_class].name for device_class in classes}
+    for autoscaler in autoscalers:
+        if autoscaler.name not in names:
+            yield ObjectRef(
+                "autoscaling/v2", "HorizontalPodAutoscaler", autoscaler.namespace, autoscaler.name
+            )
 
 
 def _autoscaled(
@@ -238,7 +248,7 @@ def _is_autoscaled(
     if fixed(spec).get(accelerator, spec.replicas) == 0:
         return False
     return spec.serving.autoscaling is not None or (
-        existing is not None and any(each.name == existing.name for each in autoscalers)
+        existing is not None and any(autoscaler.name == existing.name for autoscaler in autoscalers)
     )
 
 
@@ -291,11 +301,11 @@ def desired_counts(
 ) -> dict[str, int]:
     """Return how many pods each class of the applied revision should have now."""
     spec, serving = model.spec, model.status.serving
-    names = [each.name for each in applied.snapshot.classes]
-    named = [each.class_name for each in spec.accelerators] or names
+    names = [device_class.name for device_class in applied.snapshot.classes]
+    named = [accelerator.class_name for accelerator in spec.accelerators] or names
     if not asks_for_pods(spec, names):  # not on classes to be removed either
         return dict.fromkeys(names, 0)
-    available = {name: each.available for name, each in deployments.items()}
+    available = {name: deployment.available for name, deployment in deployments.items()}
 
     def count_on(classes: Iterable[str]) -> dict[str, int]:
         specified = replicas_by_class(spec, classes)
@@ -308,8 +318,12 @@ def desired_counts(
     there = [name for name in named if name in names or name in available or name not in own]
     until_then = covering(count_on(there), available)
     counts = {name: max(count, until_then[name]) for name, count in counts.items()}
-    current = {name: each.desired for name, each in deployments.items()}
-    before = {each.class_name: each.replicas for each in serving.classes} if serving else {}
+    current = {name: deployment.desired for name, deployment in deployments.items()}
+    before = (
+        {device_class.class_name: device_class.replicas for device_class in serving.classes}
+        if serving
+        else {}
+    )
     counts = {
         name: counts[name]
         if name in counts
@@ -340,6 +354,6 @@ def _beside(
 def awaited_classes(model: InferenceModel, counts: Mapping[str, int]) -> set[str]:
     """Return the classes that only the next revision has, while the applied one has too few pods."""
     spec = model.spec
-    named = [each.class_name for each in spec.accelerators]
+    named = [accelerator.class_name for accelerator in spec.accelerators]
     covered = sum(counts.values()) >= sum(replicas_by_class(spec, named).values())
     return set() if covered else set(named) - counts.keys()

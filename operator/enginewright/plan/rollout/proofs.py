@@ -68,7 +68,7 @@ def refusal(verdict: Verdict, promise: Promise) -> Failure | None:
     """Return why a sidecar does not admit its pod, if a check has failed for a known reason."""
     failed = _failed(verdict, _required(verdict, promise, serves=False))
     # one that failed for a reason that only later versions know has no finding
-    check = _most_specific(each for each in failed if each.finding)
+    check = _most_specific(check_verdict for check_verdict in failed if check_verdict.finding)
     if check is None or check.finding is None:
         return None
     return Failure(SIDECAR, check.finding, finished_at="", exit_code=ExitCode.PERMANENT)
@@ -89,7 +89,12 @@ def proofs(verdicts: Sequence[Verdict], promise: Promise) -> Proofs | None:
 
 
 def _checks(verdicts: Iterable[Verdict], check: Check) -> list[CheckVerdict]:
-    return [each for verdict in verdicts for each in verdict.checks if each.check is check]
+    return [
+        check_verdict
+        for verdict in verdicts
+        for check_verdict in verdict.checks
+        if check_verdict.check is check
+    ]
 
 
 def _required(verdict: Verdict, promise: Promise, *, serves: bool) -> set[Check]:
@@ -98,19 +103,21 @@ def _required(verdict: Verdict, promise: Promise, *, serves: bool) -> set[Check]
     If its revision `serves`, the pod may also have lost that provider since it was admitted.
     """
     placed = _checks([verdict], Check.PLACEMENT)
-    reasons = (each.reason for each in _checks([verdict], Check.PROVIDER))
+    reasons = (check.reason for check in _checks([verdict], Check.PROVIDER))
     lost = None if serves else next(reasons, None)
-    allowed = any(runs_as_allowed(promise.policy, each.state, lost) for each in placed)
+    allowed = any(
+        runs_as_allowed(promise.policy, check_verdict.state, lost) for check_verdict in placed
+    )
     return set(_GATES) - ({Check.PROVIDER} if allowed else set())
 
 
 def _failed(verdict: Verdict, checks: Collection[Check]) -> list[CheckVerdict]:
     return [
-        each
-        for each in verdict.checks
-        if each.check in checks
-        and each.state == "failed"
-        and (each.check is not Check.SERVER or each.reason in NOTHING_RUNS)
+        check
+        for check in verdict.checks
+        if check.check in checks
+        and check.state == "failed"
+        and (check.check is not Check.SERVER or check.reason in NOTHING_RUNS)
     ]
 
 
@@ -121,21 +128,26 @@ def _most_specific(failed: Iterable[CheckVerdict]) -> CheckVerdict | None:
     """
     return min(
         failed,
-        key=lambda each: (each.reason is not Reason.SESSION_REPLACED, _GATES.index(each.check)),
+        key=lambda verdict: (
+            verdict.reason is not Reason.SESSION_REPLACED,
+            _GATES.index(verdict.check),
+        ),
         default=None,
     )
 
 
 def _parity(verdicts: Sequence[Verdict]) -> Statement:
     checks = _checks(verdicts, Check.GOLDEN)
-    failed = next((each for each in checks if each.state == "failed"), None)
+    failed = next((check for check in checks if check.state == "failed"), None)
     if failed and failed.reason in NOTHING_RUNS:
         return Statement("Unknown", failed.reason, _text_of(failed))  # no outputs to compare
     if failed:
         return Statement("False", failed.reason or Reason.PARITY_FAILED, _text_of(failed))
-    if lasting := next((each for each in checks if each.state == "unknown" and each.reason), None):
+    if lasting := next(
+        (check for check in checks if check.state == "unknown" and check.reason), None
+    ):
         return Statement("Unknown", str(lasting.reason), _text_of(lasting))
-    if checks and all(each.state == "ok" for each in checks):
+    if checks and all(check.state == "ok" for check in checks):
         message = "the golden outputs of every pod match those of the source model"
         return Statement("True", StatusReason.GOLDEN_MATCHES, message)
     return Statement("Unknown", StatusReason.VERIFYING, "not all golden inferences have run yet")
@@ -143,14 +155,14 @@ def _parity(verdicts: Sequence[Verdict]) -> Statement:
 
 def _placement(verdicts: Sequence[Verdict], promise: Promise) -> Statement:
     checks = _checks(verdicts, Check.PROVIDER) + _checks(verdicts, Check.PLACEMENT)
-    if any(each.state == "failed" for each in checks) and (cause := _cause(verdicts)):
+    if any(check.state == "failed" for check in checks) and (cause := _cause(verdicts)):
         return Statement("False", cause.reason, cause.message)
     worst = max(
-        (each.fallback for each in verdicts if each.fallback),
-        key=lambda each: each.nodes_elsewhere,
+        (verdict.fallback for verdict in verdicts if verdict.fallback),
+        key=lambda fallback: fallback.nodes_elsewhere,
         default=None,
     )
-    if worst is None or any(each.state != "ok" for each in checks):
+    if worst is None or any(check.state != "ok" for check in checks):
         message = "the placement of nodes is not known yet for every pod"
         return Statement("Unknown", StatusReason.VERIFYING, message)
     on = worst.nodes_total - worst.nodes_elsewhere
@@ -164,15 +176,15 @@ def _placement(verdicts: Sequence[Verdict], promise: Promise) -> Statement:
 
 
 def _fallback(verdicts: Sequence[Verdict]) -> Statement:
-    fallbacks = [each.fallback for each in verdicts if each.fallback]
-    active = [each for each in fallbacks if each.active]
+    fallbacks = [verdict.fallback for verdict in verdicts if verdict.fallback]
+    active = [fallback for fallback in fallbacks if fallback.active]
     if active and (cause := _cause(verdicts)):
-        reported = min(active, key=lambda each: each.reason is not cause.reason)
+        reported = min(active, key=lambda verdict: verdict.reason is not cause.reason)
         return Statement("True", cause.reason, reported.message)
     if len(fallbacks) < len(verdicts):
         message = "whether nodes fall back is not known yet for every pod"
         return Statement("Unknown", StatusReason.VERIFYING, message)
-    if any(each.nodes_elsewhere for each in fallbacks):
+    if any(fallback.nodes_elsewhere for fallback in fallbacks):
         message = "the fallback is within the budget of spec.fallback"
         return Statement("False", StatusReason.WITHIN_BUDGET, message)
     return Statement("False", StatusReason.NO_FALLBACK, "")
@@ -180,10 +192,12 @@ def _fallback(verdicts: Sequence[Verdict]) -> Statement:
 
 def _cause(verdicts: Sequence[Verdict]) -> Finding | None:
     """Return why nodes run elsewhere: the cause, of all pods, that conditions report."""
-    checks = (each for check in _PLACEMENT for each in _checks(verdicts, check))
-    reported = [(each.reason, each.message) for each in checks if each.state == "failed"]
-    fallbacks = (each.fallback for each in verdicts if each.fallback)
-    reported += [(each.reason, each.message) for each in fallbacks if each.active]
+    checks = (verdict for check in _PLACEMENT for verdict in _checks(verdicts, check))
+    reported = [
+        (verdict.reason, verdict.message) for verdict in checks if verdict.state == "failed"
+    ]
+    fallbacks = (verdict.fallback for verdict in verdicts if verdict.fallback)
+    reported += [(fallback.reason, fallback.message) for fallback in fallbacks if fallback.active]
     return causes.first(
         [Finding(reason=reason or Reason.NODE_FALLBACK, cause=cause) for reason, cause in reported]
     )
@@ -194,8 +208,8 @@ def _broken(verdicts: Sequence[Verdict], promise: Promise) -> Statement | None:
     anywhere = {Check.SERVER, Check.GOLDEN} if promise.policy == "Allow" else None
     failed = _most_specific(
         check
-        for each in verdicts
-        for check in _failed(each, anywhere or _required(each, promise, serves=True))
+        for verdict in verdicts
+        for check in _failed(verdict, anywhere or _required(verdict, promise, serves=True))
     )
     if failed is None:
         return None
@@ -232,8 +246,8 @@ def _placement_summary(verdicts: Sequence[Verdict], promise: Promise) -> str:
 
 def _p99(verdicts: Sequence[Verdict]) -> str:
     """Return the slowest pod's baseline with two digits, since it varies slightly between starts."""
-    measured = (each.baseline.p99 for each in verdicts if each.baseline)
-    seconds = max((each for each in measured if each is not None), default=None)
+    measured = (verdict.baseline.p99 for verdict in verdicts if verdict.baseline)
+    seconds = max((item for item in measured if item is not None), default=None)
     if seconds is None:
         return ""
     for unit, factor in (("s", 1.0), ("ms", 1e3)):
@@ -279,7 +293,7 @@ def _worse(reported: Proofs, proven: Proofs) -> Proofs:
 
 def _statuses(proven: Proofs) -> tuple[str | None, ...]:
     statements = (proven.parity, proven.placement, proven.fallback, proven.broken)
-    return tuple(each.status if each else None for each in statements)
+    return tuple(statement.status if statement else None for statement in statements)
 
 
 def _is_pending(verdicts: Mapping[str, Verdict], silent: Collection[str], pod: PodView) -> bool:
@@ -301,7 +315,7 @@ def _was_admitted(verdicts: Mapping[str, Verdict], pod: PodView) -> bool:
 
 def _from_status(status: InferenceModelStatus) -> Proofs | None:
     """Return the proofs in the status, the newest that an operator has which has just started."""
-    reported = {each.type: each for each in status.conditions}
+    reported = {condition.type: condition for condition in status.conditions}
     kinds = (
         ConditionType.PARITY_VERIFIED,
         ConditionType.PLACEMENT_VERIFIED,

@@ -50,9 +50,11 @@ def wanted_snapshot(
         prepared_key=prepared.key,
         model_digest=prepared.model_digest,
         classes=tuple(
-            _class_snapshot(each, target, engines, interim, chosen or {}, image)
+            _class_snapshot(device_class, target, engines, interim, chosen or {}, image)
             # their order in the spec has no effect
-            for each in sorted(target.classes, key=lambda each: each.metadata.name)
+            for device_class in sorted(
+                target.classes, key=lambda accelerator_class: accelerator_class.metadata.name
+            )
         ),
         promise=target.promise,
         store_claim=store.claim,
@@ -111,7 +113,9 @@ def _images(config: Config, engines: Mapping[str, InferenceEngine], prepared: Pr
     if repository is None:
         return lambda _: None
     pushed = {
-        each.spec.key: each.status.engine.image for each in engines.values() if each.status.engine
+        engine.spec.key: engine.status.engine.image
+        for engine in engines.values()
+        if engine.status.engine
     }
     return lambda key: repository.image(pushed.get(key) if key else prepared.image)
 
@@ -119,7 +123,9 @@ def _images(config: Config, engines: Mapping[str, InferenceEngine], prepared: Pr
 def stored_revisions(config: Config, revisions: Collection[RevisionView]) -> dict[str, Revision]:
     """Return the revisions whose content is stored, by name, with images that pods can pull now."""
     return {
-        each.revision: _without_other_images(config, each.kept) for each in revisions if each.kept
+        revision.revision: _without_other_images(config, revision.kept)
+        for revision in revisions
+        if revision.kept
     }
 
 
@@ -130,12 +136,14 @@ def _without_other_images(config: Config, revision: Revision) -> Revision:
     """
     repository = config.store.images
     own = revision.snapshot.pod_template.get("imagePullSecrets") or ()
-    secrets = {*config.image_pull_secrets, *(each["name"] for each in own)}
+    secrets = {*config.image_pull_secrets, *(item["name"] for item in own)}
     templates = {
-        each.name: image.removed_from(revision.templates[each.name], other_secrets=secrets)
-        for each in revision.snapshot.classes
+        device_class.name: image.removed_from(
+            revision.templates[device_class.name], other_secrets=secrets
+        )
+        for device_class in revision.snapshot.classes
         if revision.templates
-        and (image := each.artifact_image)
+        and (image := device_class.artifact_image)
         and not (repository and repository.image(image.reference))
     }
     if not templates:

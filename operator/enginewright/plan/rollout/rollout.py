@@ -96,8 +96,8 @@ class RolloutPlan:
         # the status is written last: if it lacks the failure, it was interrupted, and is not counted yet
         reported = status.last_failure and status.last_failure.revision == rejection.revision
         again = recorded_rejection(revisions, rejection.revision) is None and not any(
-            each.type == ConditionType.ROLLED_BACK and each.status == "True"
-            for each in status.conditions
+            condition.type == ConditionType.ROLLED_BACK and condition.status == "True"
+            for condition in status.conditions
         )
         return "" if reported and not again else rejection.reason
 
@@ -139,7 +139,7 @@ def roll_out(
         brought = replace(brought, canaries={})
     promoted = brought.revision if brought and brought.promotes else None
     applied = promoted or kept_revision(facts, stored, deployments, brought)
-    ready = sum(each.ready_pods for each in facts.deployments)
+    ready = sum(deployment.ready_pods for deployment in facts.deployments)
     name = new.name if new else None
     if applied is None:
         return RolloutPlan(name, None, 0, ready, served_before(facts), None, brought)
@@ -156,12 +156,15 @@ def roll_out(
     gives_up = applied is new or rejection is not None
     awaited = set() if gives_up else awaited_classes(facts.model, counts) - set(yielding)
     obsolete = [
-        each
-        for each in facts.deployments
-        if each.name not in kept
-        and each.accelerator_class not in awaited
+        deployment
+        for deployment in facts.deployments
+        if deployment.name not in kept
+        and deployment.accelerator_class not in awaited
         # of a rejected revision, once nothing of it serves
-        and (progress.complete or (each.revision == rejected != "" and not each.available))
+        and (
+            progress.complete
+            or (deployment.revision == rejected != "" and not deployment.available)
+        )
     ]
     rolled_out = pods.complete or (brought is not None and brought.rolled_out)
     serving = serving_now(facts, applied, rolled_out, stored, deployments, counts)
@@ -213,7 +216,7 @@ def _counts_before(
     applied = facts.model.status.applied
     if requested is None or applied is None or applied.revision != requested.name:
         return None
-    lent = {each.accelerator_class: each.desired for each in facts.canaries}
+    lent = {canary.accelerator_class: canary.desired for canary in facts.canaries}
     return pod_counts(facts, requested, deployments, lent)
 
 
@@ -231,14 +234,14 @@ def _beside(
     return replace(
         brought,
         canaries={name: n for name, n in brought.canaries.items() if name not in covering},
-        labels=tuple(each for each in brought.labels if each.name not in pods),
+        labels=tuple(label for label in brought.labels if label.name not in pods),
     )
 
 
 def _of_classes(deployments: Iterable[DeploymentView]) -> dict[str, DeploymentView]:
     """Return the Deployment of each class: of two, as named by different versions, the one that serves."""
-    ranked = sorted(deployments, key=lambda each: (each.available, each.name))
-    return {each.accelerator_class: each for each in ranked}
+    ranked = sorted(deployments, key=lambda deployment: (deployment.available, deployment.name))
+    return {view.accelerator_class: view for view in ranked}
 
 
 def applied_state(model: InferenceModel, rollout: RolloutPlan) -> AppliedState | None:
@@ -261,7 +264,7 @@ def serving_objects(
 ) -> Iterable[dict[str, Any]]:
     """Yield the objects in the order of dependence: the revision first, so that it is never missing."""
     model = facts.model
-    numbers = {each.revision: each.number for each in facts.revisions}
+    numbers = {view.revision: view.number for view in facts.revisions}
     if revision.name not in numbers:  # revisions are immutable
         yield controller_revision(model, revision, max(numbers.values(), default=0) + 1)
     yield service(model, tls=revision.snapshot.tls_secret is not None)
@@ -284,7 +287,7 @@ def canary_objects(
     """Yield the canary's objects, the revision first."""
     if brought is None or not brought.canaries:
         return
-    numbers = {each.revision: each.number for each in revisions}
+    numbers = {revision.revision: revision.number for revision in revisions}
     if brought.revision.name not in numbers and brought.revision is not applied:
         # after the number of the applied one, which may be created in the same pass
         number = max(numbers.values(), default=0) + 1 + (applied.name not in numbers)
@@ -295,20 +298,20 @@ def canary_objects(
 def removals(model: InferenceModel, deployments: Iterable[DeploymentView]) -> Iterable[ObjectRef]:
     """Yield Deployments with their budgets."""
     namespace = model.metadata.namespace
-    for each in deployments:
-        yield ObjectRef("apps/v1", "Deployment", namespace, each.name)
-        yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, each.name)
+    for deployment in deployments:
+        yield ObjectRef("apps/v1", "Deployment", namespace, deployment.name)
+        yield ObjectRef("policy/v1", "PodDisruptionBudget", namespace, deployment.name)
 
 
 def other_budgets(
     deployments: Collection[DeploymentView], budgets: Collection[BudgetView]
 ) -> Iterable[ObjectRef]:
     """Yield budgets without their Deployment: pods matched by two budgets cannot be evicted."""
-    names = {each.name for each in deployments}
-    covered = {each.accelerator_class for each in deployments}
-    for each in budgets:
-        if each.name not in names and each.label(CLASS) in covered:
-            yield ObjectRef("policy/v1", "PodDisruptionBudget", each.namespace, each.name)
+    names = {deployment.name for deployment in deployments}
+    covered = {deployment.accelerator_class for deployment in deployments}
+    for budget in budgets:
+        if budget.name not in names and budget.label(CLASS) in covered:
+            yield ObjectRef("policy/v1", "PodDisruptionBudget", budget.namespace, budget.name)
 
 
 def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
@@ -319,20 +322,20 @@ def old_revisions(facts: Facts, keep: Collection[str]) -> Iterable[ObjectRef]:
     """
     model = facts.model
     serving = served_before(facts)
-    readable = [each for each in facts.revisions if each.kept]
+    readable = [view for view in facts.revisions if view.kept]
     pinned = {
         *keep,
         *((serving.revision, serving.last_complete) if serving else ()),
-        *(each.revision for each in (*facts.deployments, *facts.canaries)),
-        *(each.revision for each in model.status.rejected_backends),
+        *(view.revision for view in (*facts.deployments, *facts.canaries)),
+        *(rejected_backend.revision for rejected_backend in model.status.rejected_backends),
         *promoted(readable)[:2],
     }
     unpinned = [
-        ((each.outcome is None or each.outcome.state != "Superseded", each.number), each.revision)
-        for each in facts.revisions
-        if each.revision not in pinned and not is_rejected_for_spec(model, facts.revisions, each)
+        ((view.outcome is None or view.outcome.state != "Superseded", view.number), view.revision)
+        for view in facts.revisions
+        if view.revision not in pinned and not is_rejected_for_spec(model, facts.revisions, view)
     ]
-    unpinned.sort(key=lambda each: each[0], reverse=True)
+    unpinned.sort(key=lambda pair: pair[0], reverse=True)
     for _, revision in unpinned[KEPT_REVISIONS - 1 :]:
         name = revision_name(model.metadata.name, revision)
         yield ObjectRef("apps/v1", "ControllerRevision", model.metadata.namespace, name)

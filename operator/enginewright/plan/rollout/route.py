@@ -31,7 +31,7 @@ def route_objects(
     if route is None or facts.routes is None:
         return
     canary = brought.canary if brought else applied
-    tls, canary_tls = (each.snapshot.tls_secret is not None for each in (applied, canary))
+    tls, canary_tls = (revision.snapshot.tls_secret is not None for revision in (applied, canary))
     yield canary_service(facts.model, tls=canary_tls)
     share_now = _canary_share(facts, brought, deployments.values())
     yield http_route(facts.model, route, canary_share=share_now, tls=tls, canary_tls=canary_tls)
@@ -56,12 +56,17 @@ def route_accepted(facts: Facts) -> Statement | None:
     if missing := without_gateway_api(facts):
         return Statement("False", missing.reason, missing.message)
     name = facts.model.metadata.name
-    parents = [each for one in facts.routes or () if one.name == name for each in one.parents]
+    parents = [
+        route_parent
+        for one in facts.routes or ()
+        if one.name == name
+        for route_parent in one.parents
+    ]
     for parent in parents:
         if refusal := parent.refusal:
             message = f"gateway {parent.gateway}: {refusal.reason}: {refusal.message}"
             return Statement("False", StatusReason.ROUTE_REJECTED, message)
-    accepted = sorted({each.gateway for each in parents if each.accepted})
+    accepted = sorted({route_parent.gateway for route_parent in parents if route_parent.accepted})
     if len(accepted) < len(route.parent_refs):
         message = (
             f"accepted by {len(accepted)} of {len(route.parent_refs)} gateways; those that do not"
@@ -85,9 +90,9 @@ def _canary_share(
     own = (pod for pod in facts.pods if pod.is_canary and pod.label(REVISION) == target.revision)
     if not any(pod.ready and not pod.leaving for pod in own):
         return 0.0
-    steps = [share(each) or 0.0 for each in facts.model.spec.rollout.canary.steps]
+    steps = [share(step) or 0.0 for step in facts.model.spec.rollout.canary.steps]
     if steps and target.step > 1:
         return steps[min(target.step - 1, len(steps)) - 1]
     canaries = sum(brought.canaries.values())
-    all_pods = canaries + sum(each.desired for each in deployments)
+    all_pods = canaries + sum(deployment.desired for deployment in deployments)
     return min([canaries / all_pods if all_pods else 0.0, *steps[:1]])

@@ -83,7 +83,7 @@ class NeededKeys:
     @property
     def beginnings(self) -> tuple[str, ...]:
         """Return the beginnings of the keys, as a task has them."""
-        return tuple(sorted({each[:KEPT_CHARACTERS] for each in self.keys}))
+        return tuple(sorted({key[:KEPT_CHARACTERS] for key in self.keys}))
 
 
 def needed_keys(listed: NamespaceObjects) -> NeededKeys:
@@ -93,11 +93,11 @@ def needed_keys(listed: NamespaceObjects) -> NeededKeys:
     revisions what a model may return to; Deployments and Jobs what their pods read or write.
     """
     keys = (
-        *(keys_in(status(each)) for each in listed.models),
-        *(keys_in(each.get("spec")) for each in listed.engines),
-        *(keys_in(each.get("data")) for each in listed.revisions),
-        *(keys_of_pods(each) for each in listed.deployments),
-        *(keys_of_pods(each) for each in listed.jobs if not job_view(each).ended),
+        *(keys_in(status(model)) for model in listed.models),
+        *(keys_in(engine.get("spec")) for engine in listed.engines),
+        *(keys_in(revision.get("data")) for revision in listed.revisions),
+        *(keys_of_pods(deployment) for deployment in listed.deployments),
+        *(keys_of_pods(job) for job in listed.jobs if not job_view(job).ended),
     )
     return NeededKeys(
         frozenset().union(*keys),
@@ -111,15 +111,15 @@ def needed_keys(listed: NamespaceObjects) -> NeededKeys:
 
 
 def _unreadable(objects: Iterable[Json], read: Callable[[Json], Any]) -> Iterable[Unreadable]:
-    for each in objects:
+    for object_ in objects:
         try:
-            read(each)
+            read(object_)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(str(step) for step in first["loc"])
-            yield Unreadable(each, f"{field}: {first['msg']}")
+            yield Unreadable(object_, f"{field}: {first['msg']}")
         except ValueError as error:
-            yield Unreadable(each, str(error))
+            yield Unreadable(object_, str(error))
 
 
 def _read_deployment(obj: Json) -> None:
@@ -203,19 +203,19 @@ def first_due(namespace: str, interval: timedelta, since: datetime) -> datetime:
 def plan_collection(facts: CollectionFacts) -> CollectionSteps:
     """Return what to do for one store now."""
     gc = facts.config.store.gc
-    own = [each for each in facts.jobs if not each.is_of_group]
-    unwanted = tuple(_ref(each) for each in facts.jobs if each.is_of_group)
-    running = [each for each in own if not each.ended]
+    own = [job for job in facts.jobs if not job.is_of_group]
+    unwanted = tuple(_ref(job) for job in facts.jobs if job.is_of_group)
+    running = [view for view in own if not view.ended]
     if not gc.enabled:
         delete = (*unwanted, *map(_ref, running))
         return CollectionSteps(delete=delete, exists=bool(delete))
-    finished = sorted((each for each in own if each.ended), key=_ended_at)
-    outcomes = {each.name: each.recorded for each in finished if each.recorded}
-    ended = tuple(_ended(facts, each, outcomes) for each in finished if each.recorded is None)
-    outcomes |= {each.job.name: each.outcome for each in ended}
-    successes = [each for each in finished if outcomes[each.name].collected]
-    kept = {each.name for each in (*finished[-1:], *successes[-1:])}
-    outdated = (_ref(each) for each in finished if each.name not in kept)
+    finished = sorted((view for view in own if view.ended), key=_ended_at)
+    outcomes = {view.name: view.recorded for view in finished if view.recorded}
+    ended = tuple(_ended(facts, view, outcomes) for view in finished if view.recorded is None)
+    outcomes |= {ended_collection.job.name: ended_collection.outcome for ended_collection in ended}
+    successes = [view for view in finished if outcomes[view.name].collected]
+    kept = {view.name for view in (*finished[-1:], *successes[-1:])}
+    outdated = (_ref(view) for view in finished if view.name not in kept)
     plan = CollectionSteps(ended=ended, delete=(*unwanted, *outdated))
     if running:
         return plan
@@ -252,7 +252,9 @@ def collection(
     """
     config, gc, namespace = facts.config, facts.config.store.gc, facts.namespace
     if needed.unreadable:
-        named = "; ".join(f"{each.name}: {each.why}" for each in needed.unreadable[:_NAMED])
+        named = "; ".join(
+            f"{unreadable.name}: {unreadable.why}" for unreadable in needed.unreadable[:_NAMED]
+        )
         rest = len(needed.unreadable) - _NAMED
         more = f"; and {rest} more" if rest > 0 else ""
         return Blocked(
@@ -320,13 +322,13 @@ def _ended(
     """Return how a Job has ended; `earlier` are the outcomes that are recorded."""
     own = of_job(facts.pods, job.name)
     limit = job.task.max_bytes if job.task else None
-    reported = [each.collected for pod in own for each in pods.reports(pod) if each.collected]
+    reported = [report.collected for pod in own for report in pods.reports(pod) if report.collected]
     if job.outcome == "Complete" and reported:
         collected = reported[-1]
         empty_since = _empty_since(collected, job, earlier.values())
         outcome = CollectionOutcome(collected=collected, limit_bytes=limit, empty_since=empty_since)
         return EndedCollection(job, outcome, _over_limit(collected, limit))
-    failures = [each for each in map(pods.failure, reversed(own)) if each]
+    failures = [failure for failure in map(pods.failure, reversed(own)) if failure]
     if failures:
         why = failures[0].finding.message
     elif job.outcome == "Complete":
@@ -344,7 +346,9 @@ def _empty_since(
     """Return since when there is no artefact, if there is none."""
     if collected.artifacts > (0 if collected.dry_run else collected.removed_artifacts):
         return None
-    return min((each.empty_since for each in earlier if each.empty_since), default=_ended_at(job))
+    return min(
+        (outcome.empty_since for outcome in earlier if outcome.empty_since), default=_ended_at(job)
+    )
 
 
 def _over_limit(collected: Collected, limit: int | None) -> EventIntent | None:

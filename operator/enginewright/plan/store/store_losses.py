@@ -23,9 +23,10 @@ def loss_found(facts: Facts, reads: Callable[[Snapshot, ClassSnapshot], bool], s
     """Return how a serving pod that `reads` the artefact missed it in the current store after `since`, in RFC 3339."""
     readers = {
         (name, one.name)
-        for name, each in _snapshots(facts.revisions)
-        for one in each.classes
-        if _is_in_store(facts.model.metadata.namespace, facts.config, each) and reads(each, one)
+        for name, snapshot in _snapshots(facts.revisions)
+        for one in snapshot.classes
+        if _is_in_store(facts.model.metadata.namespace, facts.config, snapshot)
+        and reads(snapshot, one)
     }
     observed = (pod for pod in facts.pods if (pod.label(REVISION), pod.label(CLASS)) in readers)
     failure = pods.fetch_failure(observed, since)
@@ -37,11 +38,11 @@ def builds_without_model(
 ) -> tuple[InferenceEngine, ...]:
     """Return the engines of these classes whose build did not find its prepared model after `since`."""
     return tuple(
-        each
-        for each in engines.values()
-        if each.spec.prepared_key == prepared_key
-        and each.spec.class_name in classes
-        and (failure := each.status.failure)
+        engine
+        for engine in engines.values()
+        if engine.spec.prepared_key == prepared_key
+        and engine.spec.class_name in classes
+        and (failure := engine.status.failure)
         and failure.stage == ENGINE_STAGES[0]  # which reads it; the last one may miss the engine
         and has_fault(failure.reason, Fault.ARTIFACT)
         and failure.time
@@ -51,12 +52,12 @@ def builds_without_model(
 
 def earlier_store_loss(facts: Facts) -> str:
     """Return which revision's earlier store has lost its artefact, as a sentence, if one has."""
-    for name, each in _snapshots(facts.revisions):
+    for name, snapshot in _snapshots(facts.revisions):
         observed = (pod for pod in facts.pods if pod.label(REVISION) == name)
-        is_here = _is_in_store(facts.model.metadata.namespace, facts.config, each)
+        is_here = _is_in_store(facts.model.metadata.namespace, facts.config, snapshot)
         if not is_here and pods.fetch_failure(observed, ""):
             return (
-                f"revision {name} reads an earlier store, {each.store.place}, which has lost its artefact, so that"
+                f"revision {name} reads an earlier store, {snapshot.store.place}, which has lost its artefact, so that"
                 " its pods cannot start again: let the new revision serve, or configure that store again to have"
                 " the model prepared there"
             )
@@ -69,7 +70,7 @@ def rfc3339(time: datetime) -> str:
 
 
 def _snapshots(revisions: Collection[RevisionView]) -> Iterator[tuple[str, Snapshot]]:
-    return ((each.revision, each.kept.snapshot) for each in revisions if each.kept)
+    return ((revision.revision, revision.kept.snapshot) for revision in revisions if revision.kept)
 
 
 def _is_in_store(namespace: str, config: Config, snapshot: Snapshot) -> bool:

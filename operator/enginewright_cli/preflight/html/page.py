@@ -18,7 +18,7 @@ _NAME_LENGTH: Final = 60
 
 def page(results: Sequence[Result]) -> str:
     """Return the page about one model or several."""
-    verdict = worst(tuple(each.verdict for each in results))
+    verdict = worst(tuple(result.verdict for result in results))
     return environment().get_template("page.html").render(results=results, verdict=verdict)
 
 
@@ -88,18 +88,18 @@ def _tiles(placement: Placement, backend: str) -> Iterator[Tile]:
                 name = formatting.visible(node.label.rpartition(" (")[0], _NAME_LENGTH)
                 times = f" x{part}" if part > 1 else ""
                 yield Tile(weight, title, name + times, operator, kind)
-    for each in placement.operators:
-        yield from _rest(each, listed.get(each.operator, []), backend)
+    for placed_operator in placement.operators:
+        yield from _rest(placed_operator, listed.get(placed_operator.operator, []), backend)
 
 
-def _rest(each: PlacedOperator, listed: list[PlacedNode], backend: str) -> Iterator[Tile]:
+def _rest(operator: PlacedOperator, listed: list[PlacedNode], backend: str) -> Iterator[Tile]:
     """Yield the nodes of an operator that are not listed, as one tile."""
-    count = each.count - sum(node.count for node in listed)
-    weight = (each.share or 0.0) - sum(node.share or 0.0 for node in listed)
-    outside = each.elsewhere - sum(node.elsewhere for node in listed)
+    count = operator.count - sum(node.count for node in listed)
+    weight = (operator.share or 0.0) - sum(node.share or 0.0 for node in listed)
+    outside = operator.elsewhere - sum(node.elsewhere for node in listed)
     if count > 0 and weight > 0:
         where = f"{outside} of them elsewhere" if outside else f"on backend {backend}"
-        nodes = f"{formatting.counted(count, 'further node')} of {each.operator}"
+        nodes = f"{formatting.counted(count, 'further node')} of {operator.operator}"
         title = f"{nodes}: {formatting.share(weight)} of the compute time, {where}"
         kind = "off" if outside else "on"
-        yield Tile(weight, title, f"{count} further", each.operator, kind)
+        yield Tile(weight, title, f"{count} further", operator.operator, kind)

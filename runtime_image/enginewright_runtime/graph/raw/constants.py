@@ -84,7 +84,7 @@ class Constants:
         """Return the small constants that are not external data, including those of outer graphs."""
         if self._small_of != self.additions:
             outer = self._outer.small() if self._outer is not None else {}
-            self._small = {name: each for name, each in outer.items() if name not in self._hidden}
+            self._small = {name: proto for name, proto in outer.items() if name not in self._hidden}
             self._small |= {
                 name: tensor
                 for name, tensor in self._tensors.items()

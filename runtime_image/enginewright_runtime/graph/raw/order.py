@@ -9,10 +9,10 @@ def order(needs: Sequence[Iterable[int]]) -> list[int]:
 
     Members of a cycle and their dependents are left out.
     """
-    waiting = [len(set(each)) for each in needs]
+    waiting = [len(set(need)) for need in needs]
     readers: list[list[int]] = [[] for _ in needs]
-    for index, each in enumerate(needs):
-        for needed in set(each):
+    for index, need in enumerate(needs):
+        for needed in set(need):
             readers[needed].append(index)
     ready = [index for index, count in enumerate(waiting) if not count]
     ordered = []

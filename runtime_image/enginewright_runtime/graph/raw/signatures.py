@@ -63,7 +63,8 @@ def onnx_signature(operator: str, domain: str, version: int) -> OperatorSignatur
 def signature_of(schema: Any) -> OperatorSignature:  # noqa: ANN401 - ONNX's or ONNX Runtime's, of similar form
     """Return the types in a schema."""
     constraints = {
-        each.type_param_str: frozenset(each.allowed_type_strs) for each in schema.type_constraints
+        type_constraint.type_param_str: frozenset(type_constraint.allowed_type_strs)
+        for type_constraint in schema.type_constraints
     }
 
     def formal(parameter: Any) -> Formal:  # noqa: ANN401 - likewise

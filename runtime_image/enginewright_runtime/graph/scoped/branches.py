@@ -77,9 +77,9 @@ def _inline(node: Node, *, taken: bool, names: Names) -> None:
             identity.name = names.fresh(f"{node.proto.name or output}/Identity")
             copies.append(identity)
     prefix = node.proto.name or node.proto.output[0]
-    values = sorted(branch.own(), key=lambda each: each.name)
+    values = sorted(branch.own(), key=lambda item: item.name)
     rename(
-        {each: outputs.get(each.name) or names.fresh(f"{prefix}/{each.name}") for each in values}
+        {item: outputs.get(item.name) or names.fresh(f"{prefix}/{item.name}") for item in values}
     )
     for tensor in branch.graph.initializer:
         node.scope.add_weight(tensor)

@@ -42,7 +42,7 @@ def types_of(model: ModelProto, others: Signatures = lambda _: None) -> dict[str
 
     Values of model-local functions have none. `others` returns the signatures of operators that ONNX lacks.
     """
-    opset = max((each.version for each in model.opset_import if each.domain in STANDARD), default=1)
+    opset = max((item.version for item in model.opset_import if item.domain in STANDARD), default=1)
     types: dict[str, str] = {}
     _graph(model.graph, opset, others, types)
     return types

@@ -78,8 +78,8 @@ def lightened(model: ModelProto) -> ModelProto:
         if name not in inputs
     )
     Scope(graph).sort()
-    for each in graphs_in(graph):
-        _forget_others(each)
+    for proto in graphs_in(graph):
+        _forget_others(proto)
     return light
 
 
@@ -107,11 +107,11 @@ def _set_values(graph: GraphProto, values: Mapping[str, TensorProto]) -> None:
 
 def _types(graph: GraphProto) -> dict[str, TypeProto]:
     types: dict[str, TypeProto] = {}
-    for each in graphs_in(graph):
-        for value in (*each.value_info, *each.output, *each.input):
+    for proto in graphs_in(graph):
+        for value in (*proto.value_info, *proto.output, *proto.input):
             if value.type.WhichOneof("value"):
                 types[value.name] = value.type
-        for tensor in each.initializer:
+        for tensor in proto.initializer:
             kind = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
             types[tensor.name] = kind
     return types

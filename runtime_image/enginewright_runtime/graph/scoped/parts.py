@@ -57,7 +57,7 @@ def computing(model: ModelProto, nodes: Iterable[int]) -> list[int]:
 
 def labels(node: NodeProto) -> list[str]:
     """Return the labels of a node and of all nodes in its bodies."""
-    return [reported_label(each.name, each.op_type) for each in nodes_in([node])]
+    return [reported_label(proto.name, proto.op_type) for proto in nodes_in([node])]
 
 
 class Cutter:
@@ -110,9 +110,9 @@ class Cutter:
         part.graph.node.extend(graph.node[index] for index in origins)
         part.graph.input.extend(types[name].info(name) for name in inputs)
         part.graph.output.extend(types[name].info(name) for name in outputs)
-        part.graph.initializer.extend(each for each in graph.initializer if each.name in used)
+        part.graph.initializer.extend(item for item in graph.initializer if item.name in used)
         part.graph.sparse_initializer.extend(
-            each for each in graph.sparse_initializer if each.values.name in used
+            item for item in graph.sparse_initializer if item.values.name in used
         )
         return Part(part, origins, tuple(inputs), outputs)
 

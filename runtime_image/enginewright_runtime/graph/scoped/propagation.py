@@ -61,7 +61,7 @@ def known_values(
     for value in graph.input:
         arrays.pop(value.name, None)
     constants = Constants(graph, replaceable=False).small()
-    arrays |= {name: numpy_helper.to_array(each) for name, each in constants.items()}
+    arrays |= {name: numpy_helper.to_array(constant) for name, constant in constants.items()}
     values = _Values(types, opset, arrays)
     for node in graph.node:
         values.follow(node)
@@ -152,8 +152,8 @@ class _Values:
             return
         # some exporters write a dynamic dimension as a negative size
         sizes = [
-            each.dim_value if each.HasField("dim_value") and each.dim_value >= 0 else None
-            for each in tensor.shape.dim
+            item.dim_value if item.HasField("dim_value") and item.dim_value >= 0 else None
+            for item in tensor.shape.dim
         ]
         start, end = attribute(node, "start"), attribute(node, "end")
         self._note(node, sizes[start.i if start else None : end.i if end else None])

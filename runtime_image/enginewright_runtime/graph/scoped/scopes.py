@@ -358,7 +358,7 @@ def rename(new: Mapping[Value, str]) -> None:
 
 
 def _rename_entries(graph: GraphProto, names: Mapping[str, str]) -> None:
-    tensors = (*graph.initializer, *(each.values for each in graph.sparse_initializer))
+    tensors = (*graph.initializer, *(item.values for item in graph.sparse_initializer))
     for entry in (*graph.input, *graph.output, *graph.value_info, *tensors):
         if entry.name in names:
             entry.name = names[entry.name]
@@ -367,7 +367,7 @@ def _rename_entries(graph: GraphProto, names: Mapping[str, str]) -> None:
 def _annotate(new: Mapping[Value, str]) -> None:
     """Rename values in quantization annotations, including those in bodies."""
     top = dict.fromkeys(value.scope for value in new)
-    for scope in dict.fromkeys(each for one in top for each in (one, *one.bodies())):
+    for scope in dict.fromkeys(item for one in top for item in (one, *one.bodies())):
         for annotation in scope.graph.quantization_annotation:
             if (name := _new_name(scope, annotation.tensor_name, new)) is not None:
                 annotation.tensor_name = name

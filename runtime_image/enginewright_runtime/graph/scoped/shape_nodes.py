@@ -59,7 +59,7 @@ _FIRST_WITH_CONSTANTS: Final = 4  # the first IR version with initializers that 
 def shape_nodes(model: ModelProto) -> tuple[str, ...]:
     """Return the labels that only nodes of shape arithmetic have, in the order of the graph."""
     main = Scope(inferred(lightened(model)).graph)
-    constants = {each.name for each in model.graph.initializer if elements(each) <= LARGE}
+    constants = {item.name for item in model.graph.initializer if elements(item) <= LARGE}
     constants |= {sparse.values.name for sparse in model.graph.sparse_initializer}
     if model.ir_version >= _FIRST_WITH_CONSTANTS:  # callers may override those
         constants -= {value.name for value in model.graph.input}
@@ -68,9 +68,7 @@ def shape_nodes(model: ModelProto) -> tuple[str, ...]:
     doubtful: set[str] = set()
     if any(True for _ in function_calls(model)):  # inlining may add unnamed nodes that compute data
         doubtful = {reported_label("", operator) for operator in ARITHMETIC}
-    return tuple(
-        each for each, is_shape in kinds.labels.items() if is_shape and each not in doubtful
-    )
+    return tuple(key for key, is_shape in kinds.labels.items() if is_shape and key not in doubtful)
 
 
 class _Kinds:
@@ -95,8 +93,8 @@ class _Kinds:
             elif self._is_constant(node, inputs):
                 self._constants.update(node.produces())
             for body in node.bodies:
-                weights = {*given_names(body.graph)} - {each.name for each in body.graph.input}
-                self._constants.update(body.values[each] for each in weights)
+                weights = {*given_names(body.graph)} - {item.name for item in body.graph.input}
+                self._constants.update(body.values[weight] for weight in weights)
                 self.walk(body)
 
     def _is_shape_arithmetic(
@@ -170,7 +168,7 @@ class _Facts:
 
     @classmethod
     def of(cls, graph: GraphProto) -> Self:
-        weights = {each.name: tuple(each.dims) for each in graph.initializer}
+        weights = {item.name: tuple(item.dims) for item in graph.initializer}
         values = (*graph.value_info, *graph.output, *graph.input)
         shaped = [value for value in values if value.type.tensor_type.HasField("shape")]
         dimensions: dict[str, tuple[int | None, ...]] = {

@@ -68,7 +68,7 @@ def replacement(
     except (RuntimeError, ValueError, onnx.shape_inference.InferenceError) as error:
         message = _NATIVE_PREFIX.sub("", " ".join(str(error).split()))
         raise ReplacementError(message) from error
-    produced = {name for each in changed.node for name in each.output}
+    produced = {name for item in changed.node for name in item.output}
     if missing := [name for name in node.output if name and name not in produced]:
         raise ReplacementError(f"nothing then produces its output {missing[0]!r} then")
     given = {tensor.name for tensor in model.graph.initializer}
@@ -81,15 +81,15 @@ def replacement(
     prefix = node.name or next(name for name in node.output if name)
     scope = Scope(changed)
     inside: list[Value] = []
-    for each in scope.nodes:
+    for item in scope.nodes:
         inside += [
-            value for value in each.produces() if value.name not in {*node.input, *node.output}
+            value for value in item.produces() if value.name not in {*node.input, *node.output}
         ]
-        inside += [value for body in each.all_bodies() for value in body.own()]
+        inside += [value for body in item.all_bodies() for value in body.own()]
     rename({value: names.fresh(f"{prefix}/{value.name}") for value in inside})
-    main = next((each for each in changed.node if each.name == node.name and node.name), None)
-    inner = [each for body in scope.bodies() for each in body.graph.node]
-    for each in (*inner, *changed.node):
-        if each is not main:
-            each.name = names.fresh(f"{prefix}/{each.op_type}")
+    main = next((item for item in changed.node if item.name == node.name and node.name), None)
+    inner = [item for body in scope.bodies() for item in body.graph.node]
+    for item in (*inner, *changed.node):
+        if item is not main:
+            item.name = names.fresh(f"{prefix}/{item.op_type}")
     return [*changed.node]

@@ -98,8 +98,8 @@ def _scale_and_shift(node: NodeProto, values: Constants) -> tuple[Array, Array] 
     ):
         return None
     arrays = [values.array(name) for name in node.input[1:5]]
-    parameters = [each.astype(np.float64) for each in arrays if each is not None]
-    if len(parameters) < 4 or any(each.ndim != 1 for each in parameters):
+    parameters = [array.astype(np.float64) for array in arrays if array is not None]
+    if len(parameters) < 4 or any(parameter.ndim != 1 for parameter in parameters):
         return None
     scale, shift, mean, variance = parameters
     epsilon = attribute(node, "epsilon")

@@ -42,7 +42,7 @@ def _bias(
     if kinds.get(node.input[0]) != TensorProto.INT32:
         return None
     names = [name for name in node.input if name]
-    arrays = [each for name in names if (each := constants.array(name)) is not None]
+    arrays = [array for name in names if (array := constants.array(name)) is not None]
     if len(arrays) < len(names):
         return None
     values, scale, *zero_point = arrays

@@ -242,7 +242,7 @@ class Simplify(Pass):
     @override
     def change(self, model: ModelProto, source: Path, out: Path) -> PassResult:
         changed = simplifying.simplify(source, out)
-        before, after = (sum(1 for _ in graphs.walk_nodes(each)) for each in (model, changed))
+        before, after = (sum(1 for _ in graphs.walk_nodes(proto)) for proto in (model, changed))
         new_domains = _domains(changed) - _domains(model) - STANDARD
         if after >= before or new_domains:
             return PassResult()

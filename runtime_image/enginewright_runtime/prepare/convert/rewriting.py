@@ -97,13 +97,13 @@ def _move(
         return
     match kind:
         case onnx.defs.OpSchema.AttrType.INTS:
-            node.attribute.append(helper.make_attribute(name, [int(each) for each in array.flat]))
+            node.attribute.append(helper.make_attribute(name, [int(item) for item in array.flat]))
         case onnx.defs.OpSchema.AttrType.INT if array.size == 1:
             node.attribute.append(helper.make_attribute(name, int(array.flat[0])))
         case onnx.defs.OpSchema.AttrType.FLOAT if array.size == 1:
             node.attribute.append(helper.make_attribute(name, float(array.flat[0])))
         case onnx.defs.OpSchema.AttrType.FLOATS:
-            node.attribute.append(helper.make_attribute(name, [float(each) for each in array.flat]))
+            node.attribute.append(helper.make_attribute(name, [float(item) for item in array.flat]))
         case _:
             raise InexpressibleError(f"its input {name!r} cannot become an attribute")
 

@@ -35,8 +35,8 @@ def _remove_unused_imports(model: ModelProto) -> None:
     """Remove imports of unused domains: ONNX Runtime writes all domains that it knows."""
     used = {node.domain for node in graphs.walk_nodes(model)} | STANDARD
     used |= {function.domain for function in model.functions}
-    kept = [each for each in model.opset_import if each.domain in used]
-    imports = [(each.domain, each.version) for each in kept]
+    kept = [item for item in model.opset_import if item.domain in used]
+    imports = [(item.domain, item.version) for item in kept]
     del model.opset_import[:]
     for domain, version in imports:
         model.opset_import.add(domain=domain, version=version)

@@ -88,7 +88,7 @@ class _Conversion:
         self._count = 0
 
     def run(self) -> StageReport:
-        for kind in sorted(PASSES, key=lambda each: each.order):
+        for kind in sorted(PASSES, key=lambda pass_: pass_.order):
             self._run_passes(kind)
         if (support := self._support()) is not None:
             self._settle(support)
@@ -103,14 +103,14 @@ class _Conversion:
             return
         passes = [*kind.to_try(about)]
         del about  # a complete model, whose memory the child process may need
-        for each in passes:
+        for pass_ in passes:
             match keep:
                 case Keep.MUST:
-                    self._change(each)
+                    self._change(pass_)
                 case Keep.EQUAL:
-                    self._improve(each)
+                    self._improve(pass_)
                 case Keep.BETTER if self._is_improvable():
-                    self._improve_support(each)
+                    self._improve_support(pass_)
                 case _:
                     return
 
@@ -175,7 +175,9 @@ class _Conversion:
     def _find_sizes(self, path: Path) -> None:
         """Find sizes and default batches: this is the first model that the runtime loads."""
         inputs = self._validated.inputs
-        unranked = [each.name for each in inputs if not graphs.has_rank(self._model, each.name)]
+        unranked = [
+            input_.name for input_ in inputs if not graphs.has_rank(self._model, input_.name)
+        ]
         resolved = resolve(inputs, self._recipe.shapes, frozenset(unranked))
         if resolved.unsized:
             samples = self._work / SAMPLES_FILE
@@ -249,7 +251,7 @@ class _Conversion:
 
     def _sizes(self) -> dict[str, list[int | None]]:
         """Return the dimensions that are fixed for all requests: the server refuses other sizes."""
-        declared = {each.input: each for each in self._recipe.shapes}
+        declared = {shape.input: shape for shape in self._recipe.shapes}
         return {
             spec.name: [
                 low if low == high else None
@@ -338,7 +340,7 @@ class _Conversion:
     def _run_source(self, samples: Sequence[Sample]) -> SourceRun | None:
         """Write inputs and the source's outputs; None if the source cannot be run."""
         folder = self._outputs
-        write_arrays(folder / INPUTS, {each.name: each.inputs for each in samples})
+        write_arrays(folder / INPUTS, {sample.name: sample.inputs for sample in samples})
         doing = "running the source"
         _log.info("%s", doing)
         try:

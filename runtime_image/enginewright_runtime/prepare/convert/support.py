@@ -47,7 +47,9 @@ class Support:
 
     def better_than(self, other: "Support") -> bool:
         """Tell whether the backend runs more of the model."""
-        mine, its = ((each.refused is not None, len(each.elsewhere)) for each in (self, other))
+        mine, its = (
+            (support.refused is not None, len(support.elsewhere)) for support in (self, other)
+        )
         return mine < its
 
 

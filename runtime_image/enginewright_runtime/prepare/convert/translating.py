@@ -82,7 +82,7 @@ def expand(model: ModelProto, operators: Collection[str]) -> Done:
 
 def _newest(function: FunctionProto) -> int:
     return max(
-        (each.version for each in function.opset_import if each.domain in STANDARD), default=0
+        (item.version for item in function.opset_import if item.domain in STANDARD), default=0
     )
 
 
@@ -207,8 +207,8 @@ class _Translator:
         self._types |= {name: kind for name, kind in inner.items() if name not in self._types}
         self._kinds |= _kinds(inner)
         converted: list[NodeProto] = []
-        for each in small.graph.node:
-            converted += self._older(each, version, as_tensors(within), depth - 1, source=node)
+        for item in small.graph.node:
+            converted += self._older(item, version, as_tensors(within), depth - 1, source=node)
         return converted
 
 

@@ -269,8 +269,10 @@ def _extensions(task: PrepareTask, paths: Paths, facts: dict[str, Any]) -> None:
         return
     folder = emptied(paths.work / EXTENSIONS_FOLDER)
     facts["extensions"] = [
-        bundled.declare(folder) if each.type == BUNDLED else _extension(each, task, paths, folder)
-        for each in task.recipe.extensions
+        bundled.declare(folder)
+        if extension.type == BUNDLED
+        else _extension(extension, task, paths, folder)
+        for extension in task.recipe.extensions
     ]
 
 

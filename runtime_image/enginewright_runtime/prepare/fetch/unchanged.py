@@ -31,7 +31,7 @@ from enginewright_runtime.store import open_store
 _log: Final = logging.getLogger(__name__)
 _SALT_BYTES: Final = 16
 # settings of the pod's own identity and of endpoints
-_PREFIXES: Final = tuple(prefix for each in SCHEMES for prefix in each.variable_prefixes)
+_PREFIXES: Final = tuple(prefix for scheme in SCHEMES for prefix in scheme.variable_prefixes)
 
 
 class _Record(Message):

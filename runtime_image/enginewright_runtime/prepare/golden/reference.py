@@ -159,7 +159,7 @@ class _GoldenFiles:
         self._made.warn(f"the model fails with {shapes}, so batches may not work: {cause}")
 
     def _has_free_integers(self) -> bool:
-        ranged = {each.input for each in self._validated.profiles if each.low is not None}
+        ranged = {profile.input for profile in self._validated.profiles if profile.low is not None}
         return any(
             spec.dtype.startswith(("int", "uint")) and spec.name not in ranged
             for spec in self._validated.inputs
@@ -193,8 +193,8 @@ class _GoldenFiles:
         return self._run_converted(samples, refusal)
 
     def _write(self, samples: list[Sample]) -> None:
-        write_arrays(self._folder / INPUTS, {each.name: each.inputs for each in samples})
-        expected = {each.name: each.expected for each in samples if each.expected}
+        write_arrays(self._folder / INPUTS, {sample.name: sample.inputs for sample in samples})
+        expected = {sample.name: sample.expected for sample in samples if sample.expected}
         if expected:
             write_arrays(self._folder / EXPECTED, expected)
 

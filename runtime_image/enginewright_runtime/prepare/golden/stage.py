@@ -81,7 +81,11 @@ class _Golden:
         message = f"{counted(count, 'golden sample')} ({kind}), {format_bytes(size)}"
         if judged:
             parity = self._made.parity
-            errors = [each.max_abs_error for each in parity if each.max_abs_error is not None]
+            errors = [
+                output_parity.max_abs_error
+                for output_parity in parity
+                if output_parity.max_abs_error is not None
+            ]
             worst = f", largest absolute error {max(errors):.3g}" if errors else ""
             message += f"; the converted model agrees with {ORIGIN_NAMES[self._made.origin]}{worst}"
         if on_device:
@@ -95,7 +99,9 @@ class _Golden:
             findings=tuple(self._made.findings),
             facts={
                 "golden_outputs": self._made.origin,
-                "parity": [each.model_dump(mode="json") for each in self._made.parity],
+                "parity": [
+                    output_parity.model_dump(mode="json") for output_parity in self._made.parity
+                ],
             },
         )
 

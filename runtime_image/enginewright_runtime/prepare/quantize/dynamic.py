@@ -76,8 +76,8 @@ class _DynamicWriter(ModelEditor):
         prefix = node.name or node.output[0]
         if layer.activation not in self._activations:
             names = [
-                self.names.fresh(f"{layer.activation}_{each}")
-                for each in ("quantized", "scale", "zero_point")
+                self.names.fresh(f"{layer.activation}_{item}")
+                for item in ("quantized", "scale", "zero_point")
             ]
             self._activations[layer.activation] = (names[0], names[1], names[2])
             name = self.names.fresh(f"{layer.activation}/DynamicQuantizeLinear")
@@ -86,7 +86,7 @@ class _DynamicWriter(ModelEditor):
         weight, scales = self._quantized_weight(node, layer)
         bias = self._bias(node, layer)
         integers, single, factor = (
-            self.names.fresh(f"{prefix}_{each}") for each in ("integers", "single", "factor")
+            self.names.fresh(f"{prefix}_{item}") for item in ("integers", "single", "factor")
         )
         output = self.names.fresh(f"{prefix}_product") if bias else node.output[0]
         yield helper.make_node(

@@ -27,8 +27,8 @@ class Half:
 
 
 HALVES: Final = {
-    each.name: each
-    for each in (
+    item.name: item
+    for item in (
         Half(
             name="FP16",
             element=TensorProto.FLOAT16,

@@ -102,9 +102,9 @@ def histograms(
 ) -> dict[str, ValueHistogram]:
     """Return histograms of values between their limits, in as many passes as memory needs."""
     by_name = {
-        name: ValueHistogram(each.low, each.high, np.zeros(BINS, np.int64))
-        for name, each in ranges.items()
-        if each.seen and each.high > each.low
+        name: ValueHistogram(range_.low, range_.high, np.zeros(BINS, np.int64))
+        for name, range_ in ranges.items()
+        if range_.seen and range_.high > range_.low
     }
     for group in groups({name: ranges[name].elements for name in by_name}):
         run = _runner(path, _expose, group)

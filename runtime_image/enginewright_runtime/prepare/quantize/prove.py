@@ -95,16 +95,16 @@ class ParityProver:
         expected = read_arrays(path) if path.exists() else {}
         self._samples = [
             ProofSample(
-                each.name,
-                each.feeds,
-                each.expected,
+                sample.name,
+                sample.feeds,
+                sample.expected,
                 {
                     name: in_memory(array, signature.outputs[name].datatype)
-                    for name, array in expected.get(each.name, {}).items()
+                    for name, array in expected.get(sample.name, {}).items()
                     if name in signature.outputs
                 },
             )
-            for each in read_samples(golden / INPUTS, golden / OUTPUTS, signature)
+            for sample in read_samples(golden / INPUTS, golden / OUTPUTS, signature)
         ]
         self._samples += [
             ProofSample(f"calibration {index}", feeds, model.run(feeds), {})
@@ -115,8 +115,15 @@ class ParityProver:
         """Run a model on all samples; raises SessionError if ONNX Runtime refuses it."""
         model = ReferenceModel(path, level)
         sides: tuple[tuple[ComparedWith, dict[str, Mapping[str, Array]]], ...] = (
-            ("source", {each.name: each.golden for each in self._samples}),
-            ("expected", {each.name: each.expected for each in self._samples if each.expected}),
+            ("source", {proof_sample.name: proof_sample.golden for proof_sample in self._samples}),
+            (
+                "expected",
+                {
+                    proof_sample.name: proof_sample.expected
+                    for proof_sample in self._samples
+                    if proof_sample.expected
+                },
+            ),
         )
         comparisons = []
         for name, expected in sides:

@@ -250,8 +250,8 @@ class _Quantizer:
         precision = self._request.precision
         recipe = self._recipe.model_copy(update={"precision": precision})
         about = Situation(recipe, self._subject.model, {}, has_data=self._data is not None)
-        kinds = sorted(_PASSES, key=lambda each: each.order)
-        kind = next(each for each in kinds if each.needs.are_met(about))
+        kinds = sorted(_PASSES, key=lambda pass_: pass_.order)
+        kind = next(item for item in kinds if item.needs.are_met(about))
         if kind is Halves:
             self._declare_types()
             largest = self._largest() if precision == "FP16" else {}
@@ -286,7 +286,7 @@ class _Quantizer:
         self._report("looking for values that half precision cannot represent")
         names = single_values(self._subject.model)
         observed = limits(self._base, names, self._observed())
-        return {name: each.largest for name, each in observed.items()}
+        return {name: value_limits.largest for name, value_limits in observed.items()}
 
     def _observed(self) -> Iterator[Feeds]:
         for feeds in read_arrays(self._golden / INPUTS).values():

@@ -41,11 +41,16 @@ def calibrate(
         report(min(0.99, next(done) / runs))
 
     observed = limits(model, names, data, after_sample)
-    finite = {name: each for name, each in observed.items() if each.seen}
+    finite = {name: value_limits for name, value_limits in observed.items() if value_limits.seen}
     if method == "MinMax":
-        return {name: (each.low, each.high) for name, each in finite.items()}
+        return {
+            name: (value_limits.low, value_limits.high) for name, value_limits in finite.items()
+        }
     counted = histograms(model, finite, lambda: data, after_sample)
-    return {name: _range(each, counted.get(name), method) for name, each in finite.items()}
+    return {
+        name: _range(value_limits, counted.get(name), method)
+        for name, value_limits in finite.items()
+    }
 
 
 def _range(
@@ -66,4 +71,4 @@ def folded(histogram: ValueHistogram) -> Sequence[int]:
     centres = np.abs((edges[:-1] + edges[1:]) / 2)
     largest = max(abs(histogram.low), abs(histogram.high))
     result, _ = np.histogram(centres, len(counts), (0.0, largest), weights=counts)
-    return [int(each) for each in result]
+    return [int(item) for item in result]

@@ -24,7 +24,7 @@ def saturable(model: ModelProto, folder: Path, backend: str) -> bool:
         return False
     if backend == "cpu" and not any(map(_makes_unsigned, graphs.walk_nodes(model))):
         tensors = graphs.walk_tensors(model)
-        if not any(each.data_type == TensorProto.UINT8 for each in tensors):
+        if not any(proto.data_type == TensorProto.UINT8 for proto in tensors):
             return False
     return any(
         tensor.data_type == TensorProto.INT8

@@ -44,7 +44,7 @@ def quantizer(low: float, high: float, grid: Grid, *, symmetric: bool) -> Quanti
 def quantize_weight(array: Array, grid: Grid, axis: int | None) -> QuantizedWeight:
     """Quantize a weight symmetrically, with a scale for each index along `axis` or one for all."""
     exact = array.astype(np.float32)
-    others = tuple(each for each in range(exact.ndim) if each != axis)
+    others = tuple(index for index in range(exact.ndim) if index != axis)
     largest = np.abs(exact).max(axis=others if axis is not None else None, initial=0.0)
     # for a channel of zeros any scale is valid
     scales = np.where(largest > 0, largest / np.float32(grid.high), 1.0).astype(np.float32)

@@ -94,7 +94,7 @@ class _ExclusionSearch:
             excluded = self._try()
         if excluded is not None:
             excluded = self._include_again(excluded)
-        groups = sorted(self._groups, key=lambda each: each.density, reverse=True)
+        groups = sorted(self._groups, key=lambda group: group.density, reverse=True)
         return Exclusions(excluded, groups, self._budget.used)
 
     def _prove(self, excluded: frozenset[int]) -> TrialProof:
@@ -114,10 +114,12 @@ class _ExclusionSearch:
         """Split some of the costliest groups; return whether any could be split."""
         done = False
         for _ in range(_SPLITS):
-            splittable = [each for each in self._groups if len(each.units) > 1 and each.error > 0]
+            splittable = [
+                group for group in self._groups if len(group.units) > 1 and group.error > 0
+            ]
             if not splittable or self._budget.is_spent():
                 break
-            costliest = max(splittable, key=lambda each: each.error)
+            costliest = max(splittable, key=lambda group: group.error)
             self._groups.remove(costliest)
             for half in _parts(costliest.units, 2):
                 self._measure(half)
@@ -127,7 +129,7 @@ class _ExclusionSearch:
     def _costliest(self) -> list[Group]:
         costliest: list[Group] = []
         remaining = self._allowed
-        for group in sorted(self._groups, key=lambda each: each.density, reverse=True):
+        for group in sorted(self._groups, key=lambda item: item.density, reverse=True):
             if len(group.units) <= remaining and group.error > 0:
                 costliest.append(group)
                 remaining -= len(group.units)
@@ -138,13 +140,13 @@ class _ExclusionSearch:
         if self._budget.is_spent():
             return True
         tried = self._costliest()
-        others = [each.error for each in self._groups if each not in tried]
-        least = min((each.error for each in tried if len(each.units) == 1), default=0.0)
-        return all(len(each.units) == 1 for each in tried) and least >= max(others, default=0.0)
+        others = [group.error for group in self._groups if group not in tried]
+        least = min((group.error for group in tried if len(group.units) == 1), default=0.0)
+        return all(len(group.units) == 1 for group in tried) and least >= max(others, default=0.0)
 
     def _try(self) -> frozenset[int] | None:
         """Exclude as many of the costliest as allowed, then as few as suffice."""
-        order = [each.units for each in self._costliest()]
+        order = [group.units for group in self._costliest()]
         if not order or self._budget.is_spent() or not self._prove(_union(order)).agrees:
             return None
         low, high = 0, len(order)  # excluding `high` groups suffices; `low` does not
@@ -158,7 +160,7 @@ class _ExclusionSearch:
 
     def _include_again(self, excluded: frozenset[int]) -> frozenset[int]:
         """Include halves of groups again whose nodes were excluded only with costly neighbours."""
-        pending = [each.units for each in self._groups if excluded.issuperset(each.units)]
+        pending = [group.units for group in self._groups if excluded.issuperset(group.units)]
         pending = [units for units in pending if len(units) > 1]
         while pending and not self._budget.is_spent():
             units = pending.pop()

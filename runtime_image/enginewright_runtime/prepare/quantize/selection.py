@@ -57,7 +57,7 @@ def select(own: Times | None, candidates: Sequence[TriedPrecision]) -> Selection
     """Return the fastest precision whose parity holds, if it is faster by more than the noise."""
     best: TriedPrecision | None = None
     reasons: dict[str, str] = {}
-    for candidate in sorted(candidates, key=lambda each: _ORDER.index(each.precision)):
+    for candidate in sorted(candidates, key=lambda precision: _ORDER.index(precision.precision)):
         rival = best.times if best else own
         if candidate.refused is not None:
             reasons[candidate.precision] = f"rejected: {candidate.refused}{_faster(own, candidate)}"

@@ -20,8 +20,8 @@ class OperatorSignatures:
 
     def __init__(self, model: ModelProto) -> None:
         self._versions = {
-            "" if each.domain in STANDARD else each.domain: each.version
-            for each in model.opset_import
+            "" if item.domain in STANDARD else item.domain: item.version
+            for item in model.opset_import
         }
         self._own = {(function.domain, function.name) for function in model.functions}
 
@@ -38,8 +38,8 @@ class OperatorSignatures:
 
 @cache
 def _further_signature(operator: str, domain: str, version: int) -> OperatorSignature | None:
-    schemas = [each for each in _of_onnxruntime().get((domain, operator), ()) if each[0] <= version]
-    return signature_of(max(schemas, key=lambda each: each[0])[1]) if schemas else None
+    schemas = [pair for pair in _of_onnxruntime().get((domain, operator), ()) if pair[0] <= version]
+    return signature_of(max(schemas, key=lambda schema: schema[0])[1]) if schemas else None
 
 
 @cache

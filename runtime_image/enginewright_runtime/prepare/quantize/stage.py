@@ -159,7 +159,7 @@ class _Quantization:
             )
         made: dict[Precision, QuantizedModel] = {}
         refusals = {precision: self._try(precision, made) for precision in allowed}
-        times = self._measure([each for each in made if self._out(each).exists()])
+        times = self._measure([item for item in made if self._out(item).exists()])
         choice = select(
             times.get(_OWN),
             [
@@ -188,7 +188,9 @@ class _Quantization:
     def _measure(self, precisions: list[Precision]) -> dict[str, Times]:
         if not precisions:
             return {}
-        models = {_OWN: self._source} | {each: self._out(each) / MODEL_NAME for each in precisions}
+        models = {_OWN: self._source} | {
+            precision: self._out(precision) / MODEL_NAME for precision in precisions
+        }
         _log.info("timing %s on backend %s", ", ".join(models), self._recipe.backend)
         results = comparing.compare(
             [
@@ -206,20 +208,20 @@ class _Quantization:
             else:
                 times[result.candidate.name] = Times(result.usual_rounds)
         # faster models may have fewer rounds, and only rounds under the same load are comparable
-        least = min((len(each.rounds) for each in times.values()), default=0)
-        return {name: Times(each.rounds[:least]) for name, each in times.items()}
+        least = min((len(item.rounds) for item in times.values()), default=0)
+        return {name: Times(item.rounds[:least]) for name, item in times.items()}
 
     def _settle(
         self, choice: Selection, made: dict[Precision, QuantizedModel], times: dict[str, Times]
     ) -> StageReport:
         self._facts["chosen"] = choice.precision or _OWN
         self._facts["reasons"] = dict(choice.reasons)
-        self._facts["seconds"] = {name: list(each.rounds) for name, each in times.items()}
+        self._facts["seconds"] = {name: list(item.rounds) for name, item in times.items()}
         reasons = "; ".join(f"{name}: {why}" for name, why in choice.reasons.items())
-        for precision, each in made.items():
+        for precision, model in made.items():
             if precision == choice.precision:
                 return self._leave(
-                    precision, each, f"chosen of {len(choice.reasons) + 1}; {reasons}"
+                    precision, model, f"chosen of {len(choice.reasons) + 1}; {reasons}"
                 )
         return self._keep(None, f"the model keeps its own precision; {reasons}")
 

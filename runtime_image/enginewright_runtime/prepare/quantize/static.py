@@ -63,7 +63,7 @@ class Layers:
 
     def result(self, nodes: Sequence[str], kept: Mapping[str, str]) -> PassResult:
         """Return the result of a pass that quantized `nodes` and not `kept`."""
-        units = tuple(each.index for each in self.layers)
+        units = tuple(layer.index for layer in self.layers)
         return PassResult(nodes=tuple(nodes), kept={**self.left, **kept}, units=units)
 
 

@@ -116,7 +116,7 @@ def _free_initializers(model: ModelProto) -> None:
     if model.ir_version >= _FREE_INITIALIZERS:
         return
     constant = {tensor.name for tensor in graph.initializer}
-    kept = [graphs.copy_of(each) for each in graph.input if each.name not in constant]
+    kept = [graphs.copy_of(item) for item in graph.input if item.name not in constant]
     del graph.input[:]
     graph.input.extend(kept)
     model.ir_version = _FREE_INITIALIZERS

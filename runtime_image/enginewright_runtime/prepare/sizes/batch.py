@@ -119,7 +119,9 @@ def measure(
 ) -> RunCost | None:
     """Measure runs of the smallest shapes; None if the model did not run. Called in a child process."""
     runner, signature, _ = load_runner(_REFERENCE, model)
-    smallest = [each.model_copy(update={"opt": each.min, "max": each.min}) for each in profiles]
+    smallest = [
+        profile.model_copy(update={"opt": profile.min, "max": profile.min}) for profile in profiles
+    ]
     for integer_range in IntegerRange:
         sample = generate(inputs, smallest, integer_range)[0]
         before = resident_bytes()

@@ -57,7 +57,7 @@ def find_sizes(
     open_sizes = len(given) < len(inputs)
     if open_sizes:  # a default batch is an assumption as well: it must match the sizes found
         guessed = defaulted(inputs, given, recipe.shapes)
-        given = [each for each in given if each.input not in guessed]
+        given = [profile for profile in given if profile.input not in guessed]
     discovered = Discovered()
     request = DiscoveryRequest(
         backend in COMPILED_BACKENDS,

@@ -80,7 +80,8 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
             )
             for candidate in _narrower(profiles):
                 sizes = [
-                    TensorProfile(each.input, each.min, each.opt, each.max) for each in candidate
+                    TensorProfile(profile.input, profile.min, profile.opt, profile.max)
+                    for profile in candidate
                 ]
                 answer = attempts.build(proto, _NAME, sizes, (0, 100))
                 if answer.built:
@@ -91,7 +92,7 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
                     title=flavor.title,
                     target=target_name(_CAPABILITY),
                     label=lambda error: reported_label(error.name, error.operator),
-                    inputs=tuple(f"{each.input} {list(each.opt)}" for each in candidate),
+                    inputs=tuple(f"{profile.input} {list(profile.opt)}" for profile in candidate),
                 )
                 refused = diagnosis.failure(answer, about).cause
     except (StageFailure, SessionError) as error:
@@ -103,12 +104,15 @@ def buildable(model: Path, backend: str, profiles: tuple[ShapeProfile, ...]) -> 
 def _narrower(profiles: Sequence[ShapeProfile]) -> Iterator[tuple[ShapeProfile, ...]]:
     """Yield the profiles, then the same without empty sizes, then with the opt sizes only."""
     yield tuple(profiles)
-    if any(0 in each.min for each in profiles):
+    if any(0 in profile.min for profile in profiles):
         lows = [
-            tuple(low or min(1, most) for low, most in zip(each.min, each.max, strict=True))
-            for each in profiles
+            tuple(low or min(1, most) for low, most in zip(profile.min, profile.max, strict=True))
+            for profile in profiles
         ]
         yield tuple(
-            each.model_copy(update={"min": low}) for each, low in zip(profiles, lows, strict=True)
+            profile.model_copy(update={"min": low})
+            for profile, low in zip(profiles, lows, strict=True)
         )
-    yield tuple(each.model_copy(update={"min": each.opt, "max": each.opt}) for each in profiles)
+    yield tuple(
+        profile.model_copy(update={"min": profile.opt, "max": profile.opt}) for profile in profiles
+    )

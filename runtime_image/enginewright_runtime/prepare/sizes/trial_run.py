@@ -44,10 +44,10 @@ def takes_batches(
 ) -> bool:
     """Tell whether a session that runs at the min sizes also runs with batches larger by one."""
     larger = [
-        each.model_copy(update={"min": (each.min[0] + 1, *each.min[1:])})
-        if each.input in batched
-        else each
-        for each in profiles
+        profile.model_copy(update={"min": (profile.min[0] + 1, *profile.min[1:])})
+        if profile.input in batched
+        else profile
+        for profile in profiles
     ]
     observed, tried = _observe(session, inputs, larger)
     return observed is not None or not tried
@@ -66,7 +66,10 @@ def _observe(
     kinds = {*dtypes.values(), *(arg.type for arg in session.get_outputs())}
     if names != dtypes.keys() or kinds & {"bfloat16", "tensor(bfloat16)"}:
         return None, False
-    if sum(bytes_of(dtypes[each.input], each.min) for each in smallest) > _LARGEST:
+    if (
+        sum(bytes_of(dtypes[shape_profile.input], shape_profile.min) for shape_profile in smallest)
+        > _LARGEST
+    ):
         return None, False
     with ended_after(_SECONDS) as options:
         for integer_range in IntegerRange:

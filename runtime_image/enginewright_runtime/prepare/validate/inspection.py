@@ -58,7 +58,9 @@ class Inspection(Message):
         """Return the errors, except in spec.shapes: with any, loading the model finds nothing more."""
         shapes = {Reason.SHAPE_PROFILE_INVALID, Reason.SHAPE_PROFILE_MISSING}
         return [
-            each for each in self.findings if each.severity == "error" and each.reason not in shapes
+            finding
+            for finding in self.findings
+            if finding.severity == "error" and finding.reason not in shapes
         ]
 
 
@@ -107,7 +109,7 @@ def _unfit(model: ModelProto, size: int) -> Finding | None:
 def _unparsable(size: int, error: str) -> Finding:
     if _NO_MEMORY in error:
         raise MemoryError
-    if any(each in error for each in _TOO_DEEP):
+    if any(item in error for item in _TOO_DEEP):
         message = "subgraphs are nested deeper than protobuf parsers accept"
         return table.finding(table.NESTED_TOO_DEEP, message)
     return table.finding(

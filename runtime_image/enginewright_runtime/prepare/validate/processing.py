@@ -23,7 +23,7 @@ from enginewright_runtime.session.processing.steps import StepFacts
 from enginewright_runtime.session.samples import type_name
 
 _log: Final = logging.getLogger(__name__)
-_PROTOCOL_NAMES: Final = {type_name(each): each.name for each in DATATYPES}
+_PROTOCOL_NAMES: Final = {type_name(datatype): datatype.name for datatype in DATATYPES}
 _NOT_CONVERTED: Final = "steps are not converted: export it for the runtime image's ONNX Runtime"
 _MISCONNECTED: Final = (
     "values are passed by name: rename inputs and outputs, such as with onnx.compose.add_prefix,"
@@ -46,9 +46,9 @@ def check_steps(
     facts = _load(files, paths.work / MODEL_FOLDER / MODEL_NAME)
     steps = tuple(
         ProcessingStep(
-            name=name, digest=fetched.steps[name], inputs=each.inputs, outputs=each.outputs
+            name=name, digest=fetched.steps[name], inputs=fact.inputs, outputs=fact.outputs
         )
-        for name, each in facts.items()
+        for name, fact in facts.items()
     )
     own = PublishedSignature.of(map(_text, inspected.inputs), map(_text, inspected.outputs))
     chain = connect(steps, own)
@@ -70,7 +70,7 @@ def _inspect(name: str, path: Path, recipe: Recipe) -> None:
         extensions=recipe.extensions,
     )
     inspected = inspect(path, step_recipe)
-    if findings := tuple(_about(name, each) for each in inspected.errors):
+    if findings := tuple(_about(name, error) for error in inspected.errors):
         raise StageFailure.of(findings[0], findings)
     if inspected.converted:
         raise StageFailure(

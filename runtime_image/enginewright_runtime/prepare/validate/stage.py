@@ -78,7 +78,7 @@ def run(task: PrepareTask, paths: Paths) -> StageReport:
     warnings = tuple(_one_per_rule([*findings, *fitted.findings]))
     steps = check_steps(task, paths, fetched, inspected)
     if steps:
-        facts["processing"] = [each.model_dump(mode="json") for each in steps]
+        facts["processing"] = [step.model_dump(mode="json") for step in steps]
     Validated(
         opset=inspected.opset,
         ir_version=inspected.ir_version,
@@ -110,7 +110,7 @@ def _load_sessions(
     """
     findings = _try_session(path, recipe, inspected, facts)
     if recipe.backend in DEVICE_BACKENDS:
-        return [_as_device_warning(each, recipe.backend) for each in findings]
+        return [_as_device_warning(finding, recipe.backend) for finding in findings]
     return findings
 
 
@@ -159,7 +159,7 @@ def _find_sizes(
     work: Path, recipe: Recipe, inspected: Inspection, facts: dict[str, Any]
 ) -> Discovered:
     """Find sizes of dynamic dimensions, if the model loads and spec.shapes has no error."""
-    invalid = any(each.reason is Reason.SHAPE_PROFILE_INVALID for each in inspected.findings)
+    invalid = any(finding.reason is Reason.SHAPE_PROFILE_INVALID for finding in inspected.findings)
     if invalid or not (inspected.unsized or inspected.switched):
         return Discovered()
     path: Path | None = work / MODEL_FOLDER / MODEL_NAME
@@ -196,7 +196,7 @@ def _judge_runs(
     if facts.get("one_batch"):
         fixed += tuple(f"{name}[0]" for name in sorted(_batched(inspected, recipe)))
     if fixed:
-        sizes = {each.input: each.min for each in sized.profiles or inspected.profiles}
+        sizes = {profile.input: profile.min for profile in sized.profiles or inspected.profiles}
         ran = ", ".join(f"{name} {list(shape)}" for name, shape in sizes.items())
         message = (
             f"the model runs with {ran}, and with no other size that was tried for {quoted(fixed)}"
@@ -207,7 +207,11 @@ def _judge_runs(
 
 def _judge_run(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
     cause = next(
-        (each.cause for each in inspected.findings if each.rule == table.NAN_IN_WEIGHTS.name),
+        (
+            finding.cause
+            for finding in inspected.findings
+            if finding.rule == table.NAN_IN_WEIGHTS.name
+        ),
         None,
     )
     hits = (
@@ -225,9 +229,9 @@ def _judge_run(observed: ObservedRun, inspected: Inspection) -> list[Finding]:
 def _one_per_rule(findings: list[Finding]) -> list[Finding]:
     """Return the findings in the table's order, one per rule: the session may repeat a rule's."""
     kept: dict[str, Finding] = {}
-    for each in sorted(findings, key=lambda each: each.severity != "error"):
-        kept.setdefault(each.rule, each)
-    return sorted(kept.values(), key=lambda each: _POSITIONS[each.rule])
+    for finding in sorted(findings, key=lambda item: item.severity != "error"):
+        kept.setdefault(finding.rule, finding)
+    return sorted(kept.values(), key=lambda finding: _POSITIONS[finding.rule])
 
 
 def _refuse_errors(findings: list[Finding]) -> None:

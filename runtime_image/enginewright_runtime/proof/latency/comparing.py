@@ -189,7 +189,7 @@ class _Measured:
         )
 
     def _latency(self, sample: str) -> Latency:
-        times = [each for part in self.times[sample] for each in part]
+        times = [value for part in self.times[sample] for value in part]
         warm = self.warm[sample]
         return latency(times, sample, self.rows[sample]).model_copy(
             update={

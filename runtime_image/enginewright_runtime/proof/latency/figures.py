@@ -30,7 +30,7 @@ def rows(feeds: Mapping[str, NDArray[Any]]) -> int:
 
 def latency(times: Sequence[float], shapes: str, row_count: int) -> Latency:
     """Return percentiles and throughput of consecutive runs; `times` in seconds."""
-    p50, p90, p99 = (float(each) for each in np.percentile(times, [50, 90, 99]))
+    p50, p90, p99 = (float(item) for item in np.percentile(times, [50, 90, 99]))
     return Latency(
         p50=p50,
         p90=p90,
@@ -44,8 +44,8 @@ def latency(times: Sequence[float], shapes: str, row_count: int) -> Latency:
 def chosen(shapes: Mapping[str, tuple[tuple[int, ...], ...]], corners: Sequence[str]) -> list[str]:
     """Return the samples to run, smallest first: those of the corners, else at most three others."""
     first: dict[tuple[tuple[int, ...], ...], str] = {}
-    for name, each in shapes.items():
-        first.setdefault(each, name)
+    for name, shape in shapes.items():
+        first.setdefault(shape, name)
     if corner_samples := [name for name in corners if name in first.values()]:
         return corner_samples
     sizes = {name: sum(map(prod, shapes[name])) for name in first.values()}

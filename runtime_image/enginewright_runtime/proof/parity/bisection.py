@@ -120,7 +120,11 @@ class _Search:
     @cached_property
     def live_ranges(self) -> list[LiveRange]:
         """Of the tensors that both models have."""
-        return [each for each in self.ancestry.live_ranges if each.tensor in self.observable]
+        return [
+            live_range_
+            for live_range_ in self.ancestry.live_ranges
+            if live_range_.tensor in self.observable
+        ]
 
     def run(self) -> Drifting | None:
         drifting: str | None = None
@@ -141,15 +145,16 @@ class _Search:
     def _observable_cut(self, low: int, high: int) -> int | None:
         """Return the position nearest to the middle whose cut has observable tensors."""
         middle = (low + high) // 2
-        positions = sorted(range(low + 1, high), key=lambda each: abs(each - middle))
-        return next((each for each in positions if self._cut(each)), None)
+        positions = sorted(range(low + 1, high), key=lambda index: abs(index - middle))
+        return next((position for position in positions if self._cut(position)), None)
 
     def _cut(self, position: int) -> list[str]:
         """Return the tensors of both models that are produced up to `position` and read after it."""
         return [
-            each.tensor
-            for each in self.live_ranges
-            if each.produced <= position < each.last_read and each.tensor not in self.excluded
+            live_range_.tensor
+            for live_range_ in self.live_ranges
+            if live_range_.produced <= position < live_range_.last_read
+            and live_range_.tensor not in self.excluded
         ]
 
     def _drifting(self, tensors: Sequence[str]) -> list[str]:
@@ -174,7 +179,9 @@ class _Search:
 
     def is_confirmed(self, drifting: Drifting) -> bool:
         """Tell whether the next cut without the tensor drifts too."""
-        live_range = next(each for each in self.live_ranges if each.tensor == drifting.tensor)
+        live_range = next(
+            live_range_ for live_range_ in self.live_ranges if live_range_.tensor == drifting.tensor
+        )
         for position in range(live_range.last_read, len(self.ancestry.order)):
             if cut := self._cut(position):
                 return bool(self._drifting(cut))

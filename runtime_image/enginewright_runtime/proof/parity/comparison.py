@@ -78,12 +78,12 @@ class ParityVerdict:
     @property
     def worst(self) -> ParityFailure | None:
         """The failure with the largest error."""
-        return max(self.failures, key=lambda each: each.severity, default=None)
+        return max(self.failures, key=lambda failure: failure.severity, default=None)
 
     @property
     def max_abs_error(self) -> float | None:
         """The largest absolute error of any output, if there were numbers."""
-        errors = (each.max_abs_error for each in self.outputs)
+        errors = (output.max_abs_error for output in self.outputs)
         return max((error for error in errors if error is not None), default=None)
 
 
@@ -183,14 +183,16 @@ class Comparison:
     ) -> list[ParityFailure]:
         """Add to the description of outputs that also differ between runs of the judged model."""
         suspects = {
-            each.output: outputs[each.output] for each in failures if each.output in outputs
+            failure.output: outputs[failure.output]
+            for failure in failures
+            if failure.output in outputs
         }
         unstable = varying(suspects, again(), self._dtypes) if suspects else ()
         return [
-            replace(each, description=each.description + self._unstable)
-            if each.output in unstable
-            else each
-            for each in failures
+            replace(failure, description=failure.description + self._unstable)
+            if failure.output in unstable
+            else failure
+            for failure in failures
         ]
 
     def _compare(
@@ -253,18 +255,22 @@ class _Total:
         return self.by_values or self.runs > 0
 
     def parity(self, name: str, compared_with: str) -> OutputParity:
-        figures, rows = self.figures, sum(each.rows for each in self.figures)
-        agreeing = sum(each.rows_agreeing for each in figures)
-        cosines = (each.cosine for each in figures if each.cosine is not None)
+        figures, rows = self.figures, sum(figure.rows for figure in self.figures)
+        agreeing = sum(figure.rows_agreeing for figure in figures)
+        cosines = (figure.cosine for figure in figures if figure.cosine is not None)
         return OutputParity(
             name=name,
             compared_with=compared_with,
-            max_abs_error=_finite(max(each.max_abs_error for each in figures)) if figures else None,
-            max_rel_error=_finite(max(each.max_rel_error for each in figures)) if figures else None,
+            max_abs_error=_finite(max(figure.max_abs_error for figure in figures))
+            if figures
+            else None,
+            max_rel_error=_finite(max(figure.max_rel_error for figure in figures))
+            if figures
+            else None,
             cosine=min(cosines, default=None),
             top1_agreement=agreeing / rows if rows else None,
-            nan=sum(each.nan for each in figures),
-            inf=sum(each.inf for each in figures),
+            nan=sum(figure.nan for figure in figures),
+            inf=sum(figure.inf for figure in figures),
             runs=self.runs or None,
         )
 

@@ -221,7 +221,7 @@ def _drifts(want: _Value, have: _Value, allowed: Tolerance) -> str | None:
         return None  # the name has another meaning in the other model
     first, second, dtype = want.array, have.array, want.dtype
     if want.dtype != have.dtype:
-        kinds = {kind_of(each.array, each.dtype) for each in (want, have)}
+        kinds = {kind_of(value.array, value.dtype) for value in (want, have)}
         if kinds != {"float"}:
             return None
         first, second, dtype = wide(first, want.dtype), wide(second, have.dtype), "float64"

@@ -46,18 +46,20 @@ def merged(
     source: Sequence[VaryingOutput], converted: Sequence[VaryingOutput]
 ) -> tuple[VaryingOutput, ...]:
     """Return the source's varying outputs, with spreads of the converted model for samples without one."""
-    others = {each.name: each.spreads for each in converted}
+    others = {output.name: output.spreads for output in converted}
     return tuple(
-        each.model_copy(
-            update={"spreads": (*each.spreads, *_without(others.get(each.name, ()), each.spreads))}
+        output.model_copy(
+            update={
+                "spreads": (*output.spreads, *_without(others.get(output.name, ()), output.spreads))
+            }
         )
-        for each in source
+        for output in source
     )
 
 
 def _without(spreads: Sequence[Spread], others: Sequence[Spread]) -> list[Spread]:
-    samples = {each.sample for each in others}
-    return [each for each in spreads if each.sample not in samples]
+    samples = {spread.sample for spread in others}
+    return [spread for spread in spreads if spread.sample not in samples]
 
 
 def observe(

@@ -112,7 +112,7 @@ class SpreadBuilder:
         ranks = {len(shape) for shape in shapes}
         if len(self._runs) < FEWEST_RUNS or len(ranks) > 1:
             return None
-        common = set.intersection(*(set(each) for each in self._runs))
+        common = set.intersection(*(set(run) for run in self._runs))
         return Spread(
             sample=self.sample,
             runs=len(self._runs),
@@ -122,8 +122,8 @@ class SpreadBuilder:
             distinct=len(set(self._digests)) == len(self._digests),
             ranges={
                 name: (
-                    min(each[name] for each in self._runs),
-                    max(each[name] for each in self._runs),
+                    min(run[name] for run in self._runs),
+                    max(run[name] for run in self._runs),
                 )
                 for name in _NAMES
                 if name in common
@@ -258,7 +258,7 @@ def _cosine(one: _Floats, other: _Floats) -> float | None:
     first, second = one[both], other[both]
     if first.size <= 1:
         return None
-    first, second = (each / (np.abs(each).max() or 1.0) for each in (first, second))
+    first, second = (array / (np.abs(array).max() or 1.0) for array in (first, second))
     length = math.sqrt(float(first @ first) * float(second @ second))
     return float(first @ second) / length if length else 0.0
 

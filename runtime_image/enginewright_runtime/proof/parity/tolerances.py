@@ -143,7 +143,7 @@ class Tolerances:
             precision=precision or "FP32",
             rtol=recipe.rtol,
             atol=recipe.atol,
-            outputs={each.name: each for each in recipe.outputs},
+            outputs={output.name: output for output in recipe.outputs},
         )
 
     @property

@@ -70,7 +70,7 @@ class VaryingOutputs:
         and a trial needs no second run for that.
         """
         self._spreads = {
-            each.name: {spread.sample: spread for spread in each.spreads} for each in varying
+            output.name: {spread.sample: spread for spread in output.spreads} for output in varying
         }
         self._dtypes = dtypes
         self._allowed = allowed

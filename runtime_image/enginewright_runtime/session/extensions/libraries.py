@@ -65,7 +65,7 @@ def of_model(model: Path) -> Libraries:
 
 def key_data(listed: tuple[Extension, ...], version: str | None = None) -> dict[str, str]:
     """Return what extensions of the image, in a `version` of onnxruntime-extensions, add to a prepared model's key."""
-    if not any(each.type == BUNDLED for each in listed):
+    if not any(extension.type == BUNDLED for extension in listed):
         return {}
     version = version or bundled.version()
     return {} if version == bundled.IN_FIRST_RELEASE else {bundled.MARK: version}

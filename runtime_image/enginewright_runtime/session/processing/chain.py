@@ -39,10 +39,10 @@ class Chain:
         produced: set[str] = set()
         inputs: dict[str, tuple[ChainPart, TensorText]] = {}
         for part in self.parts:
-            for each in part.inputs:
-                if each.name not in produced:
-                    inputs.setdefault(each.name, (part, each))
-            produced.update(each.name for each in part.outputs)
+            for input_ in part.inputs:
+                if input_.name not in produced:
+                    inputs.setdefault(input_.name, (part, input_))
+            produced.update(output.name for output in part.outputs)
         return inputs
 
     @cached_property
@@ -50,22 +50,22 @@ class Chain:
         """A response's outputs, with the part that produces each."""
         taken = self.taken("after")
         return {
-            each.name: (part, each)
+            output.name: (part, output)
             for part in self.parts
-            for each in part.outputs
-            if part.stage != "before" and each.name not in taken
+            for output in part.outputs
+            if part.stage != "before" and output.name not in taken
         }
 
     def taken(self, *stages: Stage) -> frozenset[str]:
         """Return the names that parts of these stages take."""
         return frozenset(
-            each.name for part in self.parts if part.stage in stages for each in part.inputs
+            input_.name for part in self.parts if part.stage in stages for input_ in part.inputs
         )
 
     def given(self, *stages: Stage) -> frozenset[str]:
         """Return the names that parts of these stages produce."""
         return frozenset(
-            each.name for part in self.parts if part.stage in stages for each in part.outputs
+            output.name for part in self.parts if part.stage in stages for output in part.outputs
         )
 
     def problems(self) -> tuple[str, ...]:
@@ -73,32 +73,32 @@ class Chain:
         problems: list[str] = []
         values: dict[str, tuple[ChainPart, TensorText]] = {}
         for part in self.parts:
-            for each in part.inputs:
-                origin = values.get(each.name)
-                if origin is not None and (why := _mismatch(origin, (part, each))):
+            for input_ in part.inputs:
+                origin = values.get(input_.name)
+                if origin is not None and (why := _mismatch(origin, (part, input_))):
                     problems.append(why)
-                values.setdefault(each.name, (part, each))
-            for each in part.outputs:
-                if each.name in values:
+                values.setdefault(input_.name, (part, input_))
+            for output in part.outputs:
+                if output.name in values:
                     problems.append(
-                        f"{part.label} produces {each.name!r}, which is already a value of"
-                        f" {values[each.name][0].label}"
+                        f"{part.label} produces {output.name!r}, which is already a value of"
+                        f" {values[output.name][0].label}"
                     )
-                values[each.name] = (part, each)
+                values[output.name] = (part, output)
         problems += self._unused()
         problems += [
-            f"{part.label} has {each.name!r} in BF16, which steps do not support"
+            f"{part.label} has {text.name!r} in BF16, which steps do not support"
             for part in self.parts
-            for each in (*part.inputs, *part.outputs)
-            if each.dtype == _BF16 and (part.stage != "model" or self._crosses(each.name))
+            for text in (*part.inputs, *part.outputs)
+            if text.dtype == _BF16 and (part.stage != "model" or self._crosses(text.name))
         ]
         return tuple(dict.fromkeys(problems))
 
     def _unused(self) -> Iterable[str]:
         """Yield the steps before the model of which nothing is used."""
         for number, part in enumerate(self.parts):
-            later = {each.name for one in self.parts[number + 1 :] for each in one.inputs}
-            names = [each.name for each in part.outputs]
+            later = {input_.name for one in self.parts[number + 1 :] for input_ in one.inputs}
+            names = [output.name for output in part.outputs]
             if part.stage == "before" and not later.intersection(names):
                 shown = ", ".join(map(repr, names[:4]))
                 yield f"nothing takes an output of {part.label} ({shown}): no later part has an input of that name"
@@ -109,7 +109,8 @@ class Chain:
     def signature(self) -> PublishedSignature:
         """Return the inputs and outputs that clients see."""
         return PublishedSignature.of(
-            (each for _, each in self.inputs.values()), (each for _, each in self.outputs.values())
+            (input_ for _, input_ in self.inputs.values()),
+            (output for _, output in self.outputs.values()),
         )
 
 
@@ -119,9 +120,9 @@ def connect(steps: Sequence[ProcessingStep], model: PublishedSignature) -> Chain
 
 
 def _parts(steps: Sequence[ProcessingStep], model: PublishedSignature) -> Iterable[ChainPart]:
-    for each in steps:
-        stage: Stage = "before" if each.name.startswith("before") else "after"
-        yield ChainPart(label(each.name), stage, _texts(each.inputs), _texts(each.outputs))
+    for step in steps:
+        stage: Stage = "before" if step.name.startswith("before") else "after"
+        yield ChainPart(label(step.name), stage, _texts(step.inputs), _texts(step.outputs))
     yield ChainPart("the model", "model", _texts(model.inputs), _texts(model.outputs))
 
 
@@ -145,7 +146,7 @@ def _mismatch(
         or not input_.shape
         or (
             len(output.shape) == len(input_.shape)
-            and all(_overlap(*each) for each in zip(output.shape, input_.shape, strict=True))
+            and all(_overlap(*pair) for pair in zip(output.shape, input_.shape, strict=True))
         )
     )
     if fits:

@@ -90,7 +90,7 @@ def _read(line: socket.socket, size: int, end: float | None) -> bytearray:
 
 def _from_strings(array: NDArray[Any]) -> bytes:
     encoded = [str(text).encode(errors="surrogatepass") for text in array.flat]
-    sizes = np.array([len(each) for each in encoded], _SIZE)
+    sizes = np.array([len(data) for data in encoded], _SIZE)
     return sizes.tobytes() + b"".join(encoded)
 
 

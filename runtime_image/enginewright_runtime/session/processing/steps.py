@@ -60,22 +60,22 @@ class LoadedSteps:
         for number, name in enumerate(names):
             session = self._sessions[name]
             later = {
-                each.name
+                input_.name
                 for one in names[number + 1 :]
-                for each in self._sessions[one].get_inputs()
+                for input_ in self._sessions[one].get_inputs()
             }
             needed = [
-                each.name
-                for each in session.get_outputs()
-                if each.name in later or each.name in outputs
+                output.name
+                for output in session.get_outputs()
+                if output.name in later or output.name in outputs
             ]
             if not needed:
                 continue
-            inputs = {each.name: values[each.name] for each in session.get_inputs()}
+            inputs = {input_.name: values[input_.name] for input_ in session.get_inputs()}
             try:
-                for each in self.facts[name].images:
-                    if each in feeds:
-                        inputs[each] = plain_png(inputs[each])
+                for image in self.facts[name].images:
+                    if image in feeds:
+                        inputs[image] = plain_png(inputs[image])
                 arrays = session.run(needed, inputs)
             except MemoryError:
                 raise
@@ -103,7 +103,7 @@ def _load(name: str, path: Path, libraries: Libraries) -> ort.InferenceSession:
 
 
 def _texts(step: str, arguments: Sequence[NodeArg]) -> tuple[str, ...]:
-    return tuple(_text(step, each) for each in arguments)
+    return tuple(_text(step, argument) for argument in arguments)
 
 
 def _text(step: str, argument: NodeArg) -> str:
@@ -116,9 +116,9 @@ def _text(step: str, argument: NodeArg) -> str:
 
 def _images(path: Path) -> tuple[str, ...]:
     model = graphs.parse(path)
-    given = {each.name for each in model.graph.input}
+    given = {item.name for item in model.graph.input}
     decoded: dict[str, None] = {}
-    others: set[str] = {each.name for each in model.graph.output}
+    others: set[str] = {item.name for item in model.graph.output}
     for node in graphs.walk_nodes(model):
         if node.op_type in _DECODERS:
             decoded |= dict.fromkeys(node.input[:1])

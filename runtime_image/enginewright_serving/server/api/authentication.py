@@ -77,9 +77,9 @@ class Authentication:
         secret = self._secret.read()
         self._copies = b""
         self._tokens = read_tokens(secret)
-        for each in self._tokens.problems:
+        for problem in self._tokens.problems:
             _log.warning(
-                "%s: %s; write one token of letters, digits and -._~+/ per line", _SECRET, each
+                "%s: %s; write one token of letters, digits and -._~+/ per line", _SECRET, problem
             )
         if not self._tokens.clients:
             return f"{_SECRET} does not exist or has no valid token"

@@ -62,8 +62,8 @@ class _StepPool:
             "steps", len(processes), capacity, "requests", "for a step of spec.processing"
         )
         self._idle: SimpleQueue[StepProcess] = SimpleQueue()
-        for each in processes:
-            self._idle.put(each)
+        for process in processes:
+            self._idle.put(process)
 
     def submit(
         self,

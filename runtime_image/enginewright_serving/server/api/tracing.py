@@ -134,8 +134,8 @@ class _Spans:
         """Return the spans of requests."""
         self._ended.clear()
         shift = time.time_ns() - time.monotonic_ns()
-        for each in batch:
-            self._trace(each, shift)
+        for answered in batch:
+            self._trace(answered, shift)
         return list(self._ended.get_finished_spans())
 
     def _trace(self, answered: Answered, shift: int) -> None:

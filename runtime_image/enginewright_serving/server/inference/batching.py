@@ -32,7 +32,7 @@ class BatchLimits:
         if not self.sizes:
             return len(rows)
         sums = list(accumulate(rows))
-        return max((count for count, each in enumerate(sums, 1) if each in self.sizes), default=1)
+        return max((count for count, sum_ in enumerate(sums, 1) if sum_ in self.sizes), default=1)
 
 
 def rows_of(feeds: Feeds) -> int:
@@ -60,7 +60,7 @@ def joinable(first: Feeds, other: Feeds) -> bool:
 
 def join(requests: Sequence[Feeds]) -> Feeds:
     """Return the inputs of `requests` one after another."""
-    return {name: np.concatenate([each[name] for each in requests]) for name in requests[0]}
+    return {name: np.concatenate([request[name] for request in requests]) for name in requests[0]}
 
 
 def split(arrays: Sequence[NDArray[Any]], rows: Sequence[int]) -> list[list[NDArray[Any]]] | None:

@@ -20,22 +20,22 @@ class ModelRuns:
     def attempt(self, jobs: list[Job]) -> bool:
         """Run `jobs`, which must be joinable; return False if that fails. The first one of a client gets the run's figures."""
         began = time.monotonic()
-        for each in jobs:  # before the run, so that none expires meanwhile
-            each.started = began
+        for job in jobs:  # before the run, so that none expires meanwhile
+            job.started = began
         counted = jobs[0]
         if not counted.call.of_client:
-            counted = next((each for each in jobs if each.call.of_client), counted)
+            counted = next((job for job in jobs if job.call.of_client), counted)
         parts, error = self._outputs(jobs, counted)
         finished = time.monotonic()
         counted.error = error
-        for each in jobs:
-            each.finished = finished
-            each.batch = 0
+        for job in jobs:
+            job.finished = finished
+            job.batch = 0
         counted.batch = len(jobs)
         if parts is None:
             return False
-        for each, arrays in zip(jobs, parts, strict=True):
-            each.arrays = arrays
+        for job, arrays in zip(jobs, parts, strict=True):
+            job.arrays = arrays
         return True
 
     def _outputs(
@@ -45,8 +45,8 @@ class ModelRuns:
             if len(jobs) == 1:
                 counted.ran = counted.feeds
                 return [self._run(counted.plan.outputs, counted.feeds)], None
-            counted.ran = join([each.feeds for each in jobs])
+            counted.ran = join([job.feeds for job in jobs])
             arrays = self._run(counted.plan.outputs, counted.ran)
-            return split(arrays, [each.rows for each in jobs]), None
+            return split(arrays, [job.rows for job in jobs]), None
         except Exception as error:  # noqa: BLE001 - after any error the next request is served
             return None, error

@@ -152,7 +152,7 @@ class InferenceWorker:
     def _run(self, thread: int, jobs: list[Job]) -> None:
         waiting = _waiting(jobs)
         while waiting:
-            count = self._limits.whole([each.rows for each in waiting])
+            count = self._limits.whole([job.rows for job in waiting])
             self._compute(thread, waiting[:count])
             waiting = _waiting(waiting[count:])  # some may have expired meanwhile
 
@@ -197,7 +197,5 @@ def _waiting(jobs: list[Job]) -> list[Job]:
     """Return those of `jobs` that are still needed, and have not failed."""
     now = time.monotonic()
     return [
-        each
-        for each in jobs
-        if not (each.is_dropped or each.is_late(now) or each.error is not None)
+        job for job in jobs if not (job.is_dropped or job.is_late(now) or job.error is not None)
     ]

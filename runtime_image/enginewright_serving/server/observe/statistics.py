@@ -27,7 +27,7 @@ def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
         "version": task.revision,
         "last_inference": _epoch_milliseconds(metrics.last_answer),
         "inference_count": succeeded.count,
-        "execution_count": sum(each for each, _ in runs.values()),
+        "execution_count": sum(run for run, _ in runs.values()),
         "inference_stats": {
             "success": _sum(succeeded),
             "fail": _sum(*failed),
@@ -41,11 +41,11 @@ def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
         "batch_stats": [
             {
                 "batch_size": size,
-                "compute_input": _duration(each, 0.0),
-                "compute_infer": _duration(each, took),
-                "compute_output": _duration(each, 0.0),
+                "compute_input": _duration(run, 0.0),
+                "compute_infer": _duration(run, took),
+                "compute_output": _duration(run, 0.0),
             }
-            for size, (each, took) in sorted(runs.items())
+            for size, (run, took) in sorted(runs.items())
         ],
         "memory_usage": [],
         "response_stats": {},  # of models with several responses to a request
@@ -53,7 +53,10 @@ def statistics(task: ServeTask, metrics: Metrics) -> dict[str, Any]:
 
 
 def _sum(*histograms: DurationHistogram) -> dict[str, int]:
-    return _duration(sum(each.count for each in histograms), sum(each.total for each in histograms))
+    return _duration(
+        sum(histogram.count for histogram in histograms),
+        sum(histogram.total for histogram in histograms),
+    )
 
 
 def _duration(count: int, seconds: float) -> dict[str, int]:

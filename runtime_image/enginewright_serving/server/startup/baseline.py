@@ -31,7 +31,9 @@ def baseline_feeds(samples: Sequence[GoldenSample], recipe: Recipe) -> tuple[str
         fits = opt and all(sample.feeds[name].shape == shape for name, shape in opt.items())
         if sample.name == _OPT or fits:
             return _OPT, sample.feeds
-    ordered = sorted(samples, key=lambda each: sum(array.size for array in each.feeds.values()))
+    ordered = sorted(
+        samples, key=lambda golden_sample: sum(array.size for array in golden_sample.feeds.values())
+    )
     middle = ordered[len(ordered) // 2]
     return middle.name, middle.feeds
 

@@ -89,14 +89,16 @@ class BatchProver(RunProver):
                 off = "a batch is not faster than its requests one by one"
             elif not on_cpu and (off := self._why_costly(row, rows, single)):
                 rows = 1
-        sizes = () if on_cpu else tuple(each for each in times if each <= rows)
+        sizes = () if on_cpu else tuple(number for number in times if number <= rows)
         return BatchLimits(rows, sizes, off, delay, turn_rows, turn_elements)
 
     def _why_not(self, row: Feeds, most: int, *, varying: bool) -> str:
         """Return why the model has no batches as far as its signature shows, or ""."""
         signature = self._signature
         tensors = (*signature.inputs.values(), *signature.outputs.values())
-        fixed = next((each for each in tensors if not each.shape or each.shape[0] >= 0), None)
+        fixed = next(
+            (tensor for tensor in tensors if not tensor.shape or tensor.shape[0] >= 0), None
+        )
         off = ""
         if most < 2:
             off = "serving.batching.maxSize is 1"
@@ -221,8 +223,8 @@ def _larger(array: NDArray[Any]) -> NDArray[Any]:
 
 def _worthwhile(times: dict[int, float], single: float) -> int:
     """Return the rows of the smallest batch that is about as fast per row as any, 1 if none gains."""
-    each = {rows: taken / rows for rows, taken in times.items()}
-    fastest = min(each.values())
+    seconds = {rows: taken / rows for rows, taken in times.items()}
+    fastest = min(seconds.values())
     if fastest > _GAIN * single:
         return 1
-    return min(rows for rows, taken in each.items() if taken <= _ABOUT * fastest)
+    return min(rows for rows, taken in seconds.items() if taken <= _ABOUT * fastest)

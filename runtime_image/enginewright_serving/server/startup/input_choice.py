@@ -48,7 +48,7 @@ def choose(
         return InputChoice(session)
     direct = DirectInputs(session, allocate)
     outputs = list(signature.outputs)
-    ways = [partial(Runner(each, signature).run, outputs, feeds) for each in (session, direct)]
+    ways = [partial(Runner(inputs, signature).run, outputs, feeds) for inputs in (session, direct)]
     try:
         usual, faster = _medians(ways)
     except Exception as error:  # noqa: BLE001 - ONNX Runtime's exceptions have no common class
@@ -72,4 +72,4 @@ def _medians(ways: Sequence[Callable[[], Any]]) -> list[float]:
             break
         for seconds, way in zip(times, ways, strict=True):
             seconds.append(measure_run(way))
-    return [float(np.median(each)) for each in times]
+    return [float(np.median(row)) for row in times]

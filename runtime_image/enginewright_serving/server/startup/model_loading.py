@@ -117,7 +117,7 @@ def _as_published(signature: Signature, manifest: Manifest) -> Signature:
     if manifest.signature is None:
         return signature
     texts = map(TensorText.read, manifest.signature.outputs)
-    shapes = {each.name: tuple(map(int, each.shape)) for each in texts}
+    shapes = {text.name: tuple(map(int, text.shape)) for text in texts}
     outputs = {
         name: replace(tensor, shape=shapes.get(name, tensor.shape))
         for name, tensor in signature.outputs.items()

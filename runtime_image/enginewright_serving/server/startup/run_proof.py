@@ -64,7 +64,7 @@ def _same(tensor: Tensor, single: NDArray[Any], joined: NDArray[Any]) -> bool:
         return bool(np.array_equal(single, joined))
     if tensor.datatype is BF16:  # the upper half of a float32
         single, joined = (
-            (each.astype(np.uint32) << 16).view(np.float32) for each in (single, joined)
+            (array.astype(np.uint32) << 16).view(np.float32) for array in (single, joined)
         )
     finite = np.isfinite(single)
     if not np.array_equal(finite, np.isfinite(joined)):

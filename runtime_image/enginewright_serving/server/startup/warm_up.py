@@ -40,9 +40,9 @@ def step_points(
     points: list[tuple[str, Feeds]] = []
     for inputs in profiles:
         dynamic = {
-            each.input: (each.min[0], each.max[0])
-            for each in inputs
-            if each.min and each.min[0] < each.max[0]
+            input_.input: (input_.min[0], input_.max[0])
+            for input_ in inputs
+            if input_.min and input_.min[0] < input_.max[0]
         }
         if not dynamic:
             continue
@@ -52,8 +52,10 @@ def step_points(
             if not low <= rows <= high:
                 continue
             shapes = {
-                each.input: (rows, *each.opt[1:]) if dynamic.get(each.input) == bounds else each.opt
-                for each in inputs
+                input_.input: (rows, *input_.opt[1:])
+                if dynamic.get(input_.input) == bounds
+                else input_.opt
+                for input_ in inputs
             }
             feeds = _resize(feeds_run[0], shapes)
             if _shapes(feeds) not in seen:

@@ -52,7 +52,7 @@ def head(kind: int, flags: int, stream: int, length: int) -> bytes:
 
 def settings(values: dict[int, int]) -> bytes:
     """Return a SETTINGS frame (RFC 9113 6.5)."""
-    payload = b"".join(SETTING.pack(*each) for each in values.items())
+    payload = b"".join(SETTING.pack(*value) for value in values.items())
     return head(SETTINGS, 0, 0, len(payload)) + payload
 
 

@@ -71,4 +71,4 @@ class Streams:
 
     def awaited(self) -> int:
         """Return the bytes of all messages that are arriving."""
-        return sum(each.handler.awaited for each in self.open.values())
+        return sum(stream.handler.awaited for stream in self.open.values())

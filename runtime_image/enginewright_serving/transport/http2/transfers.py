@@ -49,16 +49,16 @@ class Transfers:
     def check(self, now: float) -> None:
         """End requests and responses at their time limits; those in progress share the rate."""
         streams = tuple(self._streams.open.values())
-        requests = sum(each.receiving for each in streams)
-        responses = sum(each.unsent is not None for each in streams)
-        for each in streams:
-            if each.unsent is not None:
-                if not self.pace(each).update(now, each.written, responses):
-                    self._end(each)
-            elif each.receiving and not self.pace(each).update(now, each.received, requests):
-                each.handler.expire()
+        requests = sum(stream.receiving for stream in streams)
+        responses = sum(stream.unsent is not None for stream in streams)
+        for stream in streams:
+            if stream.unsent is not None:
+                if not self.pace(stream).update(now, stream.written, responses):
+                    self._end(stream)
+            elif stream.receiving and not self.pace(stream).update(now, stream.received, requests):
+                stream.handler.expire()
         slow, still_open = SLOW_RATE, self._streams.open
-        are_slow = all(each.pace and each.pace.rate < slow for each in still_open.values())
+        are_slow = all(stream.pace and stream.pace.rate < slow for stream in still_open.values())
         is_quiet = now > self._streams.opened_at + _QUIET_SECONDS
         self._slow_until = self._streams.last if are_slow and is_quiet else -1
 
@@ -91,8 +91,8 @@ class Transfers:
     def release_read(self) -> None:
         """Release responses that are written completely."""
         read, self.read = self.read, []
-        for each in read:
-            self._account.release(each)
+        for holding in read:
+            self._account.release(holding)
 
     def drop(self, stream: Stream) -> None:
         """Drop a stream's response, if one waits."""

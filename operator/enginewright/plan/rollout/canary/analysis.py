@@ -90,8 +90,8 @@ def _comparisons(
     new = [pod for pod in canary if pod.ready]
     allowed = limits(facts.model.spec.rollout, first=first)
     return tuple(
-        next((made for made in facts.comparisons if made.is_of(each)), each)
-        for each in comparisons_of(old, new, facts.measurements, allowed)
+        next((made for made in facts.comparisons if made.is_of(comparison)), comparison)
+        for comparison in comparisons_of(old, new, facts.measurements, allowed)
     )
 
 
@@ -147,13 +147,14 @@ def comparisons_of(
     old, new = (_by_class(pods, measured) for pods in (stable, canary))
     classes = sorted(old.keys() & new.keys())
     return tuple(
-        RevisionComparison(tuple(old[each]), tuple(new[each]), allowed) for each in classes
+        RevisionComparison(tuple(old[device_class]), tuple(new[device_class]), allowed)
+        for device_class in classes
     )
 
 
 def result_of(comparisons: Collection[RevisionComparison]) -> AnalysisResult:
     """Return the result of the comparisons together, inconclusive until all are made, or if there are none."""
-    results = [each.result for each in comparisons if each.result]
+    results = [comparison.result for comparison in comparisons if comparison.result]
     made = len(results) == len(comparisons) > 0
     return joined(results) if made else AnalysisResult("inconclusive")
 

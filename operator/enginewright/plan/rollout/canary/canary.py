@@ -86,7 +86,7 @@ def pods_to_compare_with(
     deployments: Iterable[DeploymentView],
 ) -> ServingPods:
     """Return whether there are pods to compare `revision` with; `before` is what the status has of it."""
-    names = {each.name for each in revision.snapshot.classes}
+    names = {device_class.name for device_class in revision.snapshot.classes}
     counts = {one.accelerator_class: one.desired for one in deployments}
     counts = {name: count for name, count in counts.items() if name in names}
     if _has_no_pods(facts.model, revision, counts):
@@ -100,11 +100,13 @@ def pods_to_compare_with(
 def _has_no_pods(model: InferenceModel, revision: Revision, counts: Mapping[str, int]) -> bool:
     """Return whether its classes serve with no pods: none are requested, or were until now on those."""
     spec = model.spec
-    names = [each.name for each in revision.snapshot.classes]
+    names = [device_class.name for device_class in revision.snapshot.classes]
     if not counts or not asks_for_pods(spec, names):
         return bool(counts)
     # pods that only classes on which nothing serves yet are to have come with the revision
-    asked = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
+    asked = replicas_by_class(
+        spec, [accelerator.class_name for accelerator in spec.accelerators] or names
+    )
     return not any(counts.values()) and any(asked.get(name) for name in counts)
 
 
@@ -211,7 +213,7 @@ def bring_up(
     failures = pod_failures(
         facts,
         revision.name,
-        [each for each in (*facts.canaries, *deployments) if each.revision == revision.name],
+        [view for view in (*facts.canaries, *deployments) if view.revision == revision.name],
         stable=stable.name if stable else "",
         since=since,
     )
@@ -336,7 +338,7 @@ def _stage(
     deployments: Iterable[DeploymentView],
 ) -> Stage | None:
     """Return the stage in the status, which may be older than Deployments that have an analysed revision, or be lost."""
-    applied = any(each.revision == revision for each in deployments)
+    applied = any(deployment.revision == revision for deployment in deployments)
     if before is None:
         is_lost = status.applied is None
         return Stage(TargetPhase.PROMOTING) if is_lost and applied else None

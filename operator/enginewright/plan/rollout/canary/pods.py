@@ -42,9 +42,11 @@ def planned_counts(
     In place, they take devices of serving pods, of which one stays, and none from classes with an autoscaler.
     """
     spec = model.spec
-    serving = {each.accelerator_class: each for each in deployments}
-    names = [each.name for each in revision.snapshot.classes]
-    counts = replicas_by_class(spec, [each.class_name for each in spec.accelerators] or names)
+    serving = {deployment.accelerator_class: deployment for deployment in deployments}
+    names = [device_class.name for device_class in revision.snapshot.classes]
+    counts = replicas_by_class(
+        spec, [accelerator.class_name for accelerator in spec.accelerators] or names
+    )
     live = live_counts(model, autoscalers, counts, serving)
     in_place = spec.rollout.strategy == "InPlace"
     planned = {}
@@ -78,7 +80,9 @@ def is_available(
 ) -> bool:
     """Return whether every pod that the canary should have is ready, as its `pods` themselves show."""
     settled = {
-        each.accelerator_class for each in canaries if each.revision == revision and each.is_current
+        canary.accelerator_class
+        for canary in canaries
+        if canary.revision == revision and canary.is_current
     }
     ready = Counter(pod.label(CLASS) for pod in pods if pod.ready)
     return all(name in settled and ready[name] >= count for name, count in planned.items())
@@ -104,9 +108,9 @@ def first_refusal(
 
 def stop_canary(canaries: Collection[DeploymentView], keep: Collection[str]) -> Iterator[ObjectRef]:
     """Yield the canary's Deployments, except those of the classes in `keep`."""
-    for each in canaries:
-        if each.accelerator_class not in keep:
-            yield ObjectRef("apps/v1", "Deployment", each.namespace, each.name)
+    for canary in canaries:
+        if canary.accelerator_class not in keep:
+            yield ObjectRef("apps/v1", "Deployment", canary.namespace, canary.name)
 
 
 def is_behind_service(spec: InferenceModelSpec, stage: Stage) -> bool:
@@ -137,9 +141,9 @@ def serving_canaries(facts: Facts, revision: str, pods: Iterable[PodView]) -> di
     ready = {pod.label(CLASS) for pod in pods if pod.ready or _serves(pod)}
     may_stay = ready - makes_way(facts, revision)
     return {
-        each.accelerator_class: each.desired
-        for each in facts.canaries
-        if each.revision == revision and each.accelerator_class in may_stay
+        canary.accelerator_class: canary.desired
+        for canary in facts.canaries
+        if canary.revision == revision and canary.accelerator_class in may_stay
     }
 
 
@@ -151,9 +155,9 @@ def covering_canaries(facts: Facts, applied: str) -> set[str]:
     lacking = _lacks_serving(facts.pods, facts.deployments)
     serving = {pod.label(CLASS) for pod in canary_pods(facts.pods, applied) if _serves(pod)}
     return {
-        each.accelerator_class
-        for each in facts.canaries
-        if each.revision == applied and each.accelerator_class in serving & lacking
+        canary.accelerator_class
+        for canary in facts.canaries
+        if canary.revision == applied and canary.accelerator_class in serving & lacking
     }
 
 
@@ -165,9 +169,9 @@ def _lacks_serving(pods: Collection[PodView], deployments: Collection[Deployment
         if pod.label(COMPONENT) == SERVE and not pod.is_canary and pod.ready and not pod.leaving
     )
     return {
-        each.accelerator_class
-        for each in deployments
-        if ready[each.accelerator_class] < each.desired
+        deployment.accelerator_class
+        for deployment in deployments
+        if ready[deployment.accelerator_class] < deployment.desired
     }
 
 
@@ -185,9 +189,9 @@ def makes_way(facts: Facts, revision: str) -> set[str]:
         if not pod.is_canary and pod.unschedulable
     }
     lacking = {
-        each.accelerator_class
-        for each in facts.deployments
-        if each.revision == revision and each.refused
+        deployment.accelerator_class
+        for deployment in facts.deployments
+        if deployment.revision == revision and deployment.refused
     }
     return (unschedulable | lacking) - _lacks_serving(facts.pods, facts.deployments)
 

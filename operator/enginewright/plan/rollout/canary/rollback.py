@@ -77,22 +77,22 @@ def rejected(
             promotes=False,
             rejection=rejection,
             canaries={
-                each.accelerator_class: each.desired
-                for each in facts.canaries
-                if each.revision == stable.name and each.accelerator_class not in blocked
+                canary.accelerator_class: canary.desired
+                for canary in facts.canaries
+                if canary.revision == stable.name and canary.accelerator_class not in blocked
             },
             restored=stable,
             labels=tuple(service_labels(facts.pods, stable.name)),
         )
     by_user = rejection.reason == StatusReason.ROLLED_BACK_BY_USER
     pauses = facts.model.spec.rollout.on_failure == "Pause" and not by_user
-    kept = [each for each in facts.canaries if pauses and each.revision == revision.name]
+    kept = [canary for canary in facts.canaries if pauses and canary.revision == revision.name]
     return BringUp(
         revision,
         promotes=False,
         rejection=rejection,
         failures=failures,
-        canaries={each.accelerator_class: each.desired for each in kept},
+        canaries={view.accelerator_class: view.desired for view in kept},
         stable_key=stable.snapshot.prepared_key if stable else None,
         labels=tuple(service_labels(facts.pods, "")),
         shadow=tuple(shadow.orders(facts, stable, "")),
@@ -107,8 +107,8 @@ def look_back(
     failed = None if insists else regression(facts, active.name)
     if failed is None:
         return BringUp(active, promotes=True)
-    classes = {each.name for each in previous.snapshot.classes}
-    desired = (each.accelerator_class for each in deployments if each.desired)
+    classes = {device_class.name for device_class in previous.snapshot.classes}
+    desired = (deployment.accelerator_class for deployment in deployments if deployment.desired)
     counts = {name: 1 for name in desired if name in classes}
     pods = canary_pods(facts.pods, previous.name)
     passes = bool(counts) and is_available(facts.canaries, previous.name, pods, counts)

@@ -38,8 +38,10 @@ def is_compared(facts: Facts, stable: Revision | None, revision: str) -> bool:
     if not _share(facts.model.spec) or stable is None or unavailable(facts.model.spec, stable):
         return True
     measured = (facts.measurements.get(pod.name) for pod in serving_pods(facts.pods, stable.name))
-    shadows = (each.shadow for each in measured if each and each.shadow)
-    compared = sum(each.compared for each in shadows if each.revision == revision)
+    shadows = (
+        measurements.shadow for measurements in measured if measurements and measurements.shadow
+    )
+    compared = sum(shadow.compared for shadow in shadows if shadow.revision == revision)
     return compared >= facts.model.spec.rollout.canary.min_samples
 
 
@@ -85,6 +87,6 @@ def _sends(stable: Revision, pod: PodView) -> bool:
 
 
 def _can_send(template: Mapping[str, Any]) -> bool:
-    volumes = {each["name"]: each for each in template["spec"].get("volumes") or ()}
+    volumes = {item["name"]: item for item in template["spec"].get("volumes") or ()}
     items = (volumes.get(POD_INFO) or {}).get("downwardAPI", {}).get("items") or ()
-    return any(each.get("path") == SHADOW_FILE for each in items)
+    return any(item.get("path") == SHADOW_FILE for item in items)

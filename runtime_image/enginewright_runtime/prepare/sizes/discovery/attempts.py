@@ -47,13 +47,13 @@ class TrialRuns:
         self._session = session
         self._problem = problem
         self._order = order
-        self._outputs = [each.name for each in session.get_outputs()]
+        self._outputs = [output.name for output in session.get_outputs()]
         self._half = {
-            each.name
-            for each in (*session.get_inputs(), *session.get_outputs())
-            if each.type == "tensor(bfloat16)"
+            item.name
+            for item in (*session.get_inputs(), *session.get_outputs())
+            if item.type == "tensor(bfloat16)"
         }
-        self._ranges = {each.input: (each.low, each.high) for each in problem.given}
+        self._ranges = {profile.input: (profile.low, profile.high) for profile in problem.given}
         self._outcomes = _read(journal)
         self._journal = journal.open("a")
         self._limit = TimeLimit(SECONDS)
@@ -96,7 +96,7 @@ class TrialRuns:
             outcome = Outcome(ran=False, message=message, progress=progress)
         else:
             # an empty past is valid only if the outputs are not empty
-            is_empty = any(point[each.name] == 0 for each in self._problem.unknowns)
+            is_empty = any(point[item.name] == 0 for item in self._problem.unknowns)
             if is_empty and any(map(_is_empty, arrays)):
                 outcome = Outcome(ran=False, message="its outputs are empty, or not finite")
             else:
@@ -120,7 +120,7 @@ class TrialRuns:
     def _outputs_of(self, sample: Sample) -> list[NDArray[Any] | ort.OrtValue]:
         with ended_after(_RUN_SECONDS) as options:
             if self._half:
-                values = {name: self._value(name, each) for name, each in sample.inputs.items()}
+                values = {name: self._value(name, input_) for name, input_ in sample.inputs.items()}
                 return list(self._session.run_with_ort_values(self._outputs, values, options))
             return list(self._session.run(self._outputs, feeds_of(sample), options))
 

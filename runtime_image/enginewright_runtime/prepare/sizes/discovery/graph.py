@@ -78,13 +78,13 @@ class _Readers:
             if index == last:
                 continue
             last = index
-            for each in visit(self.nodes[index]):
-                for later in self._places(each):
+            for item in visit(self.nodes[index]):
+                for later in self._places(item):
                     if later > index:
                         heappush(waiting, later)
 
     def _places(self, value: Value) -> list[int]:
-        places = (self._place.get(each) for each in value.readers if isinstance(each, Node))
+        places = (self._place.get(reader) for reader in value.readers if isinstance(reader, Node))
         return sorted(place for place in places if place is not None)
 
 
@@ -114,7 +114,7 @@ def _compared(readers: _Readers, value: Value, numbers: Mapping[str, float]) -> 
             same.add(node.produces()[0])
             return node.produces()[:1]
         if operator in _COMPARISONS:
-            constants.extend(numbers[each.name] for each in inputs if each.name in numbers)
+            constants.extend(numbers[input_.name] for input_ in inputs if input_.name in numbers)
         return ()
 
     readers.follow(value, visit)
@@ -130,13 +130,17 @@ def _sizes(
 
     def visit(node: Node) -> Iterable[Value]:
         inputs = node.inputs()
-        near = min((distance[each] for each in inputs if each in distance), default=_MAX_DISTANCE)
+        near = min(
+            (distance[input_] for input_ in inputs if input_ in distance), default=_MAX_DISTANCE
+        )
         if near >= _MAX_DISTANCE:
             return ()
         for output in node.produces():
             distance.setdefault(output, near + 1)
-        for each in inputs:
-            met.extend((near, size) for size in weights.get(each.name, ()) if 1 < size <= _LARGEST)
+        for input_ in inputs:
+            met.extend(
+                (near, size) for size in weights.get(input_.name, ()) if 1 < size <= _LARGEST
+            )
         return node.produces()
 
     readers.follow(value, visit)

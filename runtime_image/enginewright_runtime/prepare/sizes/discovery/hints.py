@@ -45,7 +45,7 @@ def changes(message: str, point: Point, problem: Problem) -> list[Change]:
     for change in (*_named(message, problem), *_by_numbers(_numbers(message), point, problem)):
         if change not in kept and any(point[name] != size for name, size in change.items()):
             kept.append(change)
-    batches = [each.name for each in problem.unknowns if each.role is Role.BATCH]
+    batches = [item.name for item in problem.unknowns if item.role is Role.BATCH]
     present = {point[name] for name in batches}
     # another batch size rarely fixes a layer's error, unless another input has that batch size
     kept.sort(key=lambda change: any(change.get(name, 1) not in {1, *present} for name in batches))
@@ -70,13 +70,15 @@ def _named(message: str, problem: Problem) -> Iterator[Change]:
 
 def _numbers(message: str) -> list[int]:
     text = _NOISE.sub(" ", message)
-    numbers = (int(each) for each in _NUMBER.findall(text))
-    return list(dict.fromkeys(each for each in numbers if each <= _LARGEST_PRODUCT))[:_MAX_NUMBERS]
+    numbers = (int(item) for item in _NUMBER.findall(text))
+    return list(dict.fromkeys(number for number in numbers if number <= _LARGEST_PRODUCT))[
+        :_MAX_NUMBERS
+    ]
 
 
 def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
     """Yield changes of the unknowns if one of the numbers is actual and another one expected."""
-    sizes = {each.name: point[each.name] for each in problem.unknowns}
+    sizes = {item.name: point[item.name] for item in problem.unknowns}
     for actual in numbers:
         same = [name for name, size in sizes.items() if size == actual]
         for expected in numbers:
@@ -92,7 +94,7 @@ def _by_numbers(numbers: Sequence[int], point: Point, problem: Problem) -> Itera
 
 def _areas(numbers: Sequence[int], point: Point, problem: Problem) -> Iterator[Change]:
     """Yield image sizes whose area after the layers is the expected one, if the numbers are areas."""
-    pixels = [each.name for each in problem.unknowns if each.role is Role.PIXELS]
+    pixels = [item.name for item in problem.unknowns if item.role is Role.PIXELS]
     if len(pixels) < _SIDES:
         return
     for actual, expected in permutations(numbers, 2):

@@ -68,11 +68,11 @@ class Problem:
     @property
     def start(self) -> dict[str, int]:
         """Return the most likely point."""
-        return {each.name: each.sizes[0] for each in self.unknowns} | dict.fromkeys(self.choices, 0)
+        return {item.name: item.sizes[0] for item in self.unknowns} | dict.fromkeys(self.choices, 0)
 
     def shapes_at(self, point: Point, corner: str) -> dict[str, tuple[int, ...]]:
         """Return the shapes of all inputs; those of given ones are at `corner`."""
-        given = {each.input: getattr(each, corner) for each in self.given}
+        given = {profile.input: getattr(profile, corner) for profile in self.given}
         sizes = {**point, **self.symbols.get(corner, {})}
         return given | {name: self.shape(name, sizes) for name in self.shapes}
 
@@ -83,11 +83,11 @@ class Problem:
         if rank is not None:
             picked = rank[point[rank_of(name)]]
             dimensions = dimensions[: int(picked)] if isinstance(picked, int) else dimensions
-        return tuple(each.at(point) for each in dimensions)
+        return tuple(dimension.at(point) for dimension in dimensions)
 
     def profiles(self, corners: Mapping[str, Point]) -> tuple[ShapeProfile, ...]:
         """Return profiles of all inputs, in their order, from points by corner; values are those of opt."""
-        given = {each.input: each for each in self.given}
+        given = {shape_profile.input: shape_profile for shape_profile in self.given}
         shapes = {corner: self.shapes_at(point, corner) for corner, point in corners.items()}
         profiles = []
         for spec in self.inputs:
@@ -115,8 +115,8 @@ class Problem:
     def peers(self) -> dict[str, list[str]]:
         """Return unknowns that most likely change together, by their role."""
         by_role: dict[str, list[str]] = {}
-        for each in self.unknowns:
-            by_role.setdefault(each.role.value, []).append(each.name)
+        for item in self.unknowns:
+            by_role.setdefault(item.role.value, []).append(item.name)
         return {role: names for role, names in by_role.items() if len(names) > 1}
 
 
@@ -137,9 +137,9 @@ def pose(
     clues: Clues,
 ) -> Problem:
     """Return the unknowns of inputs without `given` profiles; `unranked` ones declare no rank."""
-    sized = {each.input for each in given}
+    sized = {profile.input for profile in given}
     open_inputs = [spec for spec in inputs if spec.name not in sized]
-    symbols = frozenset(each for spec in inputs for each in spec.shape if isinstance(each, str))
+    symbols = frozenset(item for spec in inputs for item in spec.shape if isinstance(item, str))
     named = {corner: _named(inputs, given, corner) for corner in CORNERS}
     shapes: dict[str, tuple[Size, ...]] = {}
     places: dict[str, tuple[TensorSpec, int]] = {}
@@ -157,7 +157,7 @@ def pose(
                 if term not in named["opt"]:
                     places.setdefault(term, (spec, axis))
         shapes[spec.name] = tuple(row)
-    ranged = {each.input for each in given if each.low is not None}
+    ranged = {profile.input for profile in given if profile.low is not None}
     free = [spec for spec in inputs if spec.name not in ranged]
     if any(_is_integer(spec) for spec in free):
         choices[INTEGERS] = tuple(IntegerRange)
@@ -168,7 +168,7 @@ def pose(
         _unknown(name, spec, axis, clues, alone=len(inputs) == 1)
         for name, (spec, axis) in places.items()
     ]
-    unknowns.sort(key=lambda each: each.role is not Role.BATCH)
+    unknowns.sort(key=lambda item: item.role is not Role.BATCH)
     return Problem(tuple(inputs), tuple(given), shapes, tuple(unknowns), choices, named)
 
 
@@ -176,7 +176,7 @@ def is_switched(model: ModelProto, inputs: Sequence[TensorSpec]) -> bool:
     """Tell whether the graph compares the value of a single integer among the inputs."""
     clues = graph.read(model, [spec.name for spec in inputs])
     options = (_values(spec, clues) for spec in inputs if spec.name in clues.compared)
-    return any(each[0] != DRAWN for each in options if each)
+    return any(option[0] != DRAWN for option in options if option)
 
 
 def _is_integer(spec: TensorSpec) -> bool:

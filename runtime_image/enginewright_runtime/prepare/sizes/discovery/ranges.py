@@ -87,9 +87,9 @@ def explore(problem: Problem, seed: Point, attempt: Attempt, caps: Caps) -> Rang
                 opt = fewest
                 corners = dict.fromkeys(corners, opt)
             spans.append((direction, low, high))
-        least = [(each, low) for each, low, _ in spans]
+        least = [(span, low) for span, low, _ in spans]
         corners["min"] = _together(opt, least, "min", attempt)
-        most = [(each, high) for each, _, high in spans]
+        most = [(span, high) for span, _, high in spans]
         corners["max"] = _together(opt, most, "max", attempt)
     except ExhaustedError:
         pass
@@ -106,7 +106,7 @@ def _direction(
     """Return the sizes with which an unknown can change; None if no tried combination runs."""
     size = seed[unknown.name]
     others = [size // 2, *(max(1, size) * times for times in _LARGER), size + 1]
-    for other in dict.fromkeys(each for each in others if each > 0 and each != size):
+    for other in dict.fromkeys(number for number in others if number > 0 and number != size):
         alone = {unknown.name: Fraction(1)}
         for slopes in (alone, *_combinations(unknown, other, problem, seed, attempt)):
             direction = Direction(unknown, slopes)
@@ -124,23 +124,23 @@ def _combinations(
     step = other - size
     for change in changes(attempt(moved, "opt").message, moved, problem)[:_MAX_HINTS]:
         if name not in change and all(follower in seed for follower in change):
-            slopes = {each: Fraction(to - seed[each], step) for each, to in change.items()}
+            slopes = {key: Fraction(to - seed[key], step) for key, to in change.items()}
             if all(slope > 0 for slope in slopes.values()):
                 yield {name: Fraction(1)} | slopes
-    rest = [each for each in problem.unknowns if each.name != name]
-    rest.sort(key=lambda each: (each.role is not unknown.role, seed[each.name] != size))
-    equal = [each for each in rest if seed[each.name] == size]
-    like = [each.name for each in equal if each.role is unknown.role]
-    for company in dict.fromkeys(((name,), (name, *like), (name, *(each.name for each in equal)))):
+    rest = [item for item in problem.unknowns if item.name != name]
+    rest.sort(key=lambda item: (item.role is not unknown.role, seed[item.name] != size))
+    equal = [item for item in rest if seed[item.name] == size]
+    like = [item.name for item in equal if item.role is unknown.role]
+    for company in dict.fromkeys(((name,), (name, *like), (name, *(item.name for item in equal)))):
         together = dict.fromkeys(company, Fraction(1))
         if len(together) > 1:
             yield together
-        for each in rest[:_MAX_PARTNERS]:
-            if each.name not in together:
-                yield together | {each.name: Fraction(1)}
-    for each in rest[:_MAX_PARTNERS]:
-        if size and seed[each.name] and seed[each.name] != size:
-            yield {name: Fraction(1), each.name: Fraction(seed[each.name], size)}
+        for item in rest[:_MAX_PARTNERS]:
+            if item.name not in together:
+                yield together | {item.name: Fraction(1)}
+    for item in rest[:_MAX_PARTNERS]:
+        if size and seed[item.name] and seed[item.name] != size:
+            yield {name: Fraction(1), item.name: Fraction(seed[item.name], size)}
 
 
 def _span(direction: Direction, seed: Point, attempt: Attempt, caps: Caps) -> tuple[int, int]:

@@ -67,5 +67,5 @@ def _of_image(spec: TensorSpec, axis: int) -> Role:
     if rank == _VIDEO and axis == (1 if channels_last else 2):
         return Role.LENGTH
     # [batch, heads, length, features]: images are dynamic in both directions
-    lone = sum(not isinstance(each, int) for each in shape[1:]) == 1 and isinstance(last, int)
+    lone = sum(not isinstance(item, int) for item in shape[1:]) == 1 and isinstance(last, int)
     return Role.LENGTH if lone and not channels_last and shape[1] not in {1, 3} else Role.PIXELS

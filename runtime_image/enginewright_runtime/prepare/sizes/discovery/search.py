@@ -82,7 +82,7 @@ def _moves(message: str, point: Point, problem: Problem) -> Iterator[Change]:
     yield from hinted[:_HINTED_FIRST]
     yield from defaults[:_DEFAULTS_FIRST]
     yield from hinted[_HINTED_FIRST:]
-    names = [each.name for each in problem.unknowns if each.role is not Role.BATCH]
+    names = [item.name for item in problem.unknowns if item.role is not Role.BATCH]
     for one, other in islice(combinations(names, 2), _MAX_PAIRS):
         if point[one] != point[other]:
             yield {one: point[other]}
@@ -92,7 +92,7 @@ def _moves(message: str, point: Point, problem: Problem) -> Iterator[Change]:
 
 def _defaults(problem: Problem, point: Point) -> Iterator[Change]:
     """Yield default sizes and values: the most likely of each unknown, then the next ones."""
-    by_name = {each.name: each for each in problem.unknowns}
+    by_name = {item.name: item for item in problem.unknowns}
     rows: dict[bool, list[list[Change]]] = {False: [], True: []}
     groups = [*problem.peers().values(), *([name] for name in by_name)]
     for names in groups:

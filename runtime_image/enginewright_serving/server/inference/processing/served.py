@@ -25,7 +25,7 @@ _LEAST_MEMORY: Final = 512 * MIB  # of one process
 _MEMORY_SHARE: Final = 4  # of the container's memory, all processes together may use one part
 _PIXEL_BYTES: Final = 16  # that a pixel may take: decoded in three bytes, then as floats
 _CACHED_ROUTES: Final = 256
-_ONNX_TYPES: Final = {each.name: each.onnx for each in DATATYPES}
+_ONNX_TYPES: Final = {datatype.name: datatype.onnx for datatype in DATATYPES}
 
 
 @dataclass
@@ -100,7 +100,7 @@ def serve_steps(
         return None
     progress("loading the steps of spec.processing")
     paths = {
-        each.name: artifact / PROCESSING_FOLDER / each.name / MODEL_NAME for each in manifest.steps
+        step.name: artifact / PROCESSING_FOLDER / step.name / MODEL_NAME for step in manifest.steps
     }
     count = max(1, min(_MOST_PROCESSES, threads()))
     most = max(_LEAST_MEMORY, memory() // (_MEMORY_SHARE * count))
@@ -112,22 +112,22 @@ def serve_steps(
         ) from error
     facts = processes[0].facts
     loaded = [
-        each.model_copy(
-            update={"inputs": facts[each.name].inputs, "outputs": facts[each.name].outputs}
+        step.model_copy(
+            update={"inputs": facts[step.name].inputs, "outputs": facts[step.name].outputs}
         )
-        for each in manifest.steps
+        for step in manifest.steps
     ]
     chain = connect(loaded, _publish(model))
     if problems := chain.problems():
         raise StageFailure(Reason.INVALID_MODEL, "; ".join(problems))
     produced = chain.given("before")
-    images = {name for each in facts.values() for name in each.images}
+    images = {name for fact in facts.values() for name in fact.images}
     return ServedSteps(
         signature=_signature(chain, model),
         model=model,
-        executed=tuple(ExecutedStep(name=each.name, digest=each.digest) for each in loaded),
-        before=tuple(each.name for each in loaded if each.name.startswith("before")),
-        after=tuple(each.name for each in loaded if each.name.startswith("after")),
+        executed=tuple(ExecutedStep(name=step.name, digest=step.digest) for step in loaded),
+        before=tuple(step.name for step in loaded if step.name.startswith("before")),
+        after=tuple(step.name for step in loaded if step.name.startswith("after")),
         before_inputs=chain.taken("before") - produced,
         before_outputs=produced & chain.taken("model", "after"),
         after_inputs=chain.taken("after") - chain.given("after"),
@@ -141,12 +141,14 @@ def serve_steps(
 def _publish(model: Signature) -> PublishedSignature:
     return PublishedSignature.of(
         (
-            TensorText(each.name, each.datatype.name, tuple(size_text(*one) for one in each.sizes))
-            for each in model.inputs.values()
+            TensorText(
+                input_.name, input_.datatype.name, tuple(size_text(*one) for one in input_.sizes)
+            )
+            for input_ in model.inputs.values()
         ),
         (
-            TensorText(each.name, each.datatype.name, tuple(map(str, each.shape)))
-            for each in model.outputs.values()
+            TensorText(output.name, output.datatype.name, tuple(map(str, output.shape)))
+            for output in model.outputs.values()
         ),
     )
 

@@ -236,8 +236,8 @@ def _parameters(
     """Return the parameters of `item`, of equal names the last one."""
     if len(item.parameters) > _MOST_PARAMETERS:
         raise RequestError(400, f"{where} has more than {_MOST_PARAMETERS} parameters")
-    checks.check_parameters((each.key for each in item.parameters), supported, where)
-    return {each.key: _value(each.value) for each in item.parameters}
+    checks.check_parameters((parameter.key for parameter in item.parameters), supported, where)
+    return {parameter.key: _value(parameter.value) for parameter in item.parameters}
 
 
 def _value(value: Any) -> object:  # noqa: ANN401 - made at run time

@@ -71,7 +71,7 @@ class GrpcEncoder:
         shapes = tuple([array.shape for array in arrays])
         before = plan.answers.get(shapes)
         if before is None:
-            outputs = [self._describe(*each) for each in zip(plan.outputs, arrays, strict=True)]
+            outputs = [self._describe(*pair) for pair in zip(plan.outputs, arrays, strict=True)]
             sizes = [length_delimited(_RAW, len(tensor)) for tensor in tensors]
             before = (self._dump(outputs), *sizes)
             if len(plan.answers) < _CACHED_HEADS and self._strings.isdisjoint(plan.outputs):
